@@ -715,18 +715,19 @@ class LogWriter:
         producer that was taken before is a copy, whatever is expected. Raises as `take_frame`, and
         `PositionConflict`, each only after the metadata have said that the log is still ours (H64).
         """
-        pipeline, done = self.pipeline, trio.Event()
+        pipeline, done, waited = self.pipeline, trio.Event(), False
         await self._find_last()
         while True:
             pipeline.raise_if_over()
             try:
                 if not (producer and self.is_copy(producer, sequence)):
                     last = self._last
-                    if last > expect or (last != expect and pipeline.all_stored):
-                        break
+                    if last > expect or (last != expect and (waited or pipeline.all_stored)):
+                        break  # once: others may write without end, and never come to a far place
                     if not pipeline.all_stored:
                         await self.flush()
                         await pipeline.settle()
+                        waited = True
                         continue
                 frame = self.take_frame(
                     payloads,
@@ -758,7 +759,7 @@ class LogWriter:
         return self._last_before
 
     async def _find_last(self) -> None:
-        if self._last_before is not None:
+        if self._last_before is not None or self.pipeline.last_stored is not None:
             return
         owned = self._claim.owned
         last = owned.state.last_dlsn

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.frames import Frame
 from distributedlog.log.keys import state_key
 from distributedlog.log.pipeline import Pipeline
 from distributedlog.log.state import LogState
@@ -59,7 +60,13 @@ async def test_counters_by_compare_and_append_lose_no_increment(
         assert [one.dlsn for one in found] == [at for _, at in sorted(won)]
 
 
-async def test_where_the_last_record_is(world: World, autojump_clock: MockClock) -> None:
+async def nothing_readable(*_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_where_the_last_record_is(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over rolls, closes, links, truncations, purges, control entries, and logs of the first format."""
     async with world.process(keep_alive_s=1.0) as ns:
         log = ns.open_log("l")
@@ -102,7 +109,9 @@ async def test_where_the_last_record_is(world: World, autojump_clock: MockClock)
             with pytest.raises(InvalidRequest, match="not known"):
                 await writer.write(rec(7), expect=last)
             last = await writer.write(rec(7))
-            await writer.write(rec(8), expect=last)
+            with monkeypatch.context() as patch:  # no bookie knows yet that it may be read
+                patch.setattr("distributedlog.log.writer.last_readable", nothing_readable)
+                await writer.write(rec(8), expect=last)
 
 
 async def test_what_is_in_front_is_waited_for(world: World, autojump_clock: MockClock) -> None:
@@ -138,6 +147,27 @@ async def test_what_is_in_front_is_waited_for(world: World, autojump_clock: Mock
                 await writer.write(rec(2, bytes(2_000_000)), expect=DLSN(1, 2, 0))
             with pytest.raises(InvalidRequest, match="DLSN"):
                 await writer.write(rec(2), expect="1.2.0")  # type: ignore[arg-type]
+
+
+async def test_who_expects_what_is_far_ahead_is_told_while_others_write(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What was taken before the call is waited for, and no more: those who go on writing never end."""
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.decide_txids(True)
+            enough = False
+
+            def write_on(_: Frame) -> None:
+                if not enough:  # there is always one on its way
+                    assert writer.take_frame([b""], write_on, txids=[1])
+
+            assert writer.take_frame([b""], write_on, txids=[1])
+            with trio.move_on_after(1) as late, pytest.raises(PositionConflict):
+                await writer.write(rec(1), expect=DLSN(9, 0, 0))
+            enough = True
+            assert not late.cancelled_caught
 
 
 async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: MockClock) -> None:
