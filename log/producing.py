@@ -203,9 +203,9 @@ class Producers:
         Raises `ProducerFenced`, `ProducerForgotten`.
         """
         now = self._numbers.get(name)
-        if now is not None and now > number:
+        if now is not None and now > number and number not in self._live:
             self._fence(number)
-        if now is not None and now < number:
+        elif now != number:
             number = 0  # nobody's, of this name
         return OpenedProducer(name, number, self._of(number).next_sequence, known=True)
 
@@ -259,10 +259,13 @@ class Producers:
     # --- what is sent and stored ------------------------------------------------------------------
 
     def snapshot(self, in_flight: Iterable[Batch]) -> Batch:
-        """A batch that says what is stored, and what was sent to this ledger since: ``in_flight``."""
+        """A batch that says what is stored, and what was sent to this ledger since: ``in_flight``.
+
+        One that is being told there is `done`, and stored: who is told may write, and so come here.
+        """
         table = self.table.copy()
         for batch in in_flight:
-            if (carried := batch.carried) is not None:
+            if (carried := batch.carried) is not None and not batch.done:
                 table.take(
                     carried.spans, carried.opens, batch.segment, batch.entry, carried.clock_ms
                 )
@@ -299,6 +302,14 @@ class Producers:
             if self._numbers.get(opened.name) == opened.number:
                 row = self.table.rows[opened.number]
                 self._live[opened.number] = _Live(row.next_sequence)
+
+
+def check_sequence(sequence: object) -> None:
+    """Raise `InvalidRequest` unless it is one: a number below 0 must not pass for one stored long ago."""
+    if not isinstance(sequence, int) or sequence < 0:
+        raise InvalidRequest(
+            f"a sequence is how many records were before, 0 or more, not {sequence!r:.80}"
+        )
 
 
 def check_name(name: object) -> str:

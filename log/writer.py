@@ -47,7 +47,7 @@ from .pipeline import MakeSink, Pipeline
 from .position import Position
 from .producers import ProducerTable
 from .producers_format import SPAN_BYTES
-from .producing import Met, OpenedProducer, Producers, check_name
+from .producing import Met, OpenedProducer, Producers, check_name, check_sequence
 from .record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
@@ -638,6 +638,7 @@ class LogWriter:
         if producer:
             if producers is None:
                 raise ProducerForgotten(f'log "{self._name}" has no producers')
+            check_sequence(sequence)
             met = producers.meet(producer, sequence, number)
             if met is Met.FULL:
                 return None
@@ -811,7 +812,8 @@ class LogWriter:
         return self._producers().next_sequence(number)
 
     def is_copy(self, number: int, sequence: int) -> bool:
-        """Was a frame from there on taken before? Raises as `next_sequence`."""
+        """Was a frame from there on taken before? Raises `InvalidRequest`, and as `next_sequence`."""
+        check_sequence(sequence)
         self._note_own()
         return sequence < self._producers().next_sequence(number)
 

@@ -242,6 +242,66 @@ async def test_too_many_producers_and_who_is_forgotten(
                 send(writer, b.number, 0, 1, done)
 
 
+async def test_what_is_no_sequence_is_not_told_as_stored(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """One below 0 ends before the oldest frame that is kept, and would be told as stored long ago."""
+    async with world.process() as ns:
+        await ns.create_log("l", txids="ms")
+        async with ns.open_log("l").open_writer(producer="p") as writer:
+            for sequence in (-1, -(2**70), 0.0, "0", None):
+                wrong: Any = sequence
+                with pytest.raises(InvalidRequest, match="0 or more"):
+                    await writer.write_frame(wrong, [b"x"])
+                with pytest.raises(InvalidRequest, match="0 or more"):
+                    await writer.write_frame(wrong, [b"x"], expect=DLSN.NONE)
+            assert len(await writer.write_frame(0, [b"x"])) == 1
+
+
+async def test_a_number_is_its_names_alone(world: World, autojump_clock: MockClock) -> None:
+    """H67, H68: whoever says another's number has not got what that one stored."""
+    async with world.process() as ns:
+        await ns.create_log("l", txids="ms")
+        async with ns.open_log("l").open_writer() as writer:
+            p = await writer.open_producer("p")
+            await writer.open_producer("q")
+            for name in ("q", "nobody"):
+                with pytest.raises(ProducerForgotten):
+                    writer.resume_producer(name, p.number)
+            assert writer.resume_producer("p", p.number).number == p.number
+            assert send(writer, p.number, 0, 1, [])
+
+
+async def test_who_is_told_may_write_where_a_snapshot_is_due(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Called while an entry is confirmed: what that one holds is in the table, and is not taken twice."""
+    monkeypatch.setattr("distributedlog.log.open_segment.SNAPSHOT_SHARE", 0)
+    monkeypatch.setattr("distributedlog.log.open_segment.SNAPSHOT_BYTES", 0)
+    async with world.process(entry_bytes_max=100) as ns:
+        await ns.create_log("l", txids="ms")
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            one = await writer.open_producer("p")
+
+            def send_more(_: Frame) -> None:
+                while (at := writer.next_sequence(one.number)) < 40:
+                    payload = b"%080d" % at
+                    if not writer.take_frame(
+                        [payload], send_more, producer=one.number, sequence=at
+                    ):
+                        return
+
+            assert writer.take_frame([b"%080d" % 0], send_more, producer=one.number)
+            await trio.sleep(1)
+            live = writer.pipeline.producers
+        assert [int(record.payload) for record in await everything(log)] == list(range(40))
+        table = await table_of(log)
+        assert table is not None
+        assert live is not None
+        assert table.rows == live.table.rows
+
+
 async def test_many_unanswered_frames_wait(world: World, autojump_clock: MockClock) -> None:
     """As many are kept as may be on their way, so that of each its place is known."""
     async with world.process() as ns:
