@@ -18,6 +18,7 @@ What runs beside serving, so that every ledger has all its copies (`repair_tasks
 is how each of them waits, `held_up.py` how it says why):
 
     repair.py, copying.py           noted holes are filled; copies and how they are made
+    pulling.py                      who takes a place fetches what belongs there
     repair_now.py                   all of that at once, for ledgers that somebody names
     placing.py                      the placement policy, and what is not as it wants it
     lost.py, leaving.py             bookies that are gone for good, or are to leave

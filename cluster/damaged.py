@@ -36,6 +36,7 @@ from ..proxy.registration import PREFIX as PROXIES
 from ..proxy.registration import ProxyRegistration
 from ..runtime.errors import CorruptData, DistributedLogError
 from .cookie import decode_cookie
+from .pulling import Move
 from .reach import Reach
 from .restored import HOLD, RESTORES, decode_hold, decode_restores
 
@@ -90,6 +91,11 @@ FEW: Mapping[bytes, Decode] = {
     keys.SCRUB_PREFIX: lambda key, _: keys.bookie_id_of(key),
     keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
+    keys.MOVE_PREFIX: lambda key, value: (
+        keys.ledger_id_of(key),
+        keys.bookie_id_of(key),
+        Move.decode(value),
+    ),
     SEEN_PREFIX: Reach.decode,
     keys.PLACEMENT: lambda _, value: PlacementPolicy.decode(value),
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),

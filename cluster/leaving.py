@@ -16,9 +16,10 @@ from ..ledger.registration import BookieRegistration
 from ..log.keys import lock_key
 from ..log.lock_record import LockRecord
 from ..metadata.interface import Metadata, Scan, prefix_end
-from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, InvalidRequest, UnknownBookie, UnsupportedFormat
 from .cookie import decode_cookie
+from .pulling import Move
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,12 @@ async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Leaving
     ledgers = 0
     waiting: list[Waiting] = []
     live = await _live(metadata) if named else {}
+    moves = await _moves_off(metadata, bookie) if named else {}
     async for item in Scan(metadata, keys.on_prefix(bookie)):
         ledgers += 1
         if len(waiting) < named:
             with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
-                waiting.append(await _waits(metadata, keys.ledger_id_of(item.key), bookie, live))
+                waiting.append(await _waits(metadata, item, bookie, live, moves))
     return Leaving(
         bookie,
         ledgers,
@@ -142,10 +144,25 @@ async def _live(metadata: Metadata) -> dict[str, bool]:
     return found
 
 
+async def _moves_off(metadata: Metadata, bookie: str) -> dict[int, str]:
+    """Ledgers that somebody fetches to take this bookie's place, and who."""
+    found: dict[int, str] = {}
+    async for item in Scan(metadata, keys.MOVE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):
+            if Move.decode(item.value).leaving == bookie:
+                found[keys.ledger_id_of(item.key)] = keys.bookie_id_of(item.key)
+    return found
+
+
 async def _waits(
-    metadata: Metadata, ledger_id: int, bookie: str, live: Mapping[str, bool]
+    metadata: Metadata,
+    named: KeyValue,
+    bookie: str,
+    live: Mapping[str, bool],
+    moves: Mapping[int, str],
 ) -> Waiting:
     """What one ledger waits for. Raises `CorruptData`, `UnsupportedFormat`."""
+    ledger_id = keys.ledger_id_of(named.key)
     item = await metadata.get(keys.ledger_key(ledger_id))
     if item is None:
         return Waiting(ledger_id, 0, "gone: its place in the index goes with the next look")
@@ -167,7 +184,8 @@ async def _waits(
             )
         if sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, ()) == 0:
             return Waiting(ledger_id, ledger.length, "no source: all its bookies are away")
-    return Waiting(ledger_id, ledger.length, "waits for its copy")
+    why = f"bookie {moves[ledger_id]} fetches it" if ledger_id in moves else "waits for its copy"
+    return Waiting(ledger_id, ledger.length, why)
 
 
 async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:

@@ -44,6 +44,7 @@ from .deletion import Deletion
 from .events import DECOMMISSIONED, LOST
 from .held_up import HeldUp
 from .leaving import named, sound_copies
+from .pulling import Move, MovesOut
 from .repair import EVERY_S, Election
 
 STALE_S = 4 * EVERY_S
@@ -78,6 +79,11 @@ class Absences:
         """Away for so long that what has one copy left is stored elsewhere."""
         self.given_up: frozenset[str] = frozenset()
         """Lost, to leave, or away: what nobody writes there any more is closed (`open_ledgers.py`)."""
+
+    @property
+    def known(self) -> bool:
+        """Is anything known of who is there? Not before the first look, nor by who is not elected."""
+        return self._seen_at > float("-inf")
 
     def forget(self) -> None:
         """Nothing is known any more: not elected, or no quorum answered."""
@@ -163,6 +169,7 @@ class LostBookies:
         urgent_after_s: float = URGENT_AFTER_S,
         policy: Callable[[], PlacementPolicy] = PlacementPolicy,
         labels: Callable[[str], Labels] = lambda bookie: {},
+        pulls: Callable[[str], bool] = lambda bookie: False,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
@@ -174,6 +181,7 @@ class LostBookies:
         self._policy = policy
         self._labels = labels
         """Where a bookie stands, that is no candidate now."""
+        self._moves_out = MovesOut(metadata, pulls)
         self._successors: dict[str, str] = {}
         """Who is to leave, and who should take its place; "" for anybody."""
         self.absences = Absences(lost_after_s, urgent_after_s)
@@ -257,6 +265,8 @@ class LostBookies:
 
     async def find(self) -> deque[Job]:
         """What is to be done, most urgent first. A lost bookie that nothing names takes its leave."""
+        if self.absences.known:
+            await self._moves_out.look({*self.absences.lost, *self.absences.urgent})
         return await self._jobs([*self.absences.lost], self.absences.urgent)
 
     async def _jobs(self, lost: Sequence[str], urgent: Collection[str]) -> deque[Job]:
@@ -326,7 +336,11 @@ class LostBookies:
                 for bookie in job.bookies:
                     if not self._due(job, bookie):
                         continue  # it is back, or we are not the repairer any more
+                    if (job.ledger_id, bookie) in self._moves_out.under_way:
+                        break  # and what else it needs is seen when that is done
                     try:
+                        if await self._handed_over(job, bookie):
+                            break
                         if moved and not await self._due_again(job, bookie):
                             continue  # haste ends where there is a second copy
                         moved = await self.move(job.ledger_id, bookie) or moved
@@ -335,6 +349,28 @@ class LostBookies:
                         self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
 
         await at_once(LEDGERS_AT_ONCE, work)
+
+    async def _handed_over(self, job: Job, bookie: str) -> bool:
+        """Does somebody fetch the ledger who takes the bookie's place? Where one can take it everywhere."""
+        out = self._moves_out
+        if not out.may_take(job.ledger_id, bookie, [one.id for one in self._candidates()]):
+            return False
+        found = await self._metadata.get(keys.ledger_key(job.ledger_id))
+        if found is None:
+            return False
+        ledger = LedgerMetadata.decode(found.key, found.value)
+        places = [n for n, one in enumerate(ledger.ensembles) if bookie in one.bookies]
+        if not ledger.closed or not places:
+            return False
+        slot = ledger.ensembles[places[0]].bookies.index(bookie)
+        target = self._choose(ledger, places[0], slot, [])
+        if any(target in ledger.ensembles[n].bookies for n in places):
+            return False
+        if not out.may_take(job.ledger_id, bookie, [target]):
+            return False
+        return await out.hand_over(
+            ledger, found.version, target, Move(bookie, job.kind, job.size_bytes)
+        )
 
     def _due(self, job: Job, bookie: str) -> bool:
         """Is the job to be done still, at this moment?"""

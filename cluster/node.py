@@ -279,6 +279,7 @@ def registration_of(
         store.ledgers.known,
         store.what_is_wrong(),
         (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
+        pulls=config.repair,
     )
 
 

@@ -21,6 +21,7 @@ from .lost import LostBookies
 from .membership import Membership
 from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
+from .pulling import Pulling
 from .repair import Election, Repair
 from .rot_healing import RotHealing
 from .surplus import Surplus
@@ -53,8 +54,10 @@ async def repair_all(
             urgent_after_s=config.urgent_after_s,
             policy=lambda: pool.placement,
             labels=pool.labels,
+            pulls=lambda bookie: (said := pool.registration(bookie)) is not None and said.pulls,
         )
         nursery.start_soon(lost.run)
+        nursery.start_soon(Pulling(metadata, pool, copier, bookie_id).run)
         opening = partial(_closer, host, endpoint, metadata, config.name)
         nursery.start_soon(OpenLedgers(metadata, lost.absences, opening).run)
         nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)

@@ -6,6 +6,7 @@
     delete/<bookie>/<id>   to do: this bookie must still remove that deleted ledger (H21)
     bookie/<bookie>        registration, leased (`registration.py`)
     cookie/<bookie>        who this bookie is, until it is decommissioned
+    move/<bookie>/<ledger> to be copied to that bookie, which takes another one's place
     leaving/<bookie>       to be drained and decommissioned
     scrub/<bookie>         asked to read all that it holds, until it has (`cluster/scrubbing.py`)
     seen/<bookie>          how far its journal was synced, as it noted itself (`cluster/reach.py`)
@@ -26,6 +27,7 @@ LEAVING_PREFIX = b"leaving/"
 SCRUB_PREFIX = b"scrub/"
 ON_PREFIX = b"on/"
 DELETE_PREFIX = b"delete/"
+MOVE_PREFIX = b"move/"
 NEXT_LEDGER = b"next/ledger"
 PLACEMENT = b"conf/placement"
 ID_DIGITS = 16
@@ -69,6 +71,11 @@ def moves_to_prefix(bookie_id: str) -> bytes:
     return b"move/%s/" % bookie_id.encode()
 
 
+def move_key(bookie_id: str, ledger_id: int) -> bytes:
+    """This bookie is to take another one's place in this ledger (`cluster/pulling.py`)."""
+    return b"move/%s/%016x" % (bookie_id.encode(), ledger_id)
+
+
 def bookie_key(bookie_id: str) -> bytes:
     """The leased registration of a live bookie."""
     return BOOKIE_PREFIX + bookie_id.encode()
@@ -95,11 +102,14 @@ def seen_key(bookie_id: str) -> bytes:
 
 
 def ledger_id_of(key: bytes) -> int:
-    """The ledger id that ends a ``ledger/``, ``on/``, ``under/`` or ``delete/`` key. Raises `CorruptData`."""
+    """The ledger id that ends a ``ledger/``, ``on/``, ``under/``, ``delete/`` or ``move/`` key.
+
+    Raises `CorruptData`.
+    """
     parts = key.split(b"/")
     digits = parts[-1]
     if (
-        len(parts) != (3 if parts[0] in (b"on", b"delete") else 2)
+        len(parts) != (3 if parts[0] in (b"on", b"delete", b"move") else 2)
         or len(digits) != ID_DIGITS
         or digits.strip(b"0123456789abcdef")  # `int` takes blanks and underscores too
     ):
@@ -108,7 +118,7 @@ def ledger_id_of(key: bytes) -> int:
 
 
 def bookie_id_of(key: bytes) -> str:
-    """The bookie id in a ``bookie/``, ``cookie/``, ``leaving/``, ``scrub/``, ``on/`` or ``delete/`` key.
+    """The bookie id in a key of a bookie, ``bookie/``, ``cookie/``, ``on/``, ``move/`` and their like.
 
     Raises `CorruptData`.
     """

@@ -29,7 +29,11 @@ def _reasons(value: Any) -> tuple[str, ...]:
 
 
 _REGISTRATION = fields(
-    {"reasons": (_reasons, ()), "rot": (row(number(), number(), number()), (0, 0, 0))},
+    {
+        "reasons": (_reasons, ()),
+        "rot": (row(number(), number(), number()), (0, 0, 0)),
+        "pulls": (flag, False),
+    },
     format=number(),
     id=text(chars_min=1),
     addresses=mapping(row(text(HOST_CHARS_MAX, 1), number(0, 65_535)), LISTENERS_MAX),
@@ -65,6 +69,8 @@ class BookieRegistration:
     """What it says is wrong with it (runtime/reasons.py)."""
     rot: tuple[int, int, int] = (0, 0, 0)
     """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
+    pulls: bool = False
+    """It fetches what it is asked to take (``move/``); one of an older version does not."""
 
     def where(self) -> Mapping[str, str]:
         """All labels, the rack among them."""
@@ -97,6 +103,7 @@ class BookieRegistration:
                 "ledgers": self.ledgers,
                 "reasons": list(self.reasons),
                 "rot": list(self.rot),
+                "pulls": self.pulls,
             }
         )
 

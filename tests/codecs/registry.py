@@ -21,6 +21,7 @@ from distributedlog.bookie import messages as bm
 from distributedlog.bookie.runs import Located
 from distributedlog.cluster import cookie, plan
 from distributedlog.cluster.damaged import RECORDS
+from distributedlog.cluster.pulling import Move
 from distributedlog.cluster.reach import Reach
 from distributedlog.ledger import holes, ids, keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
@@ -905,6 +906,13 @@ CODECS = [
         ],
         STORED,
         ("ledger/registration.py BookieRegistration.decode",),
+    ),
+    Codec(
+        "a move of a ledger",
+        Move.decode,
+        [Move("b1", 0, 1 << 30, 3).encode()],
+        STORED,
+        ("cluster/pulling.py Move.decode",),
     ),
     Codec(
         "the placement policy",
