@@ -13,13 +13,18 @@ from .dlsn import DLSN
 from .ledgers import LedgerWriter
 from .options import LogOptions
 from .producers_format import SECTION_PRODUCERS
-from .producing import SNAPSHOT_BYTES, SNAPSHOT_SHARE, Producers
+from .producing import Producers
 from .record import build, with_section
 from .segment_begin import SegmentBegin
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
 AHEAD = 15 / 16
 """Of its size or age, when the next one is made ready: what is left is time for that (64 MiB of 1 GiB)."""
+
+SNAPSHOT_BYTES = 32 * 1024 * 1024
+"""Sent after one snapshot of the producers before the next, or `SNAPSHOT_SHARE` times its size: what a
+takeover reads."""
+SNAPSHOT_SHARE = 32
 
 
 class OpenSegment:

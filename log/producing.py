@@ -31,9 +31,6 @@ from .producers_format import encode
 
 IDLE_MS = 3_600_000
 """Of the log's clock: who was idle for so long may be forgotten for another one."""
-SNAPSHOT_BYTES = 32 * 1024 * 1024
-"""Sent after one snapshot before the next, or `SNAPSHOT_SHARE` times its size: what a takeover reads."""
-SNAPSHOT_SHARE = 32
 FENCED_KEPT = 10_000
 """Numbers that were replaced under this writer; of others it is not said by whom."""
 

@@ -4,7 +4,8 @@
 
     seed.py, cluster.py                 the whole cluster in trio: faults, then heal, and judge
         nemesis.py, ambush.py, moments.py       faults at random times, and at moments that count
-        campaign.py, tuning.py, copies.py, pipeline.py  many seeds; small bounds; repair; pipelines
+        campaign.py, tuning.py, copies.py       many seeds; small bounds; repair
+        pipeline.py, once.py            other clients: pipelines; producers
     bookie_world.py                     one real bookie and bad clients
     ledger_world.py, raft_world.py      cores alone on one heap, thousands of seeds a minute
         ledger_*.py, raft_*.py          their actors, networks, faults and oracles

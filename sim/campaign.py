@@ -9,11 +9,12 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
+from .once import OnceRun
 from .pipeline import PipelineRun
 from .scheduler import BusyLoop, Deadlock, OutOfTime
 from .seed import CHAOS_S, LogRun, Result, SeedRun
 
-WORKLOADS: dict[str, type[SeedRun]] = {"log": LogRun, "pipeline": PipelineRun}
+WORKLOADS: dict[str, type[SeedRun]] = {"log": LogRun, "pipeline": PipelineRun, "once": OnceRun}
 AT = "at "
 """So faults are counted that struck at a moment (`ambush.py`)."""
 CHUNK_SEEDS = 25

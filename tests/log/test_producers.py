@@ -536,7 +536,7 @@ class Told:
         self.next_sequence = 0
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(steps)
 def test_whatever_fails_each_frame_is_there_once(done_steps: Sequence[tuple[object, ...]]) -> None:
     """G9, judged from the log alone. Three producers send, and send again what may not have arrived, over

@@ -1,0 +1,47 @@
+"""Seeds of a log with producers, judged from the log alone (G9, G10), and a planted bug that they must find.
+
+``DLOG_ONCE_SEEDS`` sets how many seeds (1), ``DLOG_SIM_START`` the first one. More bugs, at less cost:
+tests/log/test_producers.py, tests/log/test_expected_position.py.
+"""
+
+import os
+from typing import Any
+
+import pytest
+
+from distributedlog.log import takeover
+from distributedlog.log.producers import ProducerTable
+from distributedlog.log.producers_replay import replay
+from distributedlog.sim.campaign import describe_failure
+from distributedlog.sim.once import OnceRun
+from distributedlog.sim.seed import CHAOS_S
+
+SEEDS = int(os.environ.get("DLOG_ONCE_SEEDS", "1"))
+START = int(os.environ.get("DLOG_SIM_START", "0"))
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.mark.seeds
+def test_seeds_store_each_producers_records_once() -> None:
+    runs = [OnceRun(seed) for seed in range(START, START + SEEDS)]
+    for run in runs:
+        result = run.run()
+        if result.failed:
+            pytest.fail(describe_failure(result, CHAOS_S, "once"), pytrace=False)
+    assert sum(run.records for run in runs)
+    assert sum(run.once.repeated for run in runs)
+
+
+async def forgetful(*args: Any) -> ProducerTable | None:
+    table = await replay(*args)
+    for row in () if table is None else table.rows.values():
+        row.next_sequence -= row.kept.pop().records if row.kept else 0
+    return table
+
+
+@pytest.mark.seeds
+def test_a_takeover_that_forgets_the_last_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "replay", forgetful)
+
+    assert OnceRun(START).run().failed
