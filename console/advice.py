@@ -8,9 +8,15 @@ import re
 
 _NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
 _BOOKIE = re.compile(r"bookie .*\(([0-9a-f]{8,64})\)")
+_ID = re.compile(r"[0-9a-f]{8,64}")
 _LEDGER = re.compile(
     r"^\d+ ledgers have entries with at most one copy .* such as ledger (\d{1,18})$"
 )
+
+
+def command_about(verb: str, bookie: str) -> str:
+    """``verb`` and the bookie's id, as it is in a key; "" where somebody put something else there."""
+    return f"dlog {verb} {bookie}" if _ID.fullmatch(bookie) else ""
 
 
 def command_for(reason: str) -> str:

@@ -10,6 +10,7 @@ from ..ledger import holes, keys
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..runtime.errors import CorruptData, UnsupportedFormat
+from .advice import command_about
 from .cluster_state import cut
 
 NOTES_SHOWN = 100
@@ -46,7 +47,11 @@ class WorkState:
             "leaving": [await self._leaving(one) for one in leaving[:LEAVING_SHOWN]],
             "leaving_left_out": max(0, len(leaving) - LEAVING_SHOWN),
             "down": [
-                {"label": labels[one["id"]], "id": one["id"], "ledgers": one["ledgers_missing"]}
+                {
+                    "label": labels[one["id"]],
+                    "ledgers": one["ledgers_missing"],
+                    "command": command_about("ledger list --bookie", one["id"]),
+                }
                 for one in known
                 if one["state"] == "down"
             ][:LEAVING_SHOWN],
@@ -91,8 +96,8 @@ class WorkState:
     async def _leaving(self, one: dict[str, Any]) -> dict[str, Any]:
         found = await how_far(self._metadata, one["id"], named=WAITING_SHOWN)
         return {
-            "id": one["id"],
             "label": cut(one["label"], 64),
+            "command": command_about("decommission", one["id"]),
             "running": found.running,
             "ledgers": found.ledgers,
             "waiting": [

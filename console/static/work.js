@@ -17,7 +17,7 @@ function render(state) {
     state.leaving_left_out ? h("p", {}, `and ${state.leaving_left_out} more`) : null,
     h("h2", {}, "Away"),
     table("Bookies that are down", [["", "bookie"], ["", "ledgers that miss its copies", "number"], ["", "to look"]],
-      state.down.map((one) => [visible(one.label), count(one.ledgers), command(`dlog ledger list --bookie ${one.id}`)]), "No bookie is down."),
+      state.down.map((one) => [visible(one.label), count(one.ledgers), command(one.command)]), "No bookie is down."),
     h("h2", {}, "What bookies say of themselves"),
     table("Bookies with something to mend", [["", "bookie"], ["", "what"]],
       state.mending.map((one) => [visible(one.label), h("ul", {}, one.reasons.map((each) => h("li", {}, visible(each))))]), "Nothing."),
@@ -34,5 +34,5 @@ function leaving(one) {
     h("h3", {}, `${visible(one.label)}: ${one.ledgers ? `${count(one.ledgers)} ledgers name it still` : one.running ? "holds nothing any more: stop it" : "holds nothing any more"}`),
     table(`What ${visible(one.label)} waits for`, [["", "ledger"], ["", "size", "number"], ["", "why"]],
       one.waiting.map((each) => [String(each.ledger), each.bytes === null ? "open" : bytes(each.bytes), visible(each.why)]), "Nothing."),
-    h("p", {}, command(`dlog decommission ${one.id}`)));
+    h("p", {}, command(one.command)));
 }

@@ -1,8 +1,9 @@
 """States of a cluster that runs in this process: what is known, and what is not."""
 
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.frames import pack
 from distributedlog.runtime.machine import real_host
 from tests.proxy.test_node import proxies
 
@@ -33,6 +35,18 @@ async def _cluster() -> AsyncIterator[tuple[LocalCluster, Namespace, MetadataCli
         assert isinstance(namespace, Namespace)
         assert isinstance(namespace.metadata, MetadataClient)
         yield cluster, namespace, namespace.metadata
+
+
+async def _noted(
+    metadata: MetadataClient, look: Callable[[], Awaitable[dict[str, Any]]], key: str, bookie: str
+) -> dict[str, Any]:
+    """What is seen while a hole is noted. It is of no ledger: who repairs takes it away, sooner or later."""
+    note = Put(keys.under_key(9), holes.encode([Hole(bookie, 3, None)]))
+    while True:
+        await metadata.transact(Transaction((), (note,)))
+        found = await look()
+        if found[key]:
+            return found
 
 
 async def test_nodes_proxies_work_and_hidden_payloads() -> None:
@@ -54,11 +68,10 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         # What cannot be read, and who does not answer, is a row or a reason, and never an error.
         bookie = await find_bookie(metadata, "bookie2")
         damaged = Put(keys.under_key(7), b"\xc1")
-        noted = Put(keys.under_key(9), holes.encode([Hole(bookie, 3, None)]))
         foreign = Put(b"proxy/write/nobody", b"\xc1")
-        await metadata.transact(Transaction((), (damaged, noted, foreign)))
+        await metadata.transact(Transaction((), (damaged, foreign)))
         await ask_to_leave(metadata, bookie)
-        found = await state.look()
+        found = await _noted(metadata, state.look, "under_replicated", bookie)
         assert not found["healthy"]
         assert found["proxies"] == []
         commands = [one["command"] for one in found["reasons"]]
@@ -66,11 +79,23 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
             commands
         )
 
-        said = await work.look()
-        assert said["notes"] == [
-            {"ledger": 9, "holes": [{"bookie": "bookie2", "first": 3, "to": None}]}
-        ]
+        said = await _noted(metadata, work.look, "notes", bookie)
+        hole = {"bookie": "bookie2", "first": 3, "to": None}
+        assert said["notes"] == [{"ledger": 9, "holes": [hole]}]
         assert [(one["label"], one["running"]) for one in said["leaving"]] == [("bookie2", True)]
+        # H257: an id is what stands in a key, which a stranger may have put there.
+        hostile = "$(reboot)"
+        cookie = pack({"label": hostile, "incarnation": 1})
+        puts = (Put(keys.cookie_key(hostile), cookie), Put(keys.leaving_key(hostile), b""))
+        await metadata.transact(Transaction((), puts))
+        said = await work.look()
+        assert [one["label"] for one in said["down"]] == [hostile]
+        assert [one["command"] for one in (*said["down"], *said["leaving"])] == [
+            "",
+            f"dlog decommission {bookie}",
+            "",
+        ]
+        assert all("reboot" not in one["command"] for one in (await state.look())["reasons"])
         await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
         log = namespace.open_log("orders")
