@@ -20,6 +20,7 @@ from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
+from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
@@ -39,9 +40,13 @@ class Pool:
 
     def __init__(self) -> None:
         self.clients: dict[str, BookieClient] = {}
+        self.placement = PlacementPolicy()
 
     def get(self, bookie_id: str) -> BookieClient | None:
         return self.clients.get(bookie_id)
+
+    def labels(self, bookie_id: str) -> dict[str, str]:
+        return {"host": "h1" if bookie_id in ("b1", "b2") else "h2"}
 
 
 class World:
