@@ -369,8 +369,8 @@ class EntrySource:
             out.end(broken(f'a reader of log "{out.name}"', error))
         if out.ended:
             self._leave(None)
-        else:
-            self._grant()
+        elif not out.entries:
+            self._grant()  # nobody will take what was cut off
 
     def _drop(self, error: DistributedLogError) -> None:
         if self._link is not None:

@@ -50,7 +50,8 @@ RINGS_BYTES_MAX = 256 * 1024 * 1024
 SUBSCRIPTIONS_MAX = 20_000
 LINK_SUBSCRIPTIONS_MAX = 5000
 """Of one connection: it takes not all of the others'."""
-OPENERS = 16
+OPENERS = 64
+"""Logs whose bookies do not answer hold as many up, for `OPEN_S` each."""
 OPEN_S = 20.0
 """To find where a subscription begins."""
 FEED_REST_S = 30.0

@@ -27,7 +27,7 @@ def places_of(run: Run) -> list[Place]:
     return [(body[at], body[at + 1]) for at in range(0, len(body), BYTES)]
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(100))
 @given(
     segments=st.lists(st.lists(st.booleans(), max_size=6), min_size=1, max_size=4),
     size=st.integers(1, 3),
