@@ -11,7 +11,7 @@ config.py, node_settings.py     what can be set; what a node takes from a file a
 completion.py, service_manager.py    for shells; what systemd is told
 log.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
 status.py, bookies.py, node.py, decommission.py, scrub.py, under_replicated.py,
-placement.py, repair.py, metadata.py, console.py    the cluster
+placement.py, repair.py, metadata.py, console.py, proxy.py    the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
 metadata_saves.py               metadata that outlives its nodes
 check.py, bench.py, chaos.py    is a machine fit for it; measuring it, and breaking it

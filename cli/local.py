@@ -17,7 +17,7 @@ from .output import write_by_rename
 if TYPE_CHECKING:
     from ..cluster.fork_server import ForkServer
 
-KEYS = ("uri", "nodes", "console")
+KEYS = ("uri", "proxied_uri", "nodes", "console")
 """Of the ready line."""
 LOCAL = "local"
 """What the cluster's context is called."""
@@ -30,6 +30,7 @@ LOCAL = "local"
     dlog local                                 a cluster on a temporary directory, until Ctrl-C
     dlog local --data ./data --port 4181       kept in ./data: the same nodes, ports and URI at the next start
     dlog local --console                       and its page, for a browser
+    dlog local --write-proxies 1 --read-proxies 1    and a proxy of each kind
     dlog local --data ./data --processes       each node in a process of its own, so that one can be killed
     """,
 )
@@ -40,6 +41,12 @@ LOCAL = "local"
 @click.option("--bookies", type=click.IntRange(1, 64), default=3, show_default=True)
 @click.option(
     "--metadata-nodes", type=click.Choice(["1", "3", "5"]), default="3", show_default=True
+)
+@click.option(
+    "--write-proxies", type=click.IntRange(0, 16), default=0, help="For many writers of one log."
+)
+@click.option(
+    "--read-proxies", type=click.IntRange(0, 16), default=0, help="For many readers of one log."
 )
 @click.option(
     "--port", type=click.IntRange(0, 65_000), default=0, help="The first port; 0: free ones."
@@ -62,6 +69,8 @@ def command(
     memory: bool,
     bookies: int,
     metadata_nodes: str,
+    write_proxies: int,
+    read_proxies: int,
     port: int,
     processes: bool,
     restart: bool,
@@ -71,8 +80,8 @@ def command(
 ) -> None:
     """Run a whole cluster on this machine: metadata nodes and bookies; prints its URI when it serves.
 
-    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, "console" too
-    where it is asked for. On a terminal it
+    The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, "console" and
+    "proxied_uri" too where they are asked for. On a terminal it
     is text for people instead, and the cluster becomes the context "local". Ends with SIGINT or SIGTERM;
     nothing it started outlives it.
     """
@@ -96,6 +105,8 @@ def command(
         "data": data,
         "bookies": bookies,
         "metadata_nodes": int(metadata_nodes),
+        "write_proxies": write_proxies,
+        "read_proxies": read_proxies,
         "memory": memory,
         "port": port,
         "restart": restart,
@@ -205,10 +216,11 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
     lines = [
         f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
         "",
-        *(f"  {node['name']:4} {node['kind']:9} {node['address']}" for node in line["nodes"]),
+        *(f"  {node['name']:4} {node['kind']:11} {node['address']}" for node in line["nodes"]),
         "",
         "In another terminal, for programs and for dlog:",
         f"  export DLOG_URI='{line['uri']}'",
+        *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
         f"dlog finds it without that: it is the context {LOCAL}."
         if chosen
         else f"dlog finds it without that after: dlog context use {LOCAL}",

@@ -2,6 +2,7 @@
 
     nodes.py                        one node from a host and options: nothing else starts a node
     node.py, proxies.py             a metadata node or a bookie; a proxy of either kind
+    proxy_view.py                   what proxies say of themselves, and orders to them
         options.py, config.py, directories.py  what it is told, where it lives
         logs.py, events.py          what it says; news by names that stay
         cookie.py, membership.py    whose disks these are (H6); the registration and its lease

@@ -25,7 +25,7 @@ from .events import DIED
 from .fork_server import ForkServer
 from .lifeline import first_of
 from .nodes import serve_node
-from .options import to_json
+from .options import PROXIES, to_json
 from .plan import Plan, PlannedNode
 from .processes import Child, start_child, start_fork_server
 
@@ -60,7 +60,14 @@ class LocalCluster:
 
     def ready(self) -> dict[str, Any]:
         """The ready line of `dlog local`."""
-        return {"uri": self.uri, "nodes": [asdict(node) for node in self.nodes]}
+        line = {"uri": self.uri, "nodes": [asdict(node) for node in self.nodes]}
+        return {**line, "proxied_uri": self.proxied_uri} if self.proxied_uri else line
+
+    @property
+    def proxied_uri(self) -> str:
+        """The same logs through its proxies; "" where it has none."""
+        places = ";".join(node.address for node in self.nodes if node.kind in PROXIES)
+        return f"distributedlog+proxy://{places}/{plans.NAMESPACE}" if places else ""
 
     def kill(self, name: str) -> None:
         """kill -9 a node that is its own process."""
@@ -82,13 +89,16 @@ async def local_cluster(
     on_death: Callable[[str, str], None] | None = None,
     apart: Sequence[str] = (),
     forks: ForkServer | None = None,
+    write_proxies: int = 0,
+    read_proxies: int = 0,
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster, yield it when every node serves and is registered, stop it in the end.
 
     ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
     end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
     process of their own all the same, to be killed. ``forks`` starts the processes (default: several of
-    them come from one that is started and ended with the cluster). Raises `AddressInUse`, `ForeignData`,
+    them come from one that is started and ended with the cluster). Proxies keep nothing, and have other ports
+    at each start. Raises `AddressInUse`, `ForeignData`,
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
     needs_linux("a cluster of one's own")
@@ -96,12 +106,22 @@ async def local_cluster(
         plan = None
         if in_process or processes:
             plan = await _plan(directory, bookies, metadata_nodes, port)
+            plan = plans.with_proxies(plan, write_proxies, read_proxies, HOST)
         run = _Run(directory, restart, log_level, on_death or _log_death, forks)
         started = False
         try:
             async with trio.open_nursery() as nursery:
                 if plan is None:
-                    cluster = await run.in_one_child(nursery, bookies, metadata_nodes, port)
+                    cluster = await run.in_one_child(
+                        nursery,
+                        {
+                            "bookies": bookies,
+                            "metadata_nodes": metadata_nodes,
+                            "port": port,
+                            "write_proxies": write_proxies,
+                            "read_proxies": read_proxies,
+                        },
+                    )
                 else:
                     names = apart if in_process else [node.name for node in plan.nodes]
                     cluster = await run.planned(nursery, plan, names)
@@ -144,6 +164,8 @@ async def run_cluster_of(
         in_process=True,
         port=spec["port"],
         restart=spec["restart"],
+        write_proxies=spec["write_proxies"],
+        read_proxies=spec["read_proxies"],
     ) as cluster:
         task_status.started(cluster.ready())
         await trio.sleep_forever()
@@ -193,24 +215,22 @@ class _Run:
                 starting.start_soon(start, node)
         return self._cluster(plan.uri, [ready[node.name] for node in plan.nodes])
 
-    async def in_one_child(
-        self, nursery: trio.Nursery, bookies: int, metadata_nodes: int, port: int
-    ) -> LocalCluster:
+    async def in_one_child(self, nursery: trio.Nursery, shape: dict[str, int]) -> LocalCluster:
         """Start a child that runs all of them."""
         spec = {
             "run": "cluster",
             "data": self._data,
-            "bookies": bookies,
-            "metadata_nodes": metadata_nodes,
-            "port": port,
             "restart": self._restart,
             "log_level": self._log_level,
+            **shape,
         }
         ready = await self._start_child(nursery, "the cluster's process", spec)
         return self._cluster(ready["uri"], ready["nodes"])
 
     def _place(self, node: PlannedNode) -> str | None:
-        return str(Path(self._data) / node.name) if self._data is not None else None
+        if self._data is None or node.kind in PROXIES:
+            return None
+        return str(Path(self._data) / node.name)
 
     def _cluster(self, uri: str, ready: Sequence[dict[str, Any]]) -> LocalCluster:
         nodes = [

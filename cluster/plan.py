@@ -9,7 +9,15 @@ from ..runtime.errors import AddressInUse, CorruptData, InvalidRequest
 from ..runtime.host import Address, Listener
 from ..runtime.schema import fields, rows, text, word
 from .config import format_address, parse_address
-from .options import BookieNodeConfig, MetadataNodeConfig
+from .options import (
+    PROXIES,
+    READ_PROXY,
+    WRITE_PROXY,
+    BookieNodeConfig,
+    MetadataNodeConfig,
+    NodeConfig,
+    ProxyNodeConfig,
+)
 
 FILE_NAME = "cluster.json"
 NAMESPACE = "default"
@@ -43,11 +51,13 @@ class Plan:
         """The nodes of one kind."""
         return [node for node in self.nodes if node.kind == kind]
 
-    def config(self, node: PlannedNode) -> MetadataNodeConfig | BookieNodeConfig:
+    def config(self, node: PlannedNode) -> NodeConfig:
         """What the node is started with."""
         voters = {other.name: other.address for other in self.of("metadata")}
         if node.kind == "metadata":
             return MetadataNodeConfig(node.name, voters)
+        if node.kind in PROXIES:
+            return ProxyNodeConfig(node.name, node.kind, tuple(voters.values()), {"": node.address})
         return BookieNodeConfig(
             node.name,
             tuple(voters.values()),
@@ -139,6 +149,16 @@ def started(plan: Plan, bookies: int) -> Plan:
     """The plan without the bookies that this start leaves out."""
     chosen = [*plan.of("metadata"), *plan.of("bookie")[:bookies]]
     return replace(plan, nodes=tuple(chosen))
+
+
+def with_proxies(plan: Plan, write_proxies: int, read_proxies: int, host: str) -> Plan:
+    """The plan and so many proxies, on free ports: they keep nothing, and are in no file."""
+    found = [
+        PlannedNode(f"{kind}{number + 1}", kind, (host, 0))
+        for kind, count in ((WRITE_PROXY, write_proxies), (READ_PROXY, read_proxies))
+        for number in range(count)
+    ]
+    return replace(plan, nodes=(*plan.nodes, *found))
 
 
 async def _free_ports(

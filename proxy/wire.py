@@ -62,6 +62,8 @@ MEMBERS_MAX = 1000
 SEGMENTS_MAX = 1000
 """Of a log's description."""
 WAIT_MAX_S = 60.0
+OWNED_PAGE = 1000
+"""Logs of a proxy that are told at a time."""
 RECORDS_MAX = 65_536
 """Of a frame."""
 FRAME_BYTES = 256 * 1024
@@ -396,7 +398,7 @@ LOG_CALLS: dict[str, Form] = {
 }
 """Of the arguments of each call."""
 PROXY_CALLS: dict[str, Form] = {
-    "owned": row(text(NAME_BYTES_MAX), number(1, 1000)),
+    "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_PAGE)),
     "drain": row(),
     "move": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(64)),
 }
@@ -467,6 +469,14 @@ class ProxyCall:
     def decode(cls, body: Buffer) -> "ProxyCall":
         """Raises `ProtocolError`."""
         return cls(*message(body, _proxy_call, "PROXY_CALL"))
+
+
+_OWNED = rows(row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), number(), number()), OWNED_PAGE)
+
+
+def decode_owned(body: Buffer) -> list[tuple[str, str, int, int]]:
+    """Of each log that a proxy writes: namespace, name, producers, segment. Raises `ProtocolError`."""
+    return list(message(body, _OWNED, "the reply to owned"))
 
 
 assert HEAD_BYTES == 32

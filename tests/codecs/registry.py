@@ -646,6 +646,13 @@ CODECS = [
         ("proxy/wire.py decode_answer",),
     ),
     Codec(
+        "the logs of a proxy",
+        pw.decode_owned,
+        [pack([["ns", "orders", 3, 7]])],
+        PEER,
+        ("proxy/wire.py decode_owned",),
+    ),
+    Codec(
         "PROXY_CALL",
         pw.ProxyCall.decode,
         [pw.ProxyCall("owned", ["", 100]).encode()],

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from distributedlog import open_namespace
 from distributedlog.cluster.local import LocalCluster, local_cluster
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY, NodeReady, ProxyNodeConfig
@@ -76,3 +77,18 @@ async def test_a_proxy_says_who_there_is_and_makes_calls() -> None:
             pass  # that it takes no more logs
         assert now == {writer.node_id, reader.node_id}, "it has said goodbye"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_cluster_of_ones_own_has_proxies_where_they_are_asked_for() -> None:
+    """Written and read through them, with three bookies as by default."""
+    async with (
+        local_cluster(
+            memory=True, in_process=True, metadata_nodes=1, write_proxies=1, read_proxies=1
+        ) as cluster,
+        open_namespace(cluster.ready()["proxied_uri"]) as namespace,
+    ):
+        log = namespace.open_log("orders")
+        async with log.open_writer(producer="me") as writer:
+            await writer.write_bulk([b"%d" % n for n in range(10)])
+        async with log.open_reader(to="end") as reader:
+            assert [one.payload async for one in reader] == [b"%d" % n for n in range(10)]

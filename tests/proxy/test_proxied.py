@@ -4,6 +4,8 @@ import pytest
 import trio
 
 from distributedlog import DLSN, LogRecord, open_namespace
+from distributedlog.cluster.proxy_view import drain, move, owned, proxies
+from distributedlog.metadata.client import MetadataClient
 from distributedlog.proxy.client import ProxyClient
 from distributedlog.proxy.proxied import ProxiedNamespace
 from distributedlog.runtime.errors import (
@@ -144,3 +146,34 @@ async def test_what_is_not_known_is_said() -> None:
 def broken(client: ProxyClient) -> None:
     for proxy in client._links.values():
         proxy.link.close(ConnectionLost("the test wants it"))
+
+
+async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
+    """What `dlog proxy` does: its producers see a pause."""
+    async with world() as it:
+        first, second = await it.proxy("w1"), await it.proxy("w2")
+        metadata = it.namespace.metadata
+        assert isinstance(metadata, MetadataClient)
+        async with (
+            open_namespace(uri_of(first.address, second.address)) as namespace,
+            namespace.open_log("orders").open_writer() as writer,
+        ):
+            await writer.write(b"one")
+            [row] = await owned(metadata)
+            assert (row["log"], row["producers"]) == ("orders", 1)
+            other = {"w1": "w2", "w2": "w1"}[row["proxy"]]
+
+            assert await move(metadata, "default", "orders", other) == row["proxy"]
+            await writer.write(b"two")
+            assert [one["proxy"] for one in await owned(metadata)] == [other]
+            with pytest.raises(InvalidRequest, match="already"):
+                await move(metadata, "default", "orders", other)
+            with pytest.raises(InvalidRequest, match="no write proxy is called nobody"):
+                await owned(metadata, "nobody")
+
+            assert await drain(metadata, other) == other
+            await writer.write(b"three")
+            assert await owned(metadata, other) == []
+        assert await it.stored("orders") == [b"one", b"two", b"three"]
+        states = {one["name"]: one["kind"] for one in await proxies(metadata)}
+        assert states == {"w1": "write-proxy", "w2": "write-proxy"}

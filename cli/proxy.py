@@ -1,0 +1,96 @@
+"""`dlog proxy`: which proxies there are, which logs each has, and how a log or all of them go elsewhere."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from .options import Command, Group, Settings, common
+from .output import emit, table
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog proxy list
+    dlog proxy owners w1
+    dlog proxy move orders --to w2
+    dlog proxy drain w1
+    """,
+)
+def command() -> None:
+    """Show the proxies and the logs that they write; move a log, or all of a proxy.
+
+    A PROXY is a name, an id, or the beginning of one. These commands need the metadata nodes' URI.
+    """
+
+
+@command.command(name="list", cls=Command, examples="dlog proxy list\ndlog proxy list --json")
+@common
+def show(settings: Settings) -> None:
+    """List the proxies that are registered, and what each says of itself; with --json one object a line."""
+    from ..cluster.proxy_view import proxies
+
+    found = _ask(settings, "listing the proxies", proxies)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("name", "id", "kind", "state", "address", "connections", "logs", "streams")
+    rows = [[one.get(name) for name in columns] for one in found]
+    table(columns, rows, empty="no proxy is registered in this cluster")
+
+
+@command.command(cls=Command, examples="dlog proxy owners\ndlog proxy owners w1 --json")
+@click.argument("proxy", required=False)
+@common
+def owners(settings: Settings, proxy: str | None) -> None:
+    """List the logs that write proxies have, of one of them or of all."""
+    from ..cluster.proxy_view import owned
+
+    found = _ask(settings, "asking the proxies", lambda metadata: owned(metadata, proxy or ""))
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("proxy", "namespace", "log", "producers", "segment")
+    table(columns, [[one[name] for name in columns] for one in found], empty="no log is written")
+
+
+@command.command(cls=Command, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
+@click.argument("log")
+@click.option(
+    "--to", "target", default="", metavar="PROXY", help="Default: whoever is first for it."
+)
+@common
+def move(settings: Settings, log: str, target: str) -> None:
+    """Have the proxy that writes a log give it to another one; its producers see a pause."""
+    from ..cluster.proxy_view import move as move_log
+    from ..uri import parse_uri
+
+    path = parse_uri(settings.where()).path
+    moved = _ask(settings, "moving the log", lambda metadata: move_log(metadata, path, log, target))
+    if settings.json:
+        emit({"log": log, "from": moved, "to": target or None})
+    else:
+        click.echo(f"{log} has left {moved}")
+
+
+@command.command(cls=Command, examples="dlog proxy drain w1")
+@click.argument("proxy")
+@common
+def drain(settings: Settings, proxy: str) -> None:
+    """Have a write proxy give all its logs to others, and take none until it is started anew."""
+    from ..cluster.proxy_view import drain as drain_proxy
+
+    name = _ask(settings, "draining the proxy", lambda metadata: drain_proxy(metadata, proxy))
+    if settings.json:
+        emit({"proxy": name, "drained": True})
+    else:
+        click.echo(f"{name} has no logs any more")
+
+
+def _ask(settings: Settings, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
+    from .connect import ask, quorum
+
+    return ask(settings, what, call, quorum)

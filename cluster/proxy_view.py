@@ -1,0 +1,159 @@
+"""What proxies say of themselves, and orders to them, for who has the metadata quorum's client."""
+
+from typing import Any
+
+import trio
+
+from ..log.keys import decode_log_id, name_key
+from ..log.lock import holder_of
+from ..metadata.client import MetadataClient
+from ..metadata.interface import Scan
+from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
+from ..proxy.wire import OWNED_PAGE, ProxyCall, decode_owned
+from ..runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    InvalidRequest,
+    LogNotFound,
+    RequestTimeout,
+)
+from ..runtime.frames import Op
+from ..runtime.hello import Hello
+from ..runtime.host import Host
+from ..runtime.machine import real_host
+from ..runtime.rpc import Endpoint
+from .config import format_address
+from .health import ask_info
+
+ASK_S = 3.0
+ORDER_S = 60.0
+"""A drain takes 30 s at most."""
+
+
+async def registered(metadata: MetadataClient) -> list[ProxyRegistration]:
+    """The proxies, by kind and id; those whose record cannot be read are left out."""
+    found = []
+    async for item in Scan(metadata, PREFIX):
+        try:
+            found.append(ProxyRegistration.decode(item.key, item.value))
+        except DistributedLogError:
+            continue  # `dlog status` names it
+    return found
+
+
+async def proxies(metadata: MetadataClient) -> list[dict[str, Any]]:
+    """A row each: as it is registered, and what it says of itself now."""
+    host, rows = real_host("dlog"), []
+    for one in await registered(metadata):
+        address = one.address(metadata.listener)
+        row: dict[str, Any] = {
+            "name": one.label,
+            "id": one.id,
+            "kind": f"{one.kind}-proxy",
+            "state": "up" if one.accepting else "draining",
+            "address": None if address is None else format_address(address),
+            "rack": one.rack or None,
+        }
+        if address is not None:
+            try:
+                _, info = await ask_info(host, address, timeout_s=ASK_S)
+                said = {k: v for k, v in info.items() if type(v) in (int, float)}
+                row = {**said, **row}
+            except DistributedLogError as error:
+                row["state"] = f"{type(error).__name__}"
+        rows.append(row)
+    return rows
+
+
+async def owned(metadata: MetadataClient, wanted: str = "") -> list[dict[str, Any]]:
+    """The logs that write proxies have, of one of them or of all.
+
+    Raises `InvalidRequest` where none is called so, and what keeps one from answering.
+    """
+    host, rows = real_host("dlog"), []
+    there = [one for one in await registered(metadata) if one.kind == WRITE]
+    for one in [_named(there, wanted)] if wanted else there:
+        after = ""
+        while True:
+            body = await _order(host, metadata, one, ProxyCall("owned", [after, OWNED_PAGE]))
+            page = decode_owned(body)
+            rows += [
+                {
+                    "proxy": one.label,
+                    "namespace": path,
+                    "log": name,
+                    "producers": producers,
+                    "segment": segment,
+                }
+                for path, name, producers, segment in page
+            ]
+            if len(page) < OWNED_PAGE:
+                break
+            after = "\0".join(page[-1][:2])
+    return rows
+
+
+async def move(metadata: MetadataClient, path: str, log: str, target: str) -> str:
+    """Have a log given to a proxy ("": whoever is first for it); the name of who had it.
+
+    Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so.
+    """
+    there = [one for one in await registered(metadata) if one.kind == WRITE]
+    to = _named(there, target) if target else None
+    found = await metadata.get(name_key(path, log))
+    if found is None:
+        raise LogNotFound(f'log "{log}" does not exist in namespace {path}')
+    holder = await holder_of(metadata, decode_log_id(found.value))
+    owner = next((one for one in there if holder is not None and one.id == holder.proxy), None)
+    if owner is None:
+        by = "nobody" if holder is None else holder.owner
+        raise InvalidRequest(f'log "{log}" is written by {by}, and not by a proxy')
+    if to is not None and to.id == owner.id:
+        raise InvalidRequest(f'log "{log}" is written by {owner.label} already')
+    call = ProxyCall("move", [path, log, "" if to is None else to.id])
+    await _order(real_host("dlog"), metadata, owner, call)
+    return owner.label
+
+
+async def drain(metadata: MetadataClient, wanted: str) -> str:
+    """Have a write proxy give all its logs up, and take none; its name."""
+    one = _named([one for one in await registered(metadata) if one.kind == WRITE], wanted)
+    await _order(real_host("dlog"), metadata, one, ProxyCall("drain", []))
+    return one.label
+
+
+def _named(there: list[ProxyRegistration], wanted: str) -> ProxyRegistration:
+    """By id, the beginning of one, or name. Raises `InvalidRequest` where none fits, or several."""
+    found = [
+        one
+        for one in there
+        if wanted in (one.id, one.label) or (len(wanted) >= 4 and one.id.startswith(wanted))
+    ]
+    if len(found) != 1:
+        known = ", ".join(f"{one.label} ({one.id})" for one in found or there) or "none"
+        which = "several write proxies are" if found else "no write proxy is"
+        raise InvalidRequest(f"{which} called {wanted}: {known}")
+    return found[0]
+
+
+async def _order(
+    host: Host, metadata: MetadataClient, one: ProxyRegistration, call: ProxyCall
+) -> memoryview:
+    """Have one proxy do something; its answer. Raises what it raises."""
+    address = one.address(metadata.listener)
+    if address is None:
+        raise ConnectionLost(f"{one.label} gives no address")
+    endpoint = Endpoint(host, lambda: Hello(metadata.cluster_id, label="dlog"))
+    failed: DistributedLogError = RequestTimeout(f"{one.label} did not answer in {ORDER_S:g} s")
+    answer: memoryview | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            link = await endpoint.dial(address, nursery=nursery, expected_node_id=one.id)
+            reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=ORDER_S)
+            answer = reply.body
+        except DistributedLogError as error:
+            failed = error  # the nursery would wrap it
+        nursery.cancel_scope.cancel()
+    if answer is None:
+        raise failed
+    return answer
