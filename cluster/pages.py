@@ -16,6 +16,7 @@ import trio
 
 from ..bookie.metrics import METRICS as BOOKIE
 from ..metadata.metrics import METRICS as METADATA
+from ..proxy.metrics import METRICS as PROXY
 from ..runtime.errors import DistributedLogError
 from ..runtime.exposition import KIND, text_of
 from ..runtime.hello import Hello
@@ -26,7 +27,7 @@ from .http import Page, Pages, as_page
 
 FRESH_S = 1.0
 """An answer is given again for so long."""
-TABLES = {"bookie": BOOKIE, "metadata": METADATA}
+TABLES = {"bookie": BOOKIE, "metadata": METADATA, "write-proxy": PROXY, "read-proxy": PROXY}
 LEADERS = ("leader", "follower")
 
 Value = TypeVar("Value")
@@ -102,6 +103,8 @@ def why_not_ready(kind: str, info: dict[str, Any]) -> list[str]:
     reasons = []
     if not info.get("registered", True):
         reasons.append("the metadata has no registration of it, or its lease has ended")
+    if not info.get("accepting", True):
+        reasons.append("it takes no more logs: it drains")
     if info.get("read_only"):
         why = info.get("read_only_reasons")
         said = ", ".join(map(str, why)) if isinstance(why, dict) else ""

@@ -3,6 +3,7 @@
     wire.py                         what is said on the wire (pure)
     registration.py, members.py     who there is (pure); followed
     route.py, options.py            which of them should have a log (pure); what can be set
+    metrics.py                      what is counted, as it is called outside (pure)
     namespaces.py                   the namespaces that a proxy serves
     common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
 

@@ -91,7 +91,7 @@ PURE = {
         "events", "process_bytes", "rates",
     },
     "proxy": {
-        "options", "read_wire", "registration", "ring", "route", "streams", "subscription", "wire",
+        "metrics", "options", "read_wire", "registration", "ring", "route", "streams", "subscription", "wire",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip

@@ -14,12 +14,18 @@ from distributedlog.bookie.metrics import METRICS as BOOKIE
 from distributedlog.cluster.pages import pages_of, why_not_ready
 from distributedlog.log.metrics import METRICS as CLIENT
 from distributedlog.metadata.metrics import METRICS as METADATA
+from distributedlog.proxy.metrics import METRICS as PROXY
 from distributedlog.runtime.exposition import text_of
 from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
 from distributedlog.runtime.options import with_tables
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
-TABLES: dict[str, tuple[Metric, ...]] = {"bookie": BOOKIE, "metadata": METADATA, "client": CLIENT}
+TABLES: dict[str, tuple[Metric, ...]] = {
+    "bookie": BOOKIE,
+    "metadata": METADATA,
+    "proxy": PROXY,
+    "client": CLIENT,
+}
 
 
 def table(metrics: tuple[Metric, ...]) -> str:

@@ -1,0 +1,83 @@
+"""What a proxy counts, as it is called outside (pure): a write proxy first, then a read proxy."""
+
+from ..runtime.meters import Metric
+
+METRICS = (
+    Metric(
+        "dlog_proxy_registered",
+        "gauge",
+        "registered",
+        "1 while the metadata has its registration.",
+        "1",
+        "can it reach a quorum? `dlog metadata show`",
+    ),
+    Metric("dlog_proxy_connections", "gauge", "connections", "Clients' connections."),
+    Metric("dlog_proxy_calls_total", "counter", "calls", "Calls about logs, such as `create_log`."),
+    Metric(
+        "dlog_proxy_accepting",
+        "gauge",
+        "accepting",
+        "1 while it takes logs that it has not.",
+        "1",
+        "it drains, by `dlog proxy drain` or because it ends",
+    ),
+    Metric("dlog_proxy_logs", "gauge", "logs", "Logs that it writes."),
+    Metric("dlog_proxy_streams", "gauge", "streams", "Open streams of producers."),
+    Metric("dlog_proxy_frames_total", "counter", "frames", "Frames that were taken."),
+    Metric("dlog_proxy_records_total", "counter", "records", "Records in those frames."),
+    Metric("dlog_proxy_bytes_total", "counter", "bytes", "Of those frames."),
+    Metric(
+        "dlog_proxy_streams_refused_total",
+        "counter",
+        "frames_refused",
+        "Streams that ended at a refused frame, or with their log.",
+        "rises when logs move",
+        "limits, txids that go back, bookies that do not answer: its log says",
+    ),
+    Metric(
+        "dlog_proxy_held_bytes",
+        "gauge",
+        "held_bytes",
+        "Of frames that are not answered yet.",
+        "well below `windows_bytes`",
+        "producers send faster than bookies store",
+    ),
+    Metric("dlog_proxy_windows_bytes", "gauge", "windows_bytes", "Granted to open streams."),
+    Metric("dlog_proxy_logs_taken_total", "counter", "logs_taken", "Logs that it has opened."),
+    Metric(
+        "dlog_proxy_logs_taken_over_total",
+        "counter",
+        "logs_taken_over",
+        "Of those, from an owner whose address refused connections.",
+        "0 but for proxies that were killed",
+        "proxies that end by themselves",
+    ),
+    Metric("dlog_proxy_logs_given_up_total", "counter", "logs_given_up", "Moved, idle, drained."),
+    Metric(
+        "dlog_proxy_logs_lost_total",
+        "counter",
+        "logs_lost",
+        "Whose writer ended here: taken over, or its bookies failed.",
+        "0",
+        "pauses longer than 3 s; `dlog status`",
+    ),
+    Metric("dlog_proxy_subscriptions", "gauge", "subscriptions", "Readers of logs here."),
+    Metric(
+        "dlog_proxy_cold_subscriptions",
+        "gauge",
+        "cold_subscriptions",
+        "Of those, who are behind what is kept and wait for a read of the storage.",
+    ),
+    Metric("dlog_proxy_feeds", "gauge", "feeds", "Logs that are followed."),
+    Metric("dlog_proxy_ring_bytes", "gauge", "ring_bytes", "Entries that are kept for readers."),
+    Metric("dlog_proxy_frames_sent_total", "counter", "frames_sent", "To readers."),
+    Metric("dlog_proxy_bytes_sent_total", "counter", "bytes_sent", "To readers."),
+    Metric(
+        "dlog_proxy_entries_taken_total",
+        "counter",
+        "entries_taken",
+        "Of the storage, at the ends of logs: once each, however many read them.",
+    ),
+    Metric("dlog_proxy_range_bytes_total", "counter", "range_bytes_read", "Read for cold readers."),
+)
+"""In the order of docs/metrics.md."""
