@@ -50,9 +50,8 @@ class OpenSegment:
         self.last_entry = UNKNOWN
         """The last one that is confirmed; -1: none is."""
         self._bytes = 0
-        self._next_entry = 0
-        self._sent = (UNKNOWN, UNKNOWN, UNKNOWN)
-        """Of the last record that was sent: entry, slot, txid."""
+        self._newest: Batch | None = None  # that was sent
+        self._newest_records: Batch | None = None  # of those with records
         self._snapshot_entry = UNKNOWN
         """The newest one that was sent, of the log's producers."""
         self._snapshot_bytes = self._snapshot_after = 0
@@ -102,8 +101,10 @@ class OpenSegment:
         One without records becomes a control entry. ``producers``: of a log that has any.
         """
         sections: tuple[tuple[int, int, Buffer], ...] = ()
+        entry = UNKNOWN
         if producers is not None:
-            section = producers.section(batch, self._next_entry, self._snapshot_entry)
+            entry = 0 if self._newest is None else self._newest.entry + 1
+            section = producers.section(batch, entry, self._snapshot_entry)
             sections = ((SECTION_PRODUCERS, 0, section),)
         txids = batch.txids
         if not txids:
@@ -126,17 +127,17 @@ class OpenSegment:
             self._begin = None
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
-        entry = batch.entry = self.ledger.add(buffers, length)
-        assert producers is None or entry == self._next_entry, "a snapshot names itself"
-        self._next_entry = entry + 1
+        batch.entry = self.ledger.add(buffers, length)
+        self._newest = batch
         batch.segment = self.record.segment
         batch.stored_bytes = length
         if txids:
             if not self.sent_records:
                 self._first_txid = txids[0]
-            self._sent = (entry, len(txids) - 1, txids[-1])
+            self._newest_records = batch
             self.sent_records += len(txids)
         elif batch.carried is not None and batch.carried.table is not None:
+            assert batch.entry == entry, "a snapshot names itself"
             self._snapshot_entry, self._snapshot_bytes = entry, length
             self._snapshot_after = self.sent_bytes + length
         self.sent_bytes += length
@@ -168,10 +169,15 @@ class OpenSegment:
     def _control(
         self, wall_ms: int, sections: tuple[tuple[int, int, Buffer], ...]
     ) -> tuple[list[Buffer], int]:
-        records = self.sent_records
-        entry, slot, last_txid = self._sent
-        # What was sent before it is in front of it, wherever the ledger ends.
-        last = LastRecord(entry, slot, self._first_txid) if records else None
+        newest, records, last_txid, last = self._newest_records, self.sent_records, UNKNOWN, None
+        if newest is not None:
+            # What was sent before it is in front of it, wherever the ledger ends.
+            entry, slot, _ = self._confirmed
+            last_txid = self._last_txid
+            if not newest.done:
+                entry, slot = newest.entry, len(newest.txids) - 1
+                last_txid = newest.txids[-1]
+            last = LastRecord(entry, slot, self._first_txid)
         return build_control(
             last, last_txid, records_before=records, wall_ms=wall_ms, sections=sections
         )

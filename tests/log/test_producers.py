@@ -20,7 +20,15 @@ from distributedlog.log.frames import Frame
 from distributedlog.log.handle import Log
 from distributedlog.log.keys import purge_key
 from distributedlog.log.pipeline import Pipeline
-from distributedlog.log.producers import FRAMES_KEPT, Kept, Open, Producer, ProducerTable, Span
+from distributedlog.log.producers import (
+    FRAMES_KEPT,
+    PRODUCERS_MAX,
+    Kept,
+    Open,
+    Producer,
+    ProducerTable,
+    Span,
+)
 from distributedlog.log.producers_format import decode, encode
 from distributedlog.log.producers_replay import replay
 from distributedlog.log.purge import purge
@@ -28,6 +36,7 @@ from distributedlog.log.record import decode_header
 from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import (
+    CorruptData,
     EntriesLost,
     InvalidRequest,
     ProducerFenced,
@@ -397,6 +406,32 @@ def test_the_bytes_of_producers() -> None:
     read = decode(encode(3, 9, 4, table=table)).table
     assert read is not None
     assert read.rows == table.rows
+
+
+def test_a_snapshot_of_as_many_as_there_may_be_is_one_entry() -> None:
+    """Below 1 MiB, whatever their names; more are refused, and so is whatever does not fit together."""
+    table = full_table(PRODUCERS_MAX)
+    section = encode(7, 9, 100_000, table=table)
+
+    assert len(section) < 900_000
+    read = decode(section).table
+    assert read is not None
+    assert read.rows == table.rows
+    with pytest.raises(CorruptData, match="most are 1000"):
+        decode(encode(7, 9, 100_000, table=full_table(PRODUCERS_MAX + 1)))
+    with pytest.raises(CorruptData, match="where the next one is"):
+        decode(encode(7, 9, PRODUCERS_MAX, table=table))
+    row = Producer(1, "p", 5, 0, deque([Kept(0, 2, 1, 3, 0), Kept(2, 2, 1, 4, 0)]))
+    with pytest.raises(CorruptData, match="do not follow"):
+        decode(encode(7, 9, 2, table=ProducerTable([row], next_number=2)))
+
+
+def full_table(number: int) -> ProducerTable:
+    rows = []
+    for n in range(1, number + 1):
+        kept = deque(Kept(1000 + k, 1, 9, 100 * k + n, n % 50) for k in range(FRAMES_KEPT))
+        rows.append(Producer(n, f"{n}".rjust(255, "x"), 1000 + FRAMES_KEPT, 5, kept))
+    return ProducerTable(rows, next_number=100_000, clock_ms=9)
 
 
 async def test_a_log_without_producers_has_the_bytes_of_before(
