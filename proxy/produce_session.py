@@ -230,7 +230,7 @@ class ProduceSession:
         if found is not None:
             stream, written = found
             stream.drop()
-            written.streams.pop(stream, None)
+            written.leave(stream)
             self._owner.stats.streams -= 1
             self._owner.stats.windows_bytes -= stream.window_bytes
 

@@ -58,6 +58,15 @@ class WrittenLog:
         self.streams[stream] = None
         self.used_at = trio.current_time()
 
+    def leave(self, stream: ProducerStream) -> None:
+        """Its producer has gone: what of it waits here is dropped, what the writer has goes on."""
+        self.streams.pop(stream, None)
+        if stream.unanswered and self._inbox:
+            firsts = [frame.first for one, frame in self._inbox if one is stream]
+            if firsts:
+                self._inbox = deque(one for one in self._inbox if one[0] is not stream)
+                stream.refuse(Moved("its producer has gone"), firsts[0])
+
     def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """A frame of one of its streams, which has accepted it."""
         self.used_at = trio.current_time()

@@ -1,9 +1,11 @@
 """A write proxy, spoken to in frames: shared entries, one owner, streams that end at their first refusal."""
 
 import pytest
+import trio
 
 from distributedlog.proxy import produce_session, wire
 from distributedlog.runtime.errors import (
+    ConnectionLost,
     CorruptData,
     InvalidRequest,
     Moved,
@@ -13,7 +15,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
     TransactionIdOutOfOrder,
 )
-from distributedlog.runtime.frames import Op
+from distributedlog.runtime.frames import Op, unpack
 
 from .proxy_world import world
 
@@ -167,6 +169,34 @@ async def test_a_producer_is_told_what_became_of_what_it_sent_before() -> None:
             with pytest.raises(Moved):  # it knows nothing of what was stored since
                 await after.open(3, "orders", producer="me", number=taken.number)
         assert await it.stored("orders") == [b"one", b"two", b"three", b"four"]
+
+
+async def test_who_goes_while_his_frames_wait_leaves_nothing_behind() -> None:
+    """H185: what is held is bounded in sum, so it must come back, however a stream ends."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        staying, going = await it.producer(node), await it.producer(node)
+        for stream in range(1, 4):
+            await staying.open(stream, "undecided")
+        await going.open(1, "undecided")
+
+        for stream in range(1, 4):  # they wait until it is stored who gives the log's txids
+            staying.send(stream, 0, b"x" * 1000)
+        going.send(1, 0, b"y" * 1000)
+        staying.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 2))
+        going.link.close(ConnectionLost("the test wants it"))
+        staying.send(1, 1, b"last")
+
+        async def info() -> dict[str, int]:
+            reply = await staying.link.request(Op.INFO, timeout_s=10)
+            found: dict[str, int] = unpack(reply.body, "INFO")
+            return found
+
+        with trio.fail_after(30):
+            while (now := await info())["held_bytes"] or now["streams"] != 2:
+                pass
+        assert now["windows_bytes"] == 2 * 1024 * 1024
+        assert {ack.stream for ack in staying.acks} >= {1, 3}
 
 
 async def test_a_connection_asks_for_so_much_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
