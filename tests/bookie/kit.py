@@ -38,6 +38,8 @@ SMALL = replace(
     OPTIONS, journal_file_bytes=128 << 10, gather_bytes=64 << 10, unsynced_bytes_max=48 << 10
 )
 """Files that roll after a few entries."""
+MANUAL = replace(SMALL, checkpoint_s=1e6, checkpoint_bytes=1 << 30, checkpoint_runs=1 << 20)
+"""No checkpoint but those that the test asks for, and the one of each start."""
 
 
 class PowerCut(Exception):

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import cold_blocks as cb
+from distributedlog.bookie import compaction
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.cold_files import read_cold_footer
 from distributedlog.bookie.compaction import gaps
@@ -252,6 +253,31 @@ async def test_what_changes_meanwhile_is_not_undone(autojump_clock: Clock) -> No
         async with running(disk, SMALL) as store:
             for ledger, wanted in stored.items():
                 assert await read_all(store, ledger) == wanted, f"seed {seed}"
+
+
+async def test_a_file_that_was_counted_too_low_does_not_go(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H84: what the index says is live in it, not what was counted: here nothing, after the first move."""
+    monkeypatch.setattr(compaction, "RUNS_MAX", 3)
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        first = store._index.find(store.ledgers.get_or_make(4), 0)
+        assert first is not None
+        source, rightly = first.file_number, store._index.live_bytes[first.file_number]
+        moved, whole = await store._index.runs_in({source}, 3, 1 << 40)
+        assert not whole
+        store._index.live_bytes[source] = sum(run.length for _, run in moved)
+
+        assert await store.compactor.go_once()
+
+        left = rightly - sum(run.length for _, run in moved)
+        assert store._index.live_bytes[source] == left > 0
+        await trio.sleep(6)
+        assert file_name(source) in disk.list()
+        assert await read_all(store, 4) == wanted[4]
 
 
 async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: Clock) -> None:

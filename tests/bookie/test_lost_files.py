@@ -26,7 +26,7 @@ from distributedlog.runtime.errors import (
 
 from .kit import (
     KEY,
-    SMALL,
+    MANUAL,
     Adder,
     CutDisk,
     CutFile,
@@ -42,8 +42,6 @@ from .kit import (
 )
 
 Clock = trio.testing.MockClock
-MANUAL = replace(SMALL, checkpoint_s=1e6, checkpoint_bytes=1 << 30, checkpoint_runs=1 << 20)
-"""No checkpoint but those that the test asks for, and the one of each start."""
 CHECKPOINTS = ["none", "between", "at the end"]
 
 

@@ -25,8 +25,8 @@ from tests.examples import examples
 
 from .kit import (
     KEY,
+    MANUAL,
     OPTIONS,
-    SMALL,
     Adder,
     CutDisk,
     CutFile,
@@ -39,7 +39,6 @@ from .kit import (
 )
 
 Clock = trio.testing.MockClock
-MANUAL = replace(SMALL, checkpoint_s=1e6, checkpoint_bytes=1 << 30, checkpoint_runs=1 << 20)
 LEDGER = 7
 
 
