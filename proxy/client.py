@@ -37,6 +37,7 @@ from .wire import (
     ProduceOpen,
     ProduceOpened,
     Refusal,
+    about_stream,
     decode_acks,
     decode_answer,
     decode_members,
@@ -117,6 +118,16 @@ class OpenStream:
     proxy: ProxyLink
     number: int
     opened: ProduceOpened
+
+    @property
+    def ended(self) -> bool:
+        """Was it refused since, or its connection lost? That may come before whoever opened it looks."""
+        return self.proxy.link.closed is not None or self.number not in self.proxy.streams
+
+    def close(self) -> None:
+        """Nobody sends on it any more, and its proxy is told."""
+        self.proxy.link.send(about_stream(Op.PRODUCE_CLOSE, self.number))
+        self.proxy.leave(self.number)
 
 
 class ProxyClient:

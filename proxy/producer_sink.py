@@ -251,7 +251,9 @@ class ProducerSink:
         stream = await self._client.open_stream(
             self._request, self._path, self._name, self._end, deadline=deadline, pause_s=pause_s
         )
-        if self._over or stream.proxy.link.closed is not None:
+        if self._over:
+            stream.close()
+        if self._over or stream.ended:
             self._stream = None
             self._wake.set()
             return
@@ -296,8 +298,9 @@ class ProducerSink:
         if self._sent and not self._producer:
             self.on_lost(Moved(f"{stream.proxy.link.peer_address} has lost the log"))
         if self._over:
-            found.proxy.link.send(about_stream(Op.PRODUCE_CLOSE, found.number))
-            found.proxy.leave(found.number)
+            found.close()
+        elif found.ended:
+            self._wake.set()
         else:
             self._enter(found)
             self._of_pipeline.wake()

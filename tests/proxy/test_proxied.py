@@ -1,5 +1,7 @@
 """The same classes behind proxies: writers that find the owner, go where it goes, and say what is unknown."""
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -7,13 +9,16 @@ from distributedlog import DLSN, LogRecord, open_namespace
 from distributedlog.cluster.proxy_view import drain, move, owned, proxies
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.proxy.client import ProxyClient
+from distributedlog.proxy.produce_session import ProduceSession
 from distributedlog.proxy.proxied import ProxiedNamespace
+from distributedlog.proxy.wire import ProduceOpen
 from distributedlog.runtime.errors import (
     ConnectionLost,
     EndOfStream,
     InvalidRequest,
     LogExists,
     LogNotFound,
+    Moved,
     TransactionIdOutOfOrder,
     WriteFailed,
 )
@@ -119,6 +124,33 @@ async def test_a_writer_goes_where_its_log_goes() -> None:
             stop.set()
 
         assert await it.stored("orders") == written
+
+
+async def test_a_stream_that_is_refused_as_it_opens_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log moves at that moment: the refusal is there before the writer has looked at the answer."""
+    join, left = ProduceSession._join, 0
+
+    def join_and_refuse(self: ProduceSession, ident: int, request: ProduceOpen, *more: Any) -> None:
+        nonlocal left
+        join(self, ident, request, *more)
+        if left:
+            left -= 1
+            stream, _ = self._streams[request.stream]
+            stream.refuse(Moved("it moves"), stream.next)
+
+    monkeypatch.setattr(ProduceSession, "_join", join_and_refuse)
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            for producer in (None, "source"):
+                left = 2
+                with trio.fail_after(20):
+                    async with namespace.open_log("orders").open_writer(producer=producer) as one:
+                        await one.write(b"x")
+                assert not left
+        assert await it.stored("orders") == [b"x", b"x"]
 
 
 async def test_what_is_not_known_is_said() -> None:
