@@ -128,6 +128,8 @@ async def test_a_repeated_frame_is_told_the_first_position(
                     await writer.write_frame(2 * number - 1, [b"x", b"y"])
                 with pytest.raises(InvalidRequest, match="is next"):
                     await writer.write_frame(2 * number + 1, [b"x"])
+                with pytest.raises(InvalidRequest, match="other frames"):  # its end is nowhere
+                    await writer.write_frame(0, [b"x"] * (2 * number + 1))
         assert len(await everything(log)) == 2 * number
         async with log.open_writer() as writer:
             with pytest.raises(InvalidRequest, match="producer="):
@@ -249,6 +251,36 @@ async def test_too_many_producers_and_who_is_forgotten(
         async with log.open_writer() as writer:
             with pytest.raises(ProducerForgotten):
                 send(writer, b.number, 0, 1, done)
+
+
+async def test_who_waits_for_an_answer_and_the_writers_own_are_not_forgotten(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H67: both were idle longest, as far as what is stored goes."""
+    monkeypatch.setattr(producing, "PRODUCERS_MAX", 3)
+    monkeypatch.setattr(producing, "IDLE_MS", 1000)
+    async with world.process() as ns:
+        await ns.create_log("l", txids="ms")
+        async with ns.open_log("l").open_writer(producer="own") as writer:
+            busy = await writer.open_producer("busy")
+            await trio.sleep(1)
+            await writer.open_producer("idle")
+            await trio.sleep(2)
+            world.ledgers.held = True
+            done: list[Frame] = []
+            assert send(writer, busy.number, 0, 1, done)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.open_producer, "new")
+                await trio.sleep(0.1)
+                assert writer.next_sequence(busy.number) == 1
+                world.ledgers.release()
+            assert len(await writer.write_frame(0, [b"x"])) == 1
+            with pytest.raises(TooBusy):
+                await writer.open_producer("idle")
+        assert [frame.error for frame in done] == [None]
+        table = await table_of(ns.open_log("l"))
+        assert table is not None
+        assert sorted(table.by_name) == ["busy", "new", "own"]
 
 
 async def test_what_is_no_sequence_is_not_told_as_stored(
