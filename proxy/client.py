@@ -93,6 +93,11 @@ class ProxyLink:
         """Nobody sends on it any more. Idempotent."""
         self.streams.pop(number, None)
 
+    def close(self, number: int) -> None:
+        """As `leave`, and the proxy is told."""
+        self.link.send(about_stream(Op.PRODUCE_CLOSE, number))
+        self.leave(number)
+
     def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
         if op == Op.PRODUCE_ACKS:
             streams = self.streams
@@ -126,8 +131,7 @@ class OpenStream:
 
     def close(self) -> None:
         """Nobody sends on it any more, and its proxy is told."""
-        self.proxy.link.send(about_stream(Op.PRODUCE_CLOSE, self.number))
-        self.proxy.leave(self.number)
+        self.proxy.close(self.number)
 
 
 class ProxyClient:
@@ -273,19 +277,28 @@ class ProxyClient:
             await trio.sleep(pause_s)
 
         async def ask(one: MemberRow, suspect: str) -> OpenStream:
-            proxy = await self._linked(one)
-            number = proxy.enter(end)
-            try:
-                body = request(number, suspect).encode()
-                reply = await proxy.link.request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
-                opened = ProduceOpened.decode(reply.body)
-            except BaseException:
-                proxy.leave(number)
-                raise
-            return OpenStream(proxy, number, opened)
+            return await self._ask_for(one, request, end, suspect)
 
         found: OpenStream = await self._routed(path, name, ask, deadline, chance.random)
         return found
+
+    async def _ask_for(
+        self,
+        one: MemberRow,
+        request: Callable[[int, str], ProduceOpen],
+        end: StreamEnd,
+        suspect: str,
+    ) -> OpenStream:
+        proxy = await self._linked(one)
+        number = proxy.enter(end)
+        try:
+            body = request(number, suspect).encode()
+            reply = await proxy.link.request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
+            opened = ProduceOpened.decode(reply.body)
+        except BaseException:
+            proxy.close(number)  # it may be opened all the same, later
+            raise
+        return OpenStream(proxy, number, opened)
 
     async def probe(
         self,
@@ -299,18 +312,12 @@ class ProxyClient:
         for one in self.writers(path, name):
             if one.id == owner or not one.accepting:
                 continue
-            number, proxy = 0, None
             try:
-                proxy = await self._linked(one)
-                number = proxy.enter(end)
-                body = request(number, owner).encode()
-                reply = await proxy.link.request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
+                found = await self._ask_for(one, request, end, owner)
                 self._note_owner(path, name, one.id)
-                return OpenStream(proxy, number, ProduceOpened.decode(reply.body))
+                return found
             except DistributedLogError as error:
                 log.debug("asked %s for log %s, which %s has: %s", one.id, name, owner, error)
-                if proxy is not None:
-                    proxy.leave(number)
                 if not isinstance(error, ConnectionLost | WrongPeer):
                     return None
         return None

@@ -53,6 +53,8 @@ class ProduceSession:
         self._common = common
         self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
         self._opening: set[int] = set()
+        self._unwanted: set[int] = set()
+        """Of those that are being opened: who asked has closed them."""
         self._highest = 0
         self._calls = 0
         self._acks: list[bytes] = []
@@ -172,6 +174,8 @@ class ProduceSession:
             opened = None
             if request.producer:
                 opened = await _open_producer(written.writer, request)
+            if request.stream in self._unwanted:
+                raise Moved("it was closed while it was opened")
             if written.over:
                 raise Moved(f'log "{request.log}" is on its way elsewhere')
             self._join(ident, request, written, opened)
@@ -182,6 +186,7 @@ class ProduceSession:
             self._link.reply_error(ident, InternalError(f"opening: {type(error).__name__}"))
         finally:
             self._opening.discard(request.stream)
+            self._unwanted.discard(request.stream)
 
     def _join(
         self,
@@ -233,6 +238,8 @@ class ProduceSession:
             written.leave(stream)
             self._owner.stats.streams -= 1
             self._owner.stats.windows_bytes -= stream.window_bytes
+        elif number in self._opening:
+            self._unwanted.add(number)
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ from distributedlog import DLSN, LogRecord, open_namespace
 from distributedlog.cluster.proxy_view import drain, move, owned, proxies
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.proxy.client import ProxyClient
+from distributedlog.proxy.owner import Owner
 from distributedlog.proxy.produce_session import ProduceSession
 from distributedlog.proxy.proxied import ProxiedNamespace
 from distributedlog.proxy.wire import ProduceOpen
+from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime.errors import (
     ConnectionLost,
     EndOfStream,
@@ -151,6 +153,31 @@ async def test_a_stream_that_is_refused_as_it_opens_is_opened_again(
                         await one.write(b"x")
                 assert not left
         assert await it.stored("orders") == [b"x", b"x"]
+
+
+async def test_an_opening_that_nobody_waits_for_leaves_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a proxy gives to streams is bounded: nothing of it stays with one whose answer came too late."""
+    take, go, owners = Owner.take, trio.Event(), list[Owner]()
+
+    async def take_late(self: Owner, request: ProduceOpen) -> WrittenLog:
+        owners.append(self)
+        await go.wait()
+        return await take(self, request)
+
+    monkeypatch.setattr(Owner, "take", take_late)
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            log = namespace.open_log("orders")
+            with trio.move_on_after(1):
+                await log.open_writer()
+            assert len(owners) == 1
+            go.set()
+            async with log.open_writer() as one:
+                await one.write(b"x")
+                assert owners[0].stats.streams == 1
 
 
 async def test_what_is_not_known_is_said() -> None:
