@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import trio
 
 from ..runtime.allocator import keep_freed_memory
-from ..runtime.errors import RequestTimeout
+from ..runtime.errors import InvalidRequest, RequestTimeout
 from .options import Settings
 
 Result = TypeVar("Result")
@@ -25,7 +25,10 @@ async def namespace(settings: Settings) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def quorum(settings: Settings) -> AsyncIterator[Any]:
-    """Only the metadata quorum's client: works also while nobody leads, as far as one node answers."""
+    """Only the metadata quorum's client: works also while nobody leads, as far as one node answers.
+
+    Raises `InvalidRequest` where the URI names proxies.
+    """
     from ..metadata.client import MetadataClient
     from ..runtime.hello import Hello
     from ..runtime.machine import real_host
@@ -33,6 +36,10 @@ async def quorum(settings: Settings) -> AsyncIterator[Any]:
     from ..uri import parse_uri
 
     where = parse_uri(settings.where())
+    if where.proxied:
+        raise InvalidRequest(
+            f"{where} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
+        )
     host = real_host("dlog")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
     client = MetadataClient(

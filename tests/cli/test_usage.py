@@ -62,6 +62,8 @@ COMMANDS = _leaves(command, ())
         ["serve", "metadata", "--data", "x", "--metadata", "a:1,b:2", "--name", "c:3"],
         ["serve", "bookie", "--data", "x", "--metadata", "nonsense"],
         ["serve", "bookie", "--data", "x", "--metadata", "a:1", "--listen", "nonsense"],
+        ["status", "--uri", "distributedlog+proxy://h:1/n"],  # of proxies, which cannot say
+        ["proxy", "list", "--uri", "distributedlog+proxy://h:1/n"],
         ["context", "use", "nowhere"],
         ["context", "set", "x", "nonsense"],
         ["bench", "floor", "--size", "0"],
