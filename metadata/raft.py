@@ -140,6 +140,12 @@ class Raft:
         self._draw = draw
         self._disk_stalled = False
         self._leader_heard_at = -inf
+        self._told = Place(
+            0, 0
+        )  # what a leader said last that it has this node's word for, and its term
+        self._fits = Place(
+            0, 0
+        )  # how far appends of that term's leader have shown the log to be its own
         self._grace_left = True  # a late clock may still wait once for the leader's sign of life
         self._votes: dict[str, bool] = {}
         self._leadership: Leadership | None = None
@@ -637,6 +643,8 @@ class Raft:
         if message.prev_index < self.commit:  # an old one: what is committed here is equal there
             self._accept(message.sender, self.commit)
             return
+        if self._fits.term != message.term:
+            self._compare_with_word(message, now)
         if self.log.term_at(message.prev_index) != message.prev_term:
             hint_index, hint_term = self.log.hint(message.prev_index)
             self._send(
@@ -653,6 +661,7 @@ class Raft:
             )
             return
         last = self.marks.accept(message.prev_index, message.entries)
+        self._fits = max(self._fits, Place(message.term, last))
         self._on_log_changed(now)
         self.marks.commit_to(min(message.commit, last))
         self._accept(message.sender, last)
@@ -669,17 +678,32 @@ class Raft:
             self._refuse_old_leader(message.sender)
             return
         self._follow(message.term, message.sender, now)
-        if self.ghost is not None:
-            pass  # it goes by what was acknowledged here before: what is here now may not fit to it
-        elif message.commit > self.log.last_index:
-            # The leader has this node's word for more than is here: its disk is an older copy of itself, or
-            # lost its end. What else it promised is no newer than that leader's last commit told here (H107).
-            self.ghost = Place(message.term, message.commit)
-            self._await_leader(now)
-        else:
-            self.marks.commit_to(message.commit)
+        self._told = Place(message.term, message.commit)
+        if message.commit > self.log.last_index:
+            self._keep_word(now)
+        if self._fits.term == message.term:
+            # No more than was shown in this life to fit: it goes by what was acknowledged here before, and an
+            # older copy of this disk may end in entries that were replaced since (H107).
+            self.marks.commit_to(min(message.commit, self._fits.at, self.log.last_index))
         if message.round:
             self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
+
+    def _compare_with_word(self, append: Append, now: float) -> None:
+        """Whether what is here differs from what the leader has this node's word for (H107)."""
+        told = self._told.at if self._told.term == append.term else 0
+        if self.log.term_at(append.prev_index) != append.prev_term:
+            differs = append.prev_index
+        else:
+            differs = self.log.first_conflict(append.entries)
+        if 0 < differs <= told:
+            self._keep_word(now)
+
+    def _keep_word(self, now: float) -> None:
+        """The leader has this node's word for more than is here: its disk is an older copy of itself, or lost
+        its end. What else it promised is no newer than that leader's last commit told here (H107)."""
+        if self.ghost is None:
+            self.ghost = self._told
+            self._await_leader(now)
 
     def _lay_ghost(self) -> bool:
         """Whether what is durable here is no less than all that ever was; then the ghost is gone."""

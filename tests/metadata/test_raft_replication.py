@@ -414,3 +414,47 @@ def test_answers_to_an_earlier_term_do_not_count() -> None:
     core.on_message(AppendReply(elected_term, "b", True, core.log.last_index, 0, 0), 3.0)
 
     assert core.commit == 0
+
+
+def test_a_commit_is_not_believed_for_entries_that_the_leader_has_not_seen() -> None:
+    """H107: an older copy whose end was cut off since: as long as the leader's word, and another log."""
+    core = node(1, 1, 1, 1, term=1)  # 3 and 4 were replaced, by entries that this node acknowledged
+    core.on_message(Heartbeat(2, "b", 4, 1), 0.1)
+    settle(core)
+    assert core.commit == core.applied == 0
+    core.on_message(Append(2, "b", 4, 2, 4, ()), 0.1)
+    settle(core)
+    assert (core.ghost, core.may_lead) == (Place(2, 4), False)
+    core.on_message(Vote(3, "c", 4, 1, True), 0.2)  # it would have been elected without 3 and 4
+    assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
+
+    later = tuple(Entry(n, 2, b"new") for n in (3, 4))
+    core.on_message(Append(3, "b", 2, 1, 4, later), 0.3)
+    settle(core)
+    assert core.commit == core.applied == 4
+    assert [core.log.term_at(index) for index in (2, 3, 4)] == [1, 2, 2]
+    assert core.ghost is None
+
+
+def test_what_differs_below_the_leaders_word_makes_a_ghost() -> None:
+    """H107: the first append that fits begins before what was replaced."""
+    core = node(1, 1, 1, term=1)
+    core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
+    core.on_message(Append(2, "b", 2, 1, 3, (Entry(3, 2, b"new"),)), 0.1)
+    assert not core.may_lead
+    assert core.ghost == Place(2, 3)
+    settle(core)
+    assert core.may_lead
+    assert core.commit == 3
+
+
+def test_a_restart_that_lost_nothing_makes_no_ghost() -> None:
+    """The leader's word is what is here: its first append says so, then its commits count."""
+    core = node(1, 1, 2, term=2)
+    core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
+    core.on_message(Append(2, "b", 3, 2, 3, ()), 0.1)
+    settle(core)
+    assert (core.ghost, core.commit) == (None, 3)
+    core.on_message(Append(2, "b", 3, 2, 3, (Entry(4, 2, b"x"),)), 0.2)
+    core.on_message(Heartbeat(2, "b", 4, 2), 0.2)
+    assert core.commit == 4

@@ -159,6 +159,7 @@ def test_a_restart_after_an_own_snapshot_hands_nothing_out_twice() -> None:
         now=0.0,
         applied=3,
     )
+    core.on_message(Append(1, "b", 5, 1, 3, ()), 0.1)
     core.on_message(Heartbeat(1, "b", 5, 1), 0.1)
 
     handed: list[int] = []
