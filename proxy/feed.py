@@ -128,7 +128,7 @@ class Feed:
         self._to_blocked = to_blocked
         self._tail: dict[Subscriber, None] = {}
         """Those at the ring that may be sent something."""
-        self._unnumbered: list[Subscriber] = []
+        self._unnumbered: dict[Subscriber, None] = {}
         """Those that came to the end of the ring, and do not know the sequence id of what comes."""
         self._out = EntryQueue(
             self.name,
@@ -176,7 +176,7 @@ class Feed:
         """One more."""
         self.subscribers += 1
         if subscriber.cursor.next_id < 0 and subscriber.cursor.at == self.ring.end:
-            self._unnumbered.append(subscriber)
+            self._unnumbered[subscriber] = None
         self.attach(subscriber)
 
     def attach(self, subscriber: Subscriber) -> None:
@@ -194,6 +194,7 @@ class Feed:
     def remove(self, subscriber: Subscriber) -> None:
         """It is over."""
         self._tail.pop(subscriber, None)
+        self._unnumbered.pop(subscriber, None)
         self.subscribers -= 1
         self.left_at = trio.current_time()
 

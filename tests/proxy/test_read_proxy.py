@@ -488,3 +488,18 @@ async def test_segments_that_are_merged_are_read_on(
 
         assert found == anew == every
         assert (await read(reader, 1))[0][2] == 40
+
+
+async def test_readers_that_come_and_go_at_an_idle_log_leave_nothing(world: World) -> None:
+    """While one reader stays: who waits at the end of the log is who is there."""
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        await put(log, 3)
+        stays = await through.reader("l", at="latest")
+        for _ in range(10):
+            await (await through.reader("l", at="latest")).aclose()
+            await trio.sleep(0.1)
+        (feed,) = through.running[0].server._all_feeds
+        assert feed.subscribers == 1
+        assert len(feed._unnumbered) <= 1
+        await stays.aclose()
