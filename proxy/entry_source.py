@@ -234,6 +234,7 @@ class EntrySource:
 
     async def _subscribe(self, link: ReadLink, ask: Subscribe) -> Subscribed:
         self._early, self._lost, self._over = [], None, trio.Event()
+        self._early_end = None  # of one before, whose answer was never read
         self._received, self._granted = 0, self._window
         self._link = None  # a number of one connection is another one's on another
         ident, answer = await link.subscribe(self, replace(ask, credit=self._granted))
