@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 import trio
 
 from ..log.lock import holder_of
+from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
 from ..log.writer import LogWriter
 from ..runtime.errors import (
@@ -41,6 +42,8 @@ LOOK_S = 0.05
 LEAVES_AT_ONCE = 16
 WINDOW_MIN = 64 * 1024
 """Of a stream."""
+FOR_SMALLEST = 0.75
+"""Of the sum of all windows: what larger ones leave to those of the smallest size."""
 KNOCK_S = 0.5
 """An owner that does not answer within this is waited for, by its lease."""
 
@@ -144,7 +147,8 @@ class Owner:
         left = options.windows_bytes - self.stats.windows_bytes
         if left < WINDOW_MIN:
             raise TooBusy(f"{self.stats.streams} streams are open on this proxy")
-        return max(WINDOW_MIN, min(options.window_bytes, left // 16))
+        spare = left - int(FOR_SMALLEST * options.windows_bytes)
+        return max(WINDOW_MIN, min(options.window_bytes, spare // 16))
 
     def info(self) -> dict[str, object]:
         """For `Op.INFO`."""
@@ -158,7 +162,7 @@ class Owner:
         Raises `Moved` where another proxy has it, or this one takes none; `OwnershipAcquireFailed` where a
         direct writer has it; `TooBusy`; what opening a writer raises.
         """
-        key = (request.path, request.log)
+        key = (check_namespace_path(request.path), request.log)
         deadline = trio.current_time() + self.options.open_wait_s
         while True:
             left = self._left.get(key)

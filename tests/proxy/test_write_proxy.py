@@ -1,13 +1,18 @@
 """A write proxy, spoken to in frames: shared entries, one owner, streams that end at their first refusal."""
 
+from typing import Any
+
 import pytest
 import trio
 
 from distributedlog.proxy import produce_session, wire
+from distributedlog.proxy.options import ProxyOptions
+from distributedlog.proxy.owner import Owner
 from distributedlog.runtime.errors import (
     ConnectionLost,
     CorruptData,
     InvalidRequest,
+    InvalidUri,
     Moved,
     OwnershipAcquireFailed,
     ProducerFenced,
@@ -238,3 +243,43 @@ async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
         assert 10 <= refusal.refused_from < 20
         assert 0 < refusal.retry_ms <= 1000
         await producer.acked(refusal.refused_from)
+
+
+async def test_a_stream_that_nobody_waits_for_is_not_opened() -> None:
+    """It would hold a window, and keep its log from being deleted, as long as the connection lives."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        request = wire.ProduceOpen(1, "default", "orders")
+        producer.link.begin(Op.PRODUCE_OPEN, request.encode(), timeout_s=30)
+        producer.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
+        await producer.open(2, "orders")
+        await producer.open(3, "orders")
+        info = unpack((await producer.link.request(Op.INFO, timeout_s=9)).body, "INFO")
+        assert info["streams"] == 2
+
+
+async def test_a_stream_names_a_namespace_as_a_call_does() -> None:
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        for number, path in enumerate(("", "../x", "a//b", "<x>", "a b"), 1):
+            request = wire.ProduceOpen(number, path, "orders")
+            with pytest.raises(InvalidUri):
+                await producer.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
+        request = wire.ProduceOpen(9, "/default/", "orders")
+        await producer.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
+        producer.send(9, 0, b"in the one namespace")
+        await producer.acked(1)
+        await producer.open(10, "orders")
+        info = unpack((await producer.link.request(Op.INFO, timeout_s=9)).body, "INFO")
+        assert info["logs"] == 1
+
+
+def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
+    nothing: Any = None
+    owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
+    windows: list[int] = []
+    for _ in range(1600):
+        windows.append(owner.window())
+        owner.stats.windows_bytes += windows[-1]
+    assert windows[0] == 1024 * 1024
+    assert sum(windows) <= ProxyOptions().windows_bytes
