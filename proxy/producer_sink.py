@@ -340,8 +340,10 @@ class ProducerSink:
 
     def on_refused(self, refusal: Refusal) -> None:
         """The stream takes nothing more; all before what it refused was acknowledged."""
-        self._stream = None
         self._pause_s = refusal.retry_ms / 1000
+        if self._pipeline is None or self._is_open:
+            return  # no writer yet: it is opened again, or told why not; or another one's, only asked
+        self._stream = None
         error = refusal.error
         if isinstance(error, Moved):
             self._client.note_owner(self._path, self._name, error.detail)
@@ -357,6 +359,8 @@ class ProducerSink:
 
     def on_lost(self, reason: DistributedLogError) -> None:
         """The connection has ended: what was not answered may be stored."""
+        if self._is_open:
+            return  # another one's, that was only asked: the owner may answer yet
         self._stream = None
         if self._sent and not self._producer:
             self._of_pipeline.fail(self._unknown(reason))
@@ -368,6 +372,10 @@ class ProducerSink:
         if self._sent and self._stream is not None and now - self._news_at > SUSPECT_S:
             self._late = True
             self._wake.set()
+
+    @property
+    def _is_open(self) -> bool:
+        return self._stream is not None and not self._stream.ended
 
     def _unknown(self, error: DistributedLogError) -> WriteFailed:
         return WriteFailed(

@@ -236,3 +236,35 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
         assert await it.stored("orders") == [b"one", b"two", b"three"]
         states = {one["name"]: one["kind"] for one in await proxies(metadata)}
         assert states == {"w1": "write-proxy", "w2": "write-proxy"}
+
+
+async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The owner is slow, another proxy is asked, and is killed meanwhile: the owner answers yet."""
+    take, asked = Owner.take, trio.Event()
+
+    async def take_never(self: Owner, request: ProduceOpen) -> WrittenLog:
+        if not request.suspect:
+            return await take(self, request)
+        asked.set()
+        return await trio.sleep_forever()
+
+    monkeypatch.setattr(Owner, "take", take_never)
+    async with world() as it:
+        nodes = {name: await it.proxy(name) for name in ("w1", "w2")}
+        names = {node.node_id: name for name, node in nodes.items()}
+        async with (
+            open_namespace(uri_of(*(one.address for one in nodes.values()))) as namespace,
+            namespace.open_log("orders").open_writer() as writer,
+        ):
+            sink: Any = writer.pipeline.sink
+            stream = sink._stream
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sink._ask_another, stream)
+                with trio.fail_after(10):
+                    await asked.wait()
+                (other,) = [name for one, name in names.items() if one != stream.proxy.proxy_id]
+                it.scopes[other].cancel()
+            assert sink._stream is stream
+            await writer.write(b"x")

@@ -245,19 +245,6 @@ async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
         await producer.acked(refusal.refused_from)
 
 
-async def test_a_stream_that_nobody_waits_for_is_not_opened() -> None:
-    """It would hold a window, and keep its log from being deleted, as long as the connection lives."""
-    async with world() as it:
-        producer = await it.producer(await it.proxy("w1"))
-        request = wire.ProduceOpen(1, "default", "orders")
-        producer.link.begin(Op.PRODUCE_OPEN, request.encode(), timeout_s=30)
-        producer.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
-        await producer.open(2, "orders")
-        await producer.open(3, "orders")
-        info = unpack((await producer.link.request(Op.INFO, timeout_s=9)).body, "INFO")
-        assert info["streams"] == 2
-
-
 async def test_a_stream_names_a_namespace_as_a_call_does() -> None:
     async with world() as it:
         producer = await it.producer(await it.proxy("w1"))
