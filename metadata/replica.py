@@ -113,7 +113,7 @@ class Replica:
         ``tell_wrong``: a peer's state after an entry has another digest than most. ``on_state``: what
         `digests` and ``raft.may_serve`` say has changed. ``on_less``: a leader has this node's word for
         entries that it lacks. ``on_whole``: the log is no less than it ever was (`ghost.py`); awaited before
-        more is stored.
+        more is stored, and again after a `DiskFull`.
         """
         self.state = state
         self.storage = storage
@@ -458,8 +458,7 @@ class Replica:
         """Make durable what the core asked for, one sync for all that gathered; then send and report."""
         while True:
             if self._haunted and self.raft.ghost is None:
-                self._haunted = False
-                await self._on_whole()
+                await self._be_whole()
             if not self._queue and self._compact is None:
                 self._queued = trio.Event()
                 with trio.move_on_after(IDLE_MARK_S):
@@ -481,6 +480,16 @@ class Replica:
                 self.drain()
             if self._compact is not None:
                 await self._forget()
+
+    async def _be_whole(self) -> None:
+        """Have it said; on a full disk with the next write: a start before that finds the log whole, too."""
+        while self._haunted:
+            try:
+                await self._on_whole()
+                self._haunted = False
+            except DiskFull:
+                if not await self.room.give_up_reserve():
+                    return
 
     async def _save(self, batch: list[Ready]) -> None:
         """Returns when it is durable. On a full disk that may be late: nothing is sent or counted before."""

@@ -11,10 +11,11 @@ from distributedlog.metadata.members import load_members, store_members
 from distributedlog.metadata.ready import HardState
 from distributedlog.metadata.recalling import GIVEN_AWAY, TERMS_AHEAD, Statement, recalled
 from distributedlog.metadata.refounding import read_survivor
+from distributedlog.metadata.room import RESERVE
 from distributedlog.runtime.blocks import ALIGN
 from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.memory import MemoryDisk
-from tests.metadata.quorum import Quorum, fill, put, serving_quorum
+from tests.metadata.quorum import Quorum, fill, put, quorum, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
 
 KEYS = 20
@@ -225,6 +226,41 @@ async def test_members_that_may_not_vote_come_back_with_a_sound_log(
 
         await all_whole(nodes, ["m3"])
         await client.transact(put(b"on", b""))
+        await caught_up(nodes)
+
+
+async def test_a_node_that_is_filled_up_on_a_full_disk_lives(autojump_clock: object) -> None:
+    """It says that it is whole when there is room; the log itself needed none, by the zeros ahead of it."""
+    async with quorum(3) as nodes:
+        for name in nodes.names:
+            nodes.disks[name] = MemoryDisk(bytes_max=40 * 1024 * 1024)
+        await nodes.start()
+        client = await nodes.client()
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        rotten = nodes.other_than(await nodes.leader())
+        await trio.sleep(1)
+        await nodes.kill(rotten)
+        await lose(nodes, rotten, 2)
+        nodes.cut_off(rotten)
+        await nodes.start(rotten)
+        await trio.sleep(1)
+        disk = nodes.disks[rotten]
+        for name in ("ballast", "more"):
+            (await disk.create(name, size=disk.free_bytes())).close()
+            if RESERVE in disk.list():
+                await disk.delete(RESERVE)
+        nodes.join_again(rotten)
+        for n in range(KEYS):
+            await client.transact(put(b"full %02d" % n, b""))
+        await trio.sleep(2)
+        members = await load_members(disk)
+        assert members is not None
+        assert not members.may_vote
+
+        await disk.delete("ballast", "more")
+        await client.transact(put(b"on", b""))
+        await all_whole(nodes, [rotten])
         await caught_up(nodes)
 
 
