@@ -30,6 +30,8 @@ log = logging.getLogger("distributedlog.proxy")
 
 CALL_S = 120.0
 """No call takes longer: whoever asked has given up by then."""
+PAGE_LOGS_MAX = 5000
+"""Names of 255 bytes, and more of them, would be a reply that no client reads."""
 
 
 Release = Callable[[str, str], Awaitable[None]]
@@ -124,7 +126,7 @@ async def _exists(namespace: Namespace, call: LogCall) -> bool:
 
 
 async def _page(namespace: Namespace, _: LogCall, prefix: str, after: str, limit: int) -> list[Any]:
-    page = await namespace.log_page(prefix, after, limit)
+    page = await namespace.log_page(prefix, after, min(limit, PAGE_LOGS_MAX))
     return [list(page.names), list(page.incarnations), page.next]
 
 

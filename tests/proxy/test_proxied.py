@@ -8,6 +8,7 @@ import trio
 from distributedlog import DLSN, LogRecord, open_namespace
 from distributedlog.cluster.proxy_view import drain, move, owned, proxies
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.proxy import log_calls
 from distributedlog.proxy.client import ProxyClient
 from distributedlog.proxy.owner import Owner
 from distributedlog.proxy.produce_session import ProduceSession
@@ -24,6 +25,7 @@ from distributedlog.runtime.errors import (
     TransactionIdOutOfOrder,
     WriteFailed,
 )
+from distributedlog.runtime.frames import CONTROL_BYTES_MAX, pack
 from distributedlog.uri import format_address
 
 from .proxy_world import world
@@ -268,3 +270,18 @@ async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
                 it.scopes[other].cancel()
             assert sink._stream is stream
             await writer.write(b"x")
+
+
+async def test_a_page_of_the_longest_names_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is asked for: what does not fit is on the next page."""
+    most = log_calls.PAGE_LOGS_MAX
+    assert len(pack([["n" * 255] * most, ["f" * 16] * most, "n" * 255])) <= CONTROL_BYTES_MAX
+    monkeypatch.setattr(log_calls, "PAGE_LOGS_MAX", 2)
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            for name in "abc":
+                await namespace.create_log(name)
+            page = await namespace.log_page(limit=10_000)
+            assert list(page.names) == ["a", "b"]
+            assert list((await namespace.log_page(after=page.next or "")).names) == ["c"]
