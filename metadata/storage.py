@@ -122,6 +122,8 @@ class RaftStorage:
         """What the newest blocks say of what was promised, where that is certain."""
         self._prefix: RaftLog | None = None
         """The sound beginning of a log that is damaged."""
+        self._damaged_logs: frozenset[int] = frozenset()
+        """Files that are put aside, not deleted, once a new one has been begun: no crash leaves none."""
 
     @property
     def log_bytes(self) -> int:
@@ -181,10 +183,9 @@ class RaftStorage:
         """
         word, prefix, snapshot = self._word, self._prefix, None
         before = await load_ghost(self._disk)
-        if word is None and not self._log_files():
-            word = before  # the power went between putting aside and beginning anew
         if word is None:
-            await remove_ghost(self._disk)  # what was promised since is not known
+            # What was promised since is not known; where there is no log at all, either: it may have voted.
+            await remove_ghost(self._disk)
         else:
             if prefix is not None and Place(prefix.last_term, prefix.last_index) > word.last:
                 prefix = (
@@ -205,7 +206,7 @@ class RaftStorage:
             self._log = prefix
         elif snapshot is not None:
             self._log = RaftLog(snapshot.index, snapshot.term, (), snapshot.configuration)
-        await self._set_aside([_log_name(number) for number in self._log_files()])
+        self._damaged_logs = frozenset(self._log_files())
         await self._set_aside([name for found, name in self.snapshots.list() if found != snapshot])
         return snapshot
 
@@ -511,7 +512,7 @@ class RaftStorage:
         self.bytes_written += len(content)
 
     async def _begin_file(self) -> None:
-        """Write the whole state into a new file, then delete the old one.
+        """Write the whole state into a new file, then delete the old one, or put it aside if it is damaged.
 
         Rot of its beginning never looks like a torn tail: a file without a whole beginning is none.
         Raises `DiskFull`: the old file stays, and is written on.
@@ -539,7 +540,10 @@ class RaftStorage:
         self._marked_to = self._durable_to
         self._anew_at = inf
         for number in old:
-            await self._disk.delete(_log_name(number))
+            if number in self._damaged_logs:
+                await self._set_aside([_log_name(number)])
+            else:
+                await self._disk.delete(_log_name(number))
         self._zeros.begin(self._write_zeros, maxsize)
         self._zeros.take(0, self._offset)
 

@@ -2,16 +2,19 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import trio
 
+from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.ghost import GHOST, LastWords, Place, Word, mark_payload
-from distributedlog.metadata.members import load_members, store_members
+from distributedlog.metadata.members import load_members, new_members, store_ghost, store_members
 from distributedlog.metadata.ready import HardState
 from distributedlog.metadata.recalling import GIVEN_AWAY, TERMS_AHEAD, Statement, recalled
 from distributedlog.metadata.refounding import read_survivor
 from distributedlog.metadata.room import RESERVE
+from distributedlog.metadata.storage import RaftStorage
 from distributedlog.runtime.blocks import ALIGN
 from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.memory import MemoryDisk
@@ -219,8 +222,6 @@ async def test_members_that_may_not_vote_come_back_with_a_sound_log(
         await nodes.kill("m3")
         members = await load_members(nodes.disks["m3"])
         assert members is not None
-        from dataclasses import replace
-
         await store_members(nodes.disks["m3"], replace(members, may_vote=False))
         await nodes.start("m3")
 
@@ -262,6 +263,24 @@ async def test_a_node_that_is_filled_up_on_a_full_disk_lives(autojump_clock: obj
         await client.transact(put(b"on", b""))
         await all_whole(nodes, [rotten])
         await caught_up(nodes)
+
+
+async def test_a_log_that_is_gone_takes_a_ghost_of_before_with_it() -> None:
+    """H106: what it voted since stood in the log alone: it would vote a second time in those terms."""
+    disk = MemoryDisk()
+    members = new_members("c", {"a": "a", "b": "b", "x": "x"}, random.Random(1))
+    await RaftStorage(disk, members.seed).begin(Configuration.of_ids("abx"))
+    members = replace(members, may_vote=False)
+    await store_members(disk, members)
+    await store_ghost(disk, Word(HardState(10, "b"), Place(9, 5)))
+    loaded, members = await RaftStorage(disk, members.seed).load(members)
+    assert loaded.ghost == Place(9, 5)
+    await disk.delete(*(name for name in disk.list() if name.startswith("log.")))
+
+    loaded, _ = await RaftStorage(disk, members.seed).load(members)
+
+    assert loaded.damage
+    assert loaded.ghost is None  # it asks all others
 
 
 # --- older copies -----------------------------------------------------------------------------------
