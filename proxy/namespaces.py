@@ -28,6 +28,8 @@ class Namespaces:
         self._most = namespaces_max
         self._served: dict[str, _Served] = {}  # the one that was used last at the end
         self._nursery: trio.Nursery | None = None
+        self._turn = trio.Lock()
+        """Of who enters: else openings at one moment would pass the bound."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the tasks of all of them until cancelled."""
@@ -46,17 +48,15 @@ class Namespaces:
 
     async def enter(self, path: str) -> Namespace:
         """The same, until `leave`."""
-        served = self._served.pop(path, None)
-        if served is None:
-            self._make_room()
-            assert self._nursery is not None, "asked while it runs"
-            made: _Served = await self._nursery.start(self._serve, path)
-            served = self._served.pop(path, made)
-            if served is not made:  # another one was faster
-                made.scope.cancel()
-        self._served[path] = served
-        served.users += 1
-        return served.namespace
+        async with self._turn:
+            served = self._served.pop(path, None)
+            if served is None:
+                self._make_room()
+                assert self._nursery is not None, "asked while it runs"
+                served = await self._nursery.start(self._serve, path)
+            self._served[path] = served
+            served.users += 1
+            return served.namespace
 
     def leave(self, path: str) -> None:
         """One user less."""
