@@ -329,9 +329,14 @@ async def test_syncs_in_the_thread_keep_their_order_and_leave_the_loop_free() ->
             await trio.testing.wait_all_tasks_blocked()
         gates[1].set()
         gates[2].set()
-        await trio.sleep(0.002)
-        assert (begun, ended) == ([0], [])
-        gates[0].set()
+        try:
+            with trio.fail_after(30):
+                while not begun:  # noqa: ASYNC110 - the thread's doing
+                    await trio.sleep(0.001)
+            await trio.sleep(0.002)
+            assert (begun, ended) == ([0], [])
+        finally:  # else a failure would wait for a sync that never ends
+            gates[0].set()
 
     assert begun == [0, 1, 2]
     assert sorted(ended) == [0, 1, 2]
