@@ -498,8 +498,6 @@ def test_what_was_fetched_is_not_given_after_the_close(namespace: Namespace) -> 
 def test_a_bad_uri_fails_at_once() -> None:
     with pytest.raises(InvalidUri, match="distributedlog-bk"):
         open_namespace("kafka://a:1/x")
-    with pytest.raises(InvalidRequest, match="not in this version"):
-        open_namespace("distributedlog+proxy://a:1/x")
 
 
 def test_a_write_buffer_that_breaks_ends_its_writer_alone(namespace: Namespace) -> None:
