@@ -45,6 +45,8 @@ from .options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 ID_BITS = 64
 LOCK_LEASE_S = 3.0
 """A proxy that is cut off lets others in after this; one that was killed, within a second."""
+TELL_S = 2.0
+"""Who ends tells for so long that it takes no more logs."""
 
 
 async def serve_proxy_node(
@@ -206,7 +208,8 @@ async def _serve(
 async def _end(owner: Owner, membership: Membership) -> None:
     """No new logs here from now on, and those that are here go to others, who are told in time."""
     owner.accepting = False
-    with suppress(DistributedLogError):
+    # Where the metadata are away, too, as when a whole cluster stops, its producers find out by themselves.
+    with suppress(DistributedLogError), trio.move_on_after(TELL_S):
         await membership.tell()
     await owner.drain()
 
