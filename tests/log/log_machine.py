@@ -569,7 +569,10 @@ class Play:
             begin = options["dlsn"] = places[len(places) * part // 10]
         elif start == "txid" and places:
             begin = places[len(places) * part // 10]
-            options["txid"] = next(txid for at, txid in self.model.placed.values() if at == begin)
+            placed = self.model.placed.values()
+            options["txid"] = next(txid for at, txid in placed if at == begin)
+            # Records of a set have one txid: it begins with the first of them.
+            begin = min(at for at, txid in placed if txid == options["txid"])
         elif start == "position" and self.positions:
             options["position"] = self.positions[-1]
             begin = self.positions[-1].dlsn
