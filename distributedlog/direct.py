@@ -1,9 +1,9 @@
 """A namespace whose logs this process reads and writes itself: the clients below it, assembled."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import trio
 
@@ -48,12 +48,30 @@ class ClientOptions:
         check(self)
 
 
-@asynccontextmanager
-async def open_direct(
+Assemble: TypeAlias = Callable[
+    [NamespaceUri, Host, str, ClientOptions, LedgerOptions, LogOptions, trio.Nursery],
+    Awaitable[Namespace],
+]
+"""Makes the clients below a namespace, and it; its owner's name stands third."""
+
+
+def open_direct(
     uri: NamespaceUri,
     config: Mapping[str, Any] | None,
     host: Host | None,
     registry: "Registry | None" = None,
+) -> AbstractAsyncContextManager[Namespace]:
+    """The namespace for as long as the body runs."""
+    return open_by(_assemble, uri, config, host, registry)
+
+
+@asynccontextmanager
+async def open_by(
+    assemble: Assemble,
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: "Registry | None",
 ) -> AsyncIterator[Namespace]:
     """The clients' tasks run until this ends; whatever the body raises comes out as it is."""
     client, ledger, log = split_config(config)
@@ -63,7 +81,7 @@ async def open_direct(
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:
-            namespace = await _assemble(uri, host, owner, client, ledger, log, nursery)
+            namespace = await assemble(uri, host, owner, client, ledger, log, nursery)
             if registry is not None:
                 register(registry, namespace.metrics)
             try:
