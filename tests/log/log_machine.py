@@ -1081,7 +1081,10 @@ class LogMachine(RuleBasedStateMachine):
             BUDGET.played += 1
             try:
                 play(self.seed, self.steps, COUNTS)
-            except Exception:
+            except Exception as error:
+                if BUDGET.until < float("inf"):  # said at once: to make it smaller takes minutes
+                    print(f"program {BUDGET.played} fails: {error!r:.500}", flush=True)
+                    print(f"    play({self.seed}, {self.steps!r}, COUNTS)", flush=True)
                 BUDGET.until = float("inf")  # it is shrunk, whatever the time
                 raise
 
