@@ -21,6 +21,7 @@ from distributedlog.runtime.errors import (
     TransactionIdOutOfOrder,
 )
 from distributedlog.runtime.frames import Op, unpack
+from distributedlog.runtime.options import KIB
 
 from .proxy_world import world
 
@@ -243,6 +244,43 @@ async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
         assert 10 <= refusal.refused_from < 20
         assert 0 < refusal.retry_ms <= 1000
         await producer.acked(refusal.refused_from)
+
+
+async def test_who_sends_beyond_its_window_ends_its_own_connection() -> None:
+    """H185: what a proxy holds has a bound, whatever a producer keeps to; another one goes on."""
+    async with world() as it:
+        proxy = await it.proxy("w1", window_bytes=64 * KIB)
+        greedy, other = await it.producer(proxy), await it.producer(proxy)
+        opened = await greedy.open(1, "orders")
+        assert opened.window_bytes == 64 * KIB
+
+        for at in range(3):
+            greedy.send(1, at, bytes(60 * KIB))
+        with trio.fail_after(20):
+            while greedy.link.closed is None:  # noqa: ASYNC110 - the other side's doing
+                await trio.sleep(0.01)
+        await other.open(1, "orders")
+        other.send(1, 0, b"goes on")
+
+        assert (await other.acked(1))[0].records == 1
+
+
+async def test_a_proxy_that_holds_too_much_takes_no_more_for_now() -> None:
+    """H185: a first frame may go beyond its stream's window, all of them in sum not beyond the process's."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1", windows_bytes=128 * KIB))
+        await producer.open(1, "orders")
+
+        producer.send(1, 0, bytes(250 * KIB))
+        with trio.fail_after(20):
+            refusal = await producer.refused(1)
+
+        assert isinstance(refusal.error, TooBusy)
+        assert refusal.refused_from == 0
+        assert refusal.retry_ms > 0
+        await producer.open(2, "orders")
+        producer.send(2, 0, bytes(100 * KIB))
+        assert (await producer.acked(1))[0].records == 1
 
 
 async def test_a_stream_names_a_namespace_as_a_call_does() -> None:
