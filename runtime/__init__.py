@@ -18,6 +18,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     client_link.py, rpc.py      requests pipelined; connections made and served
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
     zero_ahead.py               zeros ahead of the end of either, where commits are small
+    principals.py, ops.py       who speaks, by which proof; which operations are for which kind of them (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     reasons.py                  what a node says is wrong with it (pure)
     meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it

@@ -16,6 +16,7 @@ from .frames import FRAME_BYTES_MAX, REPLY_MORE, Op, envelope, error_from
 from .hello import Greeting
 from .host import Buffer, Connection
 from .link import Link
+from .principals import Welcome
 
 SILENCE_PING_S = 2.0
 SILENCE_END_S = 6.0
@@ -76,7 +77,10 @@ class ClientLink(Link):
         self._pending: dict[int, PendingReply] = {}
         self._last_request = 0
         self._greeting: Greeting | None = None
-        self._welcome = trio.Event()
+        self._greeted = trio.Event()
+        self._welcomed = trio.Event()
+        self.welcome = Welcome()
+        """What the server answered to our proof."""
 
     async def request(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> Reply:
         """Ask and wait for the answer.
@@ -149,7 +153,7 @@ class ClientLink(Link):
         for op, flags, status, ident, _, body, owned in frames:
             if op == Op.REPLY:
                 self._take_reply(flags, status, ident, body, owned)
-            elif self._greeting is None or not self._welcome.is_set():
+            elif self._greeting is None or not self._welcomed.is_set():
                 self._take_greeting(op, status, body)
             elif self.on_frame is not None:
                 self.on_frame(op, flags, status, ident, body)
@@ -187,14 +191,24 @@ class ClientLink(Link):
             self.close(error_from(status, body))
         elif op == Op.HELLO and self._greeting is None:
             self._greeting = hellos.decode(body, self.peer_address)
+            self._greeted.set()
         elif op == Op.AUTH and self._greeting is not None:
-            self._welcome.set()
+            self.welcome = hellos.decode_welcome(body, self.peer_address)
+            self._welcomed.set()
         else:
             raise ProtocolError(f"{self.peer_address} sent operation {op} before HELLO and AUTH")
 
     async def greeted(self) -> Greeting:
-        """Wait for the server's HELLO and AUTH. Raises what closed the link."""
-        await self._welcome.wait()
+        """Wait for the server's HELLO. Raises what closed the link."""
+        await self._greeted.wait()
+        if self._greeting is None:
+            assert self.closed is not None, "told of a HELLO, or of the end"
+            raise self.closed.again()
+        return self._greeting
+
+    async def welcomed(self) -> Greeting:
+        """Wait for the server's HELLO and its answer to AUTH. Raises what closed the link."""
+        await self._welcomed.wait()
         if self.closed is not None:
             raise self.closed.again()
         assert self._greeting is not None, "AUTH is answered after HELLO"
@@ -216,7 +230,8 @@ class ClientLink(Link):
                 elif not pending.done.is_set():
                     pending.error = _lost(reason, self.peer_address)
                     pending.done.set()
-            self._welcome.set()
+            self._greeted.set()
+            self._welcomed.set()
             for callback in self.on_closed:
                 callback(reason)
 

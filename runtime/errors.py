@@ -10,6 +10,7 @@
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
     │                                  ProducerFenced, ProducerForgotten, PositionConflict
+    ├── who asks may not               NotAuthenticated, NotAllowed, OverQuota
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle
@@ -375,6 +376,34 @@ class LeaseExpired(DistributedLogError):
     """The lease is gone: what was held under it is not held any more."""
 
     code = 2035
+
+
+# --- who asks may not ------------------------------------------------------------------------------
+
+
+class NotAuthenticated(DistributedLogError):
+    """Who this is was not proved: no credentials, ones that are not taken here, or ones that have ended.
+
+    Whoever meets it needs other credentials; trying again with the same ones helps nobody.
+    """
+
+    code = 2080
+    exit_code = 5
+
+
+class NotAllowed(DistributedLogError):
+    """This principal has no right to what it asked for. The message names the right that is missing."""
+
+    code = 2081
+    exit_code = 5
+
+
+class OverQuota(DistributedLogError):
+    """More than this principal may have at once, or in so short a time. ``detail``: milliseconds to wait."""
+
+    code = 2082
+    retryable = True
+    exit_code = 5
 
 
 # --- not now --------------------------------------------------------------------------------------

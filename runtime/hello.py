@@ -1,16 +1,18 @@
 """The first words on a connection: who is there, who is expected, which protocol (pure).
 
-HELLO goes both ways before anything else, then AUTH (method ``none`` today), so that TLS, accounts and
-new formats can come without a break. The checks are the cure for H6 (an answer from the wrong node: a
-port or address that another one has taken over).
+HELLO goes both ways before anything else, then AUTH, by one of the methods that the server named in HELLO.
+The checks are the cure for H6 (an answer from the wrong node: a port or address that another one has taken
+over) and for H227 (the right authority's certificate in the wrong hands).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import ProtocolError, UnsupportedFormat, WrongPeer
+from .errors import NotAuthenticated, ProtocolError, UnsupportedFormat, WrongPeer
 from .frames import FRAME_BYTES_MAX, pack, unpack
 from .host import Buffer
-from .schema import TEXT_CHARS_MAX, fields, number, read, rows, text, word
+from .principals import BOOKIE, METADATA, NONCE_BYTES, PROXY, Identity, Welcome
+from .schema import TEXT_CHARS_MAX, blob, fields, number, read, row, rows, text
 
 MAGIC = "distributedlog"
 PROTOCOL_MIN = 1
@@ -21,16 +23,30 @@ FEATURE_LACS = 1
 """Takes WRITE_LACS: the LACs of many streams in one frame."""
 FEATURE_MANY = 2
 """Takes ADD_MANY: the adds of many streams in one frame."""
-FEATURES = FEATURE_LACS | FEATURE_MANY
+FEATURE_TRUST = 4
+"""Knows principals: methods of AUTH beside ``none``, and what follows from them."""
+FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST
 """What this side understands and no peer has to."""
-AUTH_METHODS = ("none",)
+NONE = "none"
+"""The method of who proves nothing."""
 STRANGER_BYTES_MAX = 4096
 STRANGER_ITEMS_MAX = 64
 """A HELLO or AUTH is no larger, and holds no more."""
+PROOF_BYTES_MAX = 2048
+PRINCIPAL_CHARS_MAX = 160
+PASSPORT_BYTES_MAX = 320
+KIND_OF_CERTIFICATE = {
+    "metadata": METADATA,
+    "bookie": BOOKIE,
+    "write-proxy": PROXY,
+    "read-proxy": PROXY,
+}
+"""What a node that says in HELLO to be of that kind has in its certificate, with its name."""
 
 _WORDS = rows(text(64), 16)
+_U32 = number(0, 0xFFFF_FFFF)
 _HELLO = fields(
-    {"features": (number(0, 0xFFFF_FFFF), 0)},
+    {"features": (_U32, 0), "nonce": (blob(NONCE_BYTES), b"")},
     protocol_min=number(0, 0xFFFF),
     protocol_max=number(0, 0xFFFF),
     features_required=_WORDS,
@@ -43,7 +59,8 @@ _HELLO = fields(
     expected=text(),
     listener=text(),
 )
-_AUTH = fields(method=word(*AUTH_METHODS))
+_AUTH = fields({"proof": (blob(PROOF_BYTES_MAX), b"")}, method=text(16))
+_WELCOME = row(text(PRINCIPAL_CHARS_MAX, 1), _U32, _U32, blob(PASSPORT_BYTES_MAX), later=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +87,40 @@ class Greeting:
     hello: Hello
     expected_node_id: str
     listener: str
+    nonce: bytes = b""
+    """Drawn for this connection, where one of both ends may make a proof with it; else empty."""
+    methods: tuple[str, ...] = (NONE,)
+    """Of AUTH: those that a server takes, or that a client has."""
 
 
-def encode(hello: Hello, *, expected_node_id: str = "", listener: str = "") -> bytes:
+def encode(
+    hello: Hello,
+    *,
+    expected_node_id: str = "",
+    listener: str = "",
+    nonce: bytes = b"",
+    methods: Sequence[str] = (NONE,),
+) -> bytes:
     """The body of a HELLO frame."""
-    return pack(
-        {
-            "magic": MAGIC,
-            "protocol_min": PROTOCOL_MIN,
-            "protocol_max": PROTOCOL_MAX,
-            "features_required": list(FEATURES_REQUIRED),
-            "features": hello.features,
-            "cluster": hello.cluster_id,
-            "node": hello.node_id,
-            "kind": hello.kind,
-            "label": hello.label[:TEXT_CHARS_MAX],
-            "durability": hello.durability,
-            "expected": expected_node_id,
-            "listener": listener,
-            "auth": list(AUTH_METHODS),
-            "frame_bytes_max": FRAME_BYTES_MAX,
-        }
-    )
+    said = {
+        "magic": MAGIC,
+        "protocol_min": PROTOCOL_MIN,
+        "protocol_max": PROTOCOL_MAX,
+        "features_required": list(FEATURES_REQUIRED),
+        "features": hello.features,
+        "cluster": hello.cluster_id,
+        "node": hello.node_id,
+        "kind": hello.kind,
+        "label": hello.label[:TEXT_CHARS_MAX],
+        "durability": hello.durability,
+        "expected": expected_node_id,
+        "listener": listener,
+        "auth": list(methods),
+        "frame_bytes_max": FRAME_BYTES_MAX,
+    }
+    if nonce:  # without one a HELLO is what it was before there were any
+        said["nonce"] = nonce
+    return pack(said)
 
 
 def decode(body: Buffer, peer_address: str) -> Greeting:
@@ -111,8 +140,6 @@ def decode(body: Buffer, peer_address: str) -> Greeting:
         raise UnsupportedFormat(
             f"{peer_address} requires features that are not known here: {named:.200}"
         )
-    if not set(said["auth"]) & set(AUTH_METHODS):
-        raise ProtocolError(f"{peer_address} offers no authentication method of {AUTH_METHODS}")
     hello = Hello(
         said["cluster"],
         said["node"],
@@ -121,14 +148,37 @@ def decode(body: Buffer, peer_address: str) -> Greeting:
         said["durability"],
         said["features"],
     )
-    return Greeting(hello, said["expected"], said["listener"])
+    return Greeting(hello, said["expected"], said["listener"], said["nonce"], said["auth"])
 
 
-def check_auth(body: Buffer, peer_address: str) -> None:
-    """Read an AUTH: the method ``none`` is the only one today. Raises `ProtocolError`."""
+def encode_auth(method: str = NONE, proof: bytes = b"") -> bytes:
+    """The body of an AUTH."""
+    return pack({"method": method, "proof": proof} if proof else {"method": method})
+
+
+def decode_auth(body: Buffer, peer_address: str) -> tuple[str, bytes]:
+    """An AUTH: the method, known here or not, and the proof. Raises `ProtocolError`."""
     what = f"AUTH from {peer_address}"
     value = unpack(body, what, bytes_max=STRANGER_BYTES_MAX, items_max=STRANGER_ITEMS_MAX)
-    read(value, _AUTH, what)
+    said = read(value, _AUTH, what)
+    return said["method"], said["proof"]
+
+
+def encode_welcome(welcome: Welcome) -> bytes:
+    """The body of the answer to an AUTH; of `ANONYMOUS` there is nothing to say."""
+    if welcome == Welcome():
+        return b""
+    said = [welcome.principal, welcome.generation, welcome.rights, welcome.passport]
+    return pack(said)
+
+
+def decode_welcome(body: Buffer, peer_address: str) -> Welcome:
+    """The other way round. Raises `ProtocolError`."""
+    if not len(body):
+        return Welcome()
+    what = f"AUTH's answer of {peer_address}"
+    value = unpack(body, what, bytes_max=STRANGER_BYTES_MAX, items_max=STRANGER_ITEMS_MAX)
+    return Welcome(*read(value, _WELCOME, what))
 
 
 def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id: str = "") -> None:
@@ -143,4 +193,16 @@ def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id:
     if theirs.expected_node_id and theirs.expected_node_id != ours.node_id:
         raise WrongPeer(
             f"{peer_address} expects node {theirs.expected_node_id}, this is {ours.node_id or 'none'}"
+        )
+
+
+def check_identity(identity: Identity | None, hello: Hello, peer_address: str) -> None:
+    """Is a node what its certificate says, by kind and name? Raises `NotAuthenticated`."""
+    kind = KIND_OF_CERTIFICATE.get(hello.kind)
+    if identity is None or kind is None:
+        return  # a client may have any certificate, and who has none proves something else, or nothing
+    if (identity.kind, identity.name) != (kind, hello.label):
+        raise NotAuthenticated(
+            f"{peer_address} shows the certificate of {identity.principal} and says that it is a {kind}"
+            " of another name"
         )

@@ -7,8 +7,10 @@ it is trio's clock (`trio.current_time()`), which a run can replace whole.
 
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+from .principals import Credentials, Identity, Verify
 
 Address = tuple[str, int]
 """Host name or IP, and port. Port 0 asks a listener for a free one."""
@@ -22,6 +24,11 @@ class Connection(Protocol):
 
     peer: str
     """Who is at the other end, for messages: ``10.0.0.3:4181``."""
+
+    identity: Identity | None
+    """Who the other end has proved to be, by TLS, once anything was received from it; else None."""
+    is_secret: bool
+    """Nobody between the two ends can read or change what goes over it."""
 
     async def receive_into(self, *buffers: memoryview) -> int:
         """Fill the buffers in order with what has arrived; return how many bytes (0: peer closed).
@@ -237,6 +244,10 @@ class Disk(Protocol):
         ...
 
 
+def _no_secrets(length: int) -> bytes:
+    raise AssertionError("this host was given no source of secrets")
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """The machine one node runs on. Real: runtime/machine.py. Simulated: sim/host.py."""
@@ -253,3 +264,10 @@ class Host:
     """Milliseconds since 1970, for time stamps in records; never for ordering or timeouts."""
     connections_max: int = 1000
     """Peers that a server of this host may have at once: its descriptors, less those that its files need."""
+    secret_bytes: Callable[[int], bytes] = _no_secrets
+    """So many bytes that nobody can guess: for keys, nonces, tokens. `random` is for everything else, and
+    whoever sees enough of it can compute the rest."""
+    methods: Mapping[str, Verify] = field(default_factory=dict)
+    """How a server of this host has proved to it who comes, by the method's name; empty: not at all."""
+    credentials: Callable[[Address], Credentials | None] = lambda address: None
+    """What to prove who we are with, to who listens there; None: nothing."""

@@ -18,6 +18,7 @@ from .frame_reader import Frame, FrameReader, ReceiveSpace
 from .frames import HTTP_REPLY, Op, envelope, error_body
 from .hello import Hello
 from .host import Buffer, Connection
+from .principals import ANONYMOUS, Identity
 
 SEND_BUFFERS_MAX = 64
 GATHER_S = 0.0002
@@ -80,6 +81,12 @@ class Link:
         self.peer_address = connection.peer
         self.listener = ""
         """The name of the listener that the connection came in on; "" is the default one."""
+        self.principal = ANONYMOUS
+        """Who the other end has proved to be (`principals.py`); on a dialled link that is the server."""
+        self.rights = 0
+        """Bits that the method of its proof defines."""
+        self.allowed: bytes | None = None
+        """A byte an operation, not 0 where the peer may ask for it; None: all (`ops.py`)."""
         self.on_turn: Callable[[], None] | None = None
         """Sends what its owner has gathered while `gathers`, just before the sender's turn sends."""
         self.outgoing_bytes = 0
@@ -90,6 +97,16 @@ class Link:
         """When the peer must have said who it is."""
         self.closed: DistributedLogError | None = None
         self._held: trio.Event | None = None
+
+    @property
+    def is_secret(self) -> bool:
+        """Can nobody between read what goes over it?"""
+        return self._connection.is_secret
+
+    @property
+    def identity(self) -> Identity | None:
+        """Of the other end's certificate, if it has shown one."""
+        return self._connection.identity
 
     @property
     def received_at(self) -> float:

@@ -22,6 +22,7 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
         random=random.Random(os.urandom(32)),
         wall_ms=_wall_ms,
         connections_max=descriptors.connections_max(),
+        secret_bytes=os.urandom,
     )
 
 

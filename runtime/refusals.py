@@ -11,6 +11,8 @@ import trio
 
 from .errors import (
     DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
     ProtocolError,
     TooBusy,
     UnsupportedFormat,
@@ -96,6 +98,8 @@ def reason_of(error: DistributedLogError) -> str:
         return MALFORMED
     if isinstance(error, TooBusy):
         return "too much at once"
+    if isinstance(error, NotAuthenticated | NotAllowed):
+        return "not authenticated"
     if isinstance(error, WrongPeer):
         return "wrong peer"
     if isinstance(error, UnsupportedFormat):

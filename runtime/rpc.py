@@ -15,6 +15,7 @@ trusted any more, and so no assert may be in reach of a peer's bytes.
 import logging
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import trio
 
@@ -23,6 +24,8 @@ from .client_link import LATE_S, SWEEP_S, ClientLink
 from .errors import (
     ConnectionLost,
     DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
     ProtocolError,
     WrongPeer,
 )
@@ -32,12 +35,13 @@ from .frames import (
     FRAME_BYTES_MAX,
     Op,
     envelope,
-    pack,
 )
-from .hello import Hello
-from .host import Address, Host, Listener
+from .hello import Greeting, Hello
+from .host import Address, Buffer, Host, Listener
 from .link import Link, Session
+from .ops import allowed_to
 from .places import NODE_KINDS, Places
+from .principals import NONCE_BYTES, Credentials, Meeting, Verify, Welcome, anonymous
 from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
 
 RECEIVE_BYTES = 1024 * 1024
@@ -68,11 +72,14 @@ class Endpoint:
         outgoing_bytes_max: int = OUTGOING_BYTES_MAX,
     ) -> None:
         self.host = host
-        self._hello = hello
+        self.hello = hello
+        """What we say of ourselves now."""
         self._space = ReceiveSpace(receive_bytes, partial_bytes_max)
         self._outgoing_bytes_max = outgoing_bytes_max
         self._accepted = 0
         self.connections = 0
+        self.methods: dict[str, Verify] = dict(host.methods) or {hellos.NONE: anonymous}
+        """How who comes proves who it is, by the method's name; add to it before `serve`."""
         self.refusals = Refusals()
 
     def has_credit(self, link: Link) -> bool:
@@ -89,11 +96,13 @@ class Endpoint:
         nursery: trio.Nursery,
         expected_node_id: str = "",
         listener: str = "",
+        credentials: Credentials | None = None,
     ) -> ClientLink:
         """Connect, exchange HELLO and AUTH, and run the link's tasks in ``nursery``.
 
-        Raises `ConnectionLost`, `WrongPeer`, `ProtocolError`, `UnsupportedFormat`. The handshake has
-        a deadline of its own; a caller may set a shorter one around the call.
+        Raises `ConnectionLost`, `NotAuthenticated`, `WrongPeer`, `ProtocolError`, `UnsupportedFormat`. The
+        handshake has a deadline of its own; a caller may set a shorter one around the call.
+        ``credentials``: instead of what the host has for that address.
         """
         place = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_S):
@@ -102,21 +111,66 @@ class Endpoint:
             nursery.start_soon(link.receive)
             nursery.start_soon(link.send_loop)
             try:
-                ours = self._hello()
-                body = hellos.encode(ours, expected_node_id=expected_node_id, listener=listener)
-                auth = pack({"method": "none"})
-                link.send(envelope(Op.HELLO, len(body)), body, envelope(Op.AUTH, len(auth)), auth)
-                greeting = await link.greeted()
+                ours = self.hello()
+                proof = credentials or self.host.credentials(address)
+                greeting = await self._introduce(
+                    link, ours, address, proof, expected_node_id=expected_node_id, listener=listener
+                )
                 hellos.check(ours, greeting, place, expected_node_id=expected_node_id)
+                hellos.check_identity(link.identity, greeting.hello, place)
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
                 link.close(reason or ConnectionLost(f"the connection to {place} was given up"))
                 raise
             link.peer = greeting.hello
             link.listener = greeting.listener
+            if link.identity is not None:
+                link.principal = link.identity.principal
             nursery.start_soon(link.mind)
             return link
         raise ConnectionLost(f"{place} did not answer within {HANDSHAKE_S:g} s")
+
+    async def _introduce(
+        self,
+        link: ClientLink,
+        ours: Hello,
+        address: Address,
+        proof: Credentials | None,
+        *,
+        expected_node_id: str,
+        listener: str,
+    ) -> Greeting:
+        """Say who we are, prove it, hear who is there. One flight, but where a proof needs the server's."""
+        waits = proof is not None and proof.needs_nonce
+        nonce = self.host.secret_bytes(NONCE_BYTES) if waits else b""
+        hello = hellos.encode(
+            ours,
+            expected_node_id=expected_node_id,
+            listener=listener,
+            nonce=nonce,
+            methods=(hellos.NONE,) if proof is None else (proof.method, hellos.NONE),
+        )
+        meeting = Meeting(link.peer_address, address[1], client_nonce=nonce)
+        first: tuple[Buffer, ...] = (envelope(Op.HELLO, len(hello)), hello)
+        if waits:
+            link.send(*first)
+            greeting = await link.greeted()
+            meeting = replace(
+                meeting,
+                server_nonce=greeting.nonce,
+                listener=greeting.listener,
+                identity=link.identity,
+                is_secret=link.is_secret,
+            )
+            first = ()
+        auth = hellos.encode_auth()
+        if proof is not None:
+            auth = hellos.encode_auth(proof.method, proof.prove(meeting))
+        link.send(*first, envelope(Op.AUTH, len(auth)), auth)
+        greeting = await link.welcomed()
+        if proof is not None:
+            proof.check(meeting, link.welcome)
+        return greeting
 
     async def serve(
         self,
@@ -146,7 +200,7 @@ class Endpoint:
                 )
 
     def _says_node(self, hello: Hello) -> bool:
-        return hello.kind in NODE_KINDS and hello.cluster_id == self._hello().cluster_id != ""
+        return hello.kind in NODE_KINDS and hello.cluster_id == self.hello().cluster_id != ""
 
     def _crowd_out(self, link: Link | None) -> None:
         """That one gives its place to another one."""
@@ -184,7 +238,8 @@ class Endpoint:
                 now = trio.current_time()
                 self._crowd_out(places.greet(link, link.peer, node=node, local=local, now=now))
 
-            served = _Served(self._hello, link, make_session, greeted, self._on_fault)
+            port = listener.address[1]
+            served = _Served(self, link, port, make_session, greeted, self._on_fault)
             nursery.start_soon(link.send_loop)
             nursery.start_soon(self._receive, served, places, links, self._accepted)
 
@@ -246,15 +301,19 @@ class _Served:
 
     def __init__(
         self,
-        hello: Callable[[], Hello],
+        endpoint: Endpoint,
         link: Link,
+        port: int,
         make_session: Callable[[Link], Session],
         on_greeted: Callable[[], None],
         on_fault: Callable[[Link, Exception], None],
     ) -> None:
         self.link = link
         self.session: Session | None = None
-        self._hello = hello
+        self._endpoint = endpoint
+        self._port = port
+        self._nonces = (b"", b"")
+        """Of the client and of us."""
         self._make_session = make_session
         self._on_greeted = on_greeted
         self._on_fault = on_fault
@@ -265,9 +324,12 @@ class _Served:
         link = self.link
         for op, flags, status, ident, deadline_ms, body, _ in frames:
             session = self.session
+            allowed = link.allowed
             try:
                 if session is None:
                     self._greet(op, body)
+                elif allowed is not None and not allowed[op]:
+                    self._refuse(op, ident)
                 elif op == Op.PING:
                     link.reply(ident)
                 else:
@@ -285,7 +347,7 @@ class _Served:
         link = self.link
         if op == Op.HELLO and not self._greeted:
             greeting = hellos.decode(body, link.peer_address)
-            ours = self._hello()
+            ours = self._endpoint.hello()
             try:
                 hellos.check(ours, greeting, link.peer_address)
             except WrongPeer as error:
@@ -294,16 +356,48 @@ class _Served:
                     f"this is {ours.kind} {ours.node_id or '(no id yet)'} of cluster"
                     f" {ours.cluster_id or '(none yet)'}: {error}"
                 ) from None
+            hellos.check_identity(link.identity, greeting.hello, link.peer_address)
             link.peer = greeting.hello
+            nonce = self._endpoint.host.secret_bytes(NONCE_BYTES) if greeting.nonce else b""
+            self._nonces = (greeting.nonce, nonce)
             self._greeted = True
-            answer = hellos.encode(ours, listener=link.listener)
+            answer = hellos.encode(
+                ours, listener=link.listener, nonce=nonce, methods=list(self._endpoint.methods)
+            )
             link.send(envelope(Op.HELLO, len(answer)), answer)
         elif op == Op.AUTH and self._greeted:
-            hellos.check_auth(body, link.peer_address)
+            welcome = self._verify(*hellos.decode_auth(body, link.peer_address))
+            link.principal, link.rights = welcome.principal, welcome.rights
+            link.allowed = allowed_to(welcome.principal)
             self._on_greeted()
             link.reader.frame_bytes_max = FRAME_BYTES_MAX
             link.handshake_deadline = float("inf")
-            link.send(envelope(Op.AUTH, 0))
+            answer = hellos.encode_welcome(welcome)
+            link.send(envelope(Op.AUTH, len(answer)), answer)
             self.session = self._make_session(link)
         else:
             raise ProtocolError(f"{link.peer_address} sent operation {op} before HELLO and AUTH")
+
+    def _verify(self, method: str, proof: bytes) -> Welcome:
+        """Who has this proof? Raises `NotAuthenticated`."""
+        link, methods = self.link, self._endpoint.methods
+        verify = methods.get(method)
+        if verify is None:
+            raise NotAuthenticated(
+                f"who speaks here says who it is by {' or '.join(methods)}; {link.peer_address} came with"
+                f" {method if method.isascii() and method.isalnum() else 'another method'}"
+            )
+        meeting = Meeting(
+            link.peer_address,
+            self._port,
+            server_nonce=self._nonces[1],
+            client_nonce=self._nonces[0],
+            listener=link.listener,
+            identity=link.identity,
+            is_secret=link.is_secret,
+        )
+        return verify(meeting, proof)
+
+    def _refuse(self, op: int, ident: int) -> None:
+        link = self.link
+        link.reply_error(ident, NotAllowed(f"operation {op} is not for {link.principal}"))

@@ -16,6 +16,7 @@ from . import descriptors
 from .errors import AddressInUse, ConnectionLost, InvalidRequest
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Address, Buffer, Connection, Listener
+from .principals import Identity
 
 SEND_BUFFERS_MAX = 1024
 """Linux' IOV_MAX."""
@@ -31,6 +32,9 @@ _IMPOSSIBLE_HERE = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOS
 
 class TcpConnection:
     """One TCP connection. See `Connection`; ``sock`` is connected and becomes this object's own."""
+
+    identity: Identity | None = None
+    is_secret = False
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
@@ -177,8 +181,13 @@ async def dial(address: Address) -> Connection:
     return TcpConnection(sock, place(address))
 
 
-async def listen(address: Address) -> Listener:
-    """Listen; an empty host means all addresses. Raises `AddressInUse`, `InvalidRequest`."""
+async def listen(
+    address: Address, bound: Callable[[Address], None] = lambda address: None
+) -> Listener:
+    """Listen; an empty host means all addresses. Raises `AddressInUse`, `InvalidRequest`.
+
+    ``bound`` is told the address, with its real port, before anybody can be connected there.
+    """
     host, port = address
     try:
         found = await trio.socket.getaddrinfo(
@@ -191,7 +200,7 @@ async def listen(address: Address) -> Listener:
     problem: OSError | None = None
     for family, kind, protocol, _, where in found:
         try:
-            return TcpListener(_bind(family, kind, protocol, where, both=not host))
+            return TcpListener(_bind(family, kind, protocol, where, bound, both=not host))
         except OSError as error:
             problem = problem or error
             if error.errno not in _IMPOSSIBLE_HERE:
@@ -210,7 +219,13 @@ def place(address: Sequence[object]) -> str:
 
 
 def _bind(
-    family: int, kind: int, protocol: int, where: tuple[object, ...], *, both: bool
+    family: int,
+    kind: int,
+    protocol: int,
+    where: tuple[object, ...],
+    bound: Callable[[Address], None],
+    *,
+    both: bool,
 ) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
@@ -218,8 +233,10 @@ def _bind(
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
         sock.bind(where)
+        host, port = sock.getsockname()[:2]
+        bound((host, port))
         sock.listen(BACKLOG)
-    except OSError:
+    except BaseException:
         sock.close()
         raise
     return sock

@@ -199,6 +199,7 @@ class SimHost:
             disks={role: handles[disk] for role, disk in self.disks.items()},
             random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
+            secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
         )
 
     def wall_ms(self) -> int:

@@ -22,6 +22,7 @@ import xxhash
 
 from ..runtime.errors import AddressInUse, ConnectionLost
 from ..runtime.host import Address, Buffer, Connection
+from ..runtime.principals import Identity
 from .machine_state import HostDown, MachineState
 from .parking import ParkingSpace
 from .scheduler import Simulation
@@ -283,6 +284,8 @@ class SimConnection:
     """One end of a stream. See `runtime.host.Connection`."""
 
     far: "SimConnection"
+    identity: Identity | None = None
+    is_secret = False
 
     def __init__(self, network: "SimNetwork", serial: int, host: MachineState, peer: str) -> None:
         self.peer = peer

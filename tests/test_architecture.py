@@ -65,8 +65,8 @@ TYPES_ONLY = {"datetime", "random"}
 PURE = {
     "console": {"advice", "rates"},
     "runtime": {
-        "backoff", "blocks", "errors", "events", "frame_reader", "frames", "hello", "meters", "options",
-        "reasons", "reuse", "schema", "sorted_keys",
+        "backoff", "blocks", "errors", "events", "frame_reader", "frames", "hello", "meters", "ops",
+        "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
     },
     "metadata": {
         "answers", "commands", "configuration", "forming", "ghost", "history",

@@ -84,6 +84,7 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.principals import Welcome
 from distributedlog.runtime.schema import Misfit
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
@@ -165,6 +166,9 @@ def sealed_manifest(body: bytes) -> bytes:
 
 
 HELLO = hello.encode(hello.Hello("c1", "n1", "bookie", "b1", "fdatasync"), expected_node_id="n2")
+GREETED = hello.encode(
+    hello.Hello("c1", "n1", "metadata"), nonce=bytes(16), methods=["cert", "local"]
+)
 LEDGER = LedgerMetadata(
     7, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(9, ("b1", "b4", "b3"), 1)), bytes(16),
     owner=(5, 1), custom={"a": b"1"},
@@ -256,13 +260,26 @@ def cut_of(body: bytes) -> object:
 
 CODECS = [
     # --- runtime
-    Codec("HELLO", lambda b: hello.decode(b, "peer"), [HELLO], PEER, ("runtime/hello.py decode",)),
+    Codec(
+        "HELLO",
+        lambda b: hello.decode(b, "peer"),
+        [HELLO, GREETED],
+        PEER,
+        ("runtime/hello.py decode",),
+    ),
     Codec(
         "AUTH",
-        lambda b: hello.check_auth(b, "peer"),
-        [pack({"method": "none"})],
+        lambda b: hello.decode_auth(b, "peer"),
+        [pack({"method": "none"}), hello.encode_auth("local", bytes(32))],
         PEER,
-        ("runtime/hello.py check_auth",),
+        ("runtime/hello.py decode_auth",),
+    ),
+    Codec(
+        "the answer to AUTH",
+        lambda b: hello.decode_welcome(b, "peer"),
+        [hello.encode_welcome(Welcome("user/etl", 3, 1, bytes(32)))],
+        PEER,
+        ("runtime/hello.py decode_welcome",),
     ),
     Codec(
         "an error reply",

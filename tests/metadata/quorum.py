@@ -196,7 +196,7 @@ class Muted:
     """A connection of a node that may fall silent."""
 
     def __init__(self, wire: Connection, name: str, silent: Mapping[str, trio.Event]) -> None:
-        self.peer = wire.peer
+        self.peer, self.identity, self.is_secret = wire.peer, wire.identity, wire.is_secret
         self._wire = wire
         self._name = name
         self._silent = silent

@@ -12,6 +12,7 @@ import trio
 
 from distributedlog.runtime.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
+from distributedlog.runtime.principals import Identity
 
 
 class _Way:
@@ -31,6 +32,9 @@ class _Way:
 
 class PipeConnection:
     """One end of a pipe."""
+
+    identity: Identity | None = None
+    is_secret = False
 
     def __init__(self, name: str, incoming: _Way, outgoing: _Way) -> None:
         self.peer = name
@@ -122,6 +126,7 @@ class PipeNetwork:
             listen=self._listen,
             disks=disks,  # type: ignore[arg-type]
             random=random.Random(name),
+            secret_bytes=random.Random(f"secret of {name}").randbytes,
             wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
         )
 

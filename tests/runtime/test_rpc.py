@@ -4,6 +4,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -111,7 +112,7 @@ class Served:
         self.ended: list[str] = []
         self.client = Endpoint(network.host("client"), lambda: CLIENT, receive_bytes=4096)
 
-    async def dial(self, **options: str) -> ClientLink:
+    async def dial(self, **options: Any) -> ClientLink:
         return await self.client.dial(self.address, nursery=self.nursery, **options)
 
     async def raw(self) -> Connection:

@@ -1,0 +1,95 @@
+"""Who speaks on a connection: principals, what proves them, and the shapes of a proof (pure).
+
+A principal is a text: ``metadata/m1``, ``bookie/b4``, ``proxy/p1``, ``user/etl``, or `ANONYMOUS`. It is
+proved once a connection, by one of the methods that the server takes; nothing in a later frame changes it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ANONYMOUS = "anonymous"
+LOCAL = "user/local"
+"""Whoever holds the secret of a cluster on this machine (`local_secret.py`): all of it is theirs."""
+METADATA, BOOKIE, PROXY, USER = "metadata", "bookie", "proxy", "user"
+SERVERS = (METADATA, BOOKIE, PROXY)
+"""Kinds that may be dialled."""
+KINDS = (*SERVERS, USER)
+NONCE_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a certificate says the other end is."""
+
+    domain: str
+    """The cluster's name among certificates."""
+    kind: str
+    """One of `KINDS`."""
+    name: str
+    serial: str
+    """Of the certificate, in hexadecimal digits."""
+    ends_s: int
+    """Seconds since 1970."""
+
+    @property
+    def principal(self) -> str:
+        """``bookie/b4``"""
+        return f"{self.kind}/{self.name}"
+
+
+def kind_of(principal: str) -> str:
+    """The part before the slash: one of `KINDS`, or `ANONYMOUS`."""
+    return principal.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What both ends know of a connection when one of them proves who it is."""
+
+    peer_address: str
+    port: int
+    """The server's."""
+    server_nonce: bytes = b""
+    """Drawn by the server for this connection; empty before its HELLO was heard."""
+    client_nonce: bytes = b""
+    listener: str = ""
+    """The server's name for where the connection came in."""
+    identity: Identity | None = None
+    """Of the other end, where that has a certificate."""
+    is_secret: bool = False
+    """Nobody between the two can read it: TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a server answers to a proof."""
+
+    principal: str = ANONYMOUS
+    generation: int = 0
+    """Of the keys that its answers to this principal are made with; 0: none."""
+    rights: int = 0
+    """Bits that the method defines."""
+    passport: bytes = b""
+    """What the client shows elsewhere, or the server's own proof (method ``local``)."""
+
+
+Verify = Callable[[Meeting, bytes], Welcome]
+"""A server's side of a method: who has this proof? Raises `NotAuthenticated`. Must not wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A client's side of a method."""
+
+    method: str
+    prove: Callable[[Meeting], bytes]
+    """The proof; may raise `NotAuthenticated`."""
+    needs_nonce: bool = False
+    """The proof is made with the server's nonce, and so leaves one flight later."""
+    check: Callable[[Meeting, Welcome], None] = lambda meeting, welcome: None
+    """Is this server the one it should be? Raises `NotAuthenticated`."""
+
+
+def anonymous(meeting: Meeting, proof: bytes) -> Welcome:
+    """The method ``none``: whoever comes is welcome."""
+    return Welcome()

@@ -1,0 +1,227 @@
+"""Who speaks: methods of AUTH, the gate of operations, certificates against what a HELLO says."""
+
+import hmac
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.runtime.client_link import ClientLink
+from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
+from distributedlog.runtime.frames import Op
+from distributedlog.runtime.hello import Hello, decode_welcome, encode, encode_welcome
+from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.link import Link
+from distributedlog.runtime.ops import OPS, ROWS, allowed_to
+from distributedlog.runtime.principals import (
+    ANONYMOUS,
+    KINDS,
+    LOCAL,
+    Credentials,
+    Identity,
+    Meeting,
+    Verify,
+    Welcome,
+)
+from distributedlog.runtime.rpc import Endpoint
+
+from .pipe import PipeConnection, PipeNetwork
+
+SERVER = Hello(cluster_id="c1", node_id="n1", kind="bookie", label="b1")
+CLIENT = Hello(kind="client")
+
+
+class Saying:
+    """Answers everything with who asks."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        self.link.reply(ident, f"{self.link.principal} {self.link.rights}".encode())
+
+    def on_batch_end(self) -> None:
+        pass
+
+    def on_closed(self) -> None:
+        pass
+
+
+@asynccontextmanager
+async def served(
+    methods: dict[str, Verify],
+    *,
+    server_is: Identity | None = None,
+    client_is: Identity | None = None,
+    hello: Hello = CLIENT,
+) -> AsyncIterator["Place"]:
+    """A server that takes these methods, and a client; both hold certificates where one is given."""
+    network = PipeNetwork(3)
+    server = replace(network.host("server"), methods=methods)
+    client = network.host("client")
+
+    async def dial(address: Address) -> Connection:
+        connection = await client.dial(address)
+        assert isinstance(connection, PipeConnection)
+        connection.identity = server_is
+        return connection
+
+    async with trio.open_nursery() as nursery:
+        listener = await server.listen(("server", 0))
+        accept = listener.accept
+
+        async def accepted() -> Connection:
+            connection = await accept()
+            assert isinstance(connection, PipeConnection)
+            connection.identity = client_is
+            return connection
+
+        listener.accept = accepted  # type: ignore[method-assign]
+        endpoint = Endpoint(server, lambda: SERVER)
+        nursery.start_soon(endpoint.serve, {"": listener}, Saying)
+        asking = Endpoint(replace(client, dial=dial), lambda: hello)
+        yield Place(asking, listener.address, nursery)
+        nursery.cancel_scope.cancel()
+
+
+class Place:
+    def __init__(self, client: Endpoint, address: Address, nursery: trio.Nursery) -> None:
+        self.client, self.address, self.nursery = client, address, nursery
+
+    async def dial(self, credentials: Credentials | None = None) -> ClientLink:
+        return await self.client.dial(self.address, nursery=self.nursery, credentials=credentials)
+
+
+def keyed(key: bytes) -> Credentials:
+    def check(meeting: Meeting, welcome: Welcome) -> None:
+        if welcome.passport != proof_of(key, meeting, b"server"):
+            raise NotAuthenticated("the server does not know the key")
+
+    return Credentials("keyed", lambda meeting: proof_of(key, meeting, b"client"), True, check)
+
+
+def proof_of(key: bytes, meeting: Meeting, side: bytes) -> bytes:
+    return hmac.digest(key, side + meeting.server_nonce + meeting.client_nonce, "sha256")
+
+
+def taking(key: bytes, *, honest: bool = True) -> Verify:
+    def verify(meeting: Meeting, proof: bytes) -> Welcome:
+        if honest and not hmac.compare_digest(proof, proof_of(key, meeting, b"client")):
+            raise NotAuthenticated(f"{meeting.peer_address} does not know the key")
+        return Welcome("user/etl", 7, 5, proof_of(key, meeting, b"server"))
+
+    return verify
+
+
+async def test_a_server_knows_who_proved_it_and_the_client_that_it_did(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Both nonces go into the proof; nothing in a later frame changes the principal."""
+    async with served({"keyed": taking(b"k")}) as there:
+        link = await there.dial(keyed(b"k"))
+
+        assert bytes((await link.request(Op.INFO, timeout_s=5)).body) == b"user/etl 5"
+        assert (link.welcome.principal, link.welcome.generation) == ("user/etl", 7)
+
+
+async def test_who_proves_nothing_is_anonymous_where_nothing_is_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served({}) as there:
+        link = await there.dial()
+
+        assert bytes((await link.request(Op.META_RAFT, timeout_s=5)).body) == b"anonymous 0"
+        assert link.welcome == Welcome()
+
+
+@pytest.mark.parametrize(
+    "credentials", [None, keyed(b"x"), Credentials("token", lambda meeting: b"t")]
+)
+async def test_who_cannot_prove_it_is_told_so_in_words(
+    credentials: Credentials | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with served({"keyed": taking(b"k")}) as there:
+        with pytest.raises(NotAuthenticated, match=r"keyed|does not know the key"):
+            await there.dial(credentials)
+
+
+async def test_a_server_that_knows_no_secret_gets_no_requests(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Somebody else listens where the server was: it says yes to every proof."""
+    async with served({"keyed": taking(b"squatter", honest=False)}) as there:
+        with pytest.raises(NotAuthenticated, match="the server does not know"):
+            await there.dial(keyed(b"k"))
+
+
+async def test_an_operation_that_is_not_for_a_principal_is_refused_and_the_next_one_served(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with served({"keyed": taking(b"k")}) as there:
+        link = await there.dial(keyed(b"k"))
+
+        for op in (Op.META_RAFT, Op.META_FORM, 250):
+            with pytest.raises(NotAllowed, match="user/etl"):
+                await link.request(op, timeout_s=5)
+        assert bytes((await link.request(Op.READ, timeout_s=5)).body) == b"user/etl 5"
+
+
+def test_each_operation_has_a_row_and_a_kind_without_one_gets_nothing() -> None:
+    """An operation that somebody adds is for nobody until its row says for whom."""
+    ops = {value for name, value in vars(Op).items() if name.isupper()}
+
+    assert set(ROWS) == ops
+    assert all(row <= set(KINDS) for row in ROWS.values())
+    assert allowed_to(ANONYMOUS) is None
+    assert allowed_to(LOCAL) is None
+    assert allowed_to("operator/me") == bytes(OPS)
+    for op in (Op.META_RAFT, Op.META_FORM, Op.META_DIFFERS, Op.META_RECALL):
+        allowed = [kind for kind in KINDS if (allowed_to(f"{kind}/x") or b"")[op]]
+        assert allowed == ["metadata"], "between members alone"
+
+
+def of(principal: str) -> Identity:
+    kind, _, name = principal.partition("/")
+    return Identity("prod", kind, name, "1f", 2_000_000_000)
+
+
+@pytest.mark.parametrize("principal", ["metadata/m1", "bookie/b1", "proxy/p1", "user/etl"])
+@pytest.mark.parametrize("kind", ["metadata", "bookie", "write-proxy", "client"])
+async def test_a_node_is_what_its_certificate_says(
+    principal: str, kind: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H227: each kind of certificate against each kind of HELLO, on the server's side."""
+    name = principal.partition("/")[2]
+    fits = kind == "client" or kind.endswith(principal.partition("/")[0])
+    async with served({}, client_is=of(principal), hello=Hello(kind=kind, label=name)) as there:
+        if fits:
+            await there.dial()
+        else:
+            with pytest.raises(NotAuthenticated, match=principal):
+                await there.dial()
+
+
+@pytest.mark.parametrize("principal", ["bookie/b2", "metadata/b1", "user/b1"])
+async def test_a_server_with_another_ones_certificate_is_not_talked_to(
+    principal: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with served({}, server_is=of(principal)) as there:
+        with pytest.raises(NotAuthenticated, match=principal):
+            await there.dial()
+    async with served({}, server_is=of("bookie/b1")) as there:
+        assert (await there.dial()).principal == "bookie/b1"
+
+
+def test_a_greeting_without_proofs_is_no_longer_than_before() -> None:
+    """Whoever proves nothing pays nothing; an older node reads what it reads today."""
+    plain, proving = encode(CLIENT), encode(CLIENT, nonce=bytes(16), methods=["local", "none"])
+
+    assert b"nonce" not in plain
+    assert len(plain) < len(proving) < len(plain) + 40
+    assert encode_welcome(Welcome()) == b""
+    assert decode_welcome(b"", "peer") == Welcome()
