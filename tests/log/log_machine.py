@@ -689,6 +689,8 @@ class Play:
             assert was is None or was < self.model.point_max, "G6: nobody has truncated so far"
             await self._insist(where, lambda ns: self._log(ns).positions.delete("sub"))
             self.subscription = HeldModel()
+            for one in self.holders:  # their position was deleted
+                one.stale = True
             return "truncated"
         except (Gone, DistributedLogError):
             for one in self.holders:
