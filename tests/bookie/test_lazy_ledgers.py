@@ -155,6 +155,38 @@ async def _forgotten_but_used(store: Store) -> None:
     assert store.ledgers.loaded_count <= 3
 
 
+@pytest.mark.parametrize("anew", [False, True], ids=["in the process", "in the next one"])
+async def test_what_a_forgotten_ledger_has_is_not_stored_twice(
+    autojump_clock: Clock, anew: bool
+) -> None:
+    """H8: who sends again what is here, alone or with what comes next, is told of what is stored."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, FEW, index) as store:
+        await _add_and_leave(store, 7)
+        await _forgotten(store)
+        if not anew:
+            await _sent_again(store)
+    if anew:
+        async with running(journal, FEW, index) as store:
+            await _sent_again(store)
+
+
+async def _sent_again(store: Store) -> None:
+    before = store.stats.duplicates
+    adder = Adder(store, 7)
+    adder.send(record(7, 1))
+    adder.send(record(7, 0), record(7, 2), record(7, 3))
+    await adder.all_acked()
+
+    assert store.stats.duplicates == before + 3
+    assert list(await read_all(store, 7)) == [0, 1, 2, 3]
+    ledger = store.ledgers.look_up(7, KEY)
+    await store.checkpoint()
+    runs = [run for of, run in store._index.runs_from(7, 0, 9) if of == 7]
+    assert [(run.first, run.last) for run in runs] == [(0, 2), (3, 3)]
+    assert ledger.last_entry == 3
+
+
 async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
     autojump_clock: Clock,
 ) -> None:
