@@ -156,6 +156,8 @@ def main() -> None:
         role = write if kind == "write" else read
         print(json.dumps(trio.run(role, *numbers)))
         return
+    if given.data:
+        given.data.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.data) as directory:
         writer, readers = play(
             Path(directory),
