@@ -113,12 +113,9 @@ def unpack_runs(payload: memoryview, file_number: int, what: str) -> Iterator[Co
         yield ColdRun(ledger, Located(first, count, file_number, offset, length), digest)
 
 
-def footer_payloads(runs: Sequence[ColdRun]) -> list[bytes]:
-    """The payloads of COLD_FOOTER blocks."""
-    return [
-        b"".join(run.encode() for run in runs[at : at + FOOTER_RUNS_MAX])
-        for at in range(0, len(runs), FOOTER_RUNS_MAX)
-    ]
+def footer_payload(runs: Sequence[ColdRun]) -> bytes:
+    """The payload of a COLD_FOOTER block, of `FOOTER_RUNS_MAX` runs at most."""
+    return b"".join(run.encode() for run in runs)
 
 
 def footer_bytes(runs: int) -> int:
@@ -159,19 +156,28 @@ class ColdTrailer:
         return found
 
 
-def laid_out(number: int, runs: Sequence[tuple[int, Located]]) -> tuple[list[Located], ColdFile]:
-    """Where in a cold file each of some runs will lie, given sorted; and the file that they make."""
-    places = []
-    offset = DATA_OFFSET
-    joined = 0
-    last: tuple[int, Located] | None = None
-    for ledger, run in runs:
-        place = Located(run.first, run.count, number, offset, run.length)
-        places.append(place)
-        offset += run.length
+class Layout:
+    """Where in a cold file each of some runs will lie, given sorted one after the other; and the file."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._offset = DATA_OFFSET
+        self._joined = 0
+        self._last: tuple[int, Located] | None = None
+
+    def place(self, ledger: int, run: Located) -> Located:
+        """Of the next run."""
+        place = Located(run.first, run.count, self._number, self._offset, run.length)
+        self._offset += run.length
+        last = self._last
         whole = last[1].joined(place) if last is not None and last[0] == ledger else None
-        joined += whole is None
-        last = (ledger, whole or place)
-    footer_offset = -(-offset // blocks.ALIGN) * blocks.ALIGN
-    length = footer_offset + footer_bytes(joined) + TRAILER_SPACE
-    return places, ColdFile(number, length, offset, joined)
+        self._joined += whole is None
+        self._last = (ledger, whole or place)
+        return place
+
+    @property
+    def file(self) -> ColdFile:
+        """What those that were placed make."""
+        footer_offset = -(-self._offset // blocks.ALIGN) * blocks.ALIGN
+        length = footer_offset + footer_bytes(self._joined) + TRAILER_SPACE
+        return ColdFile(self._number, length, self._offset, self._joined)

@@ -18,6 +18,8 @@ STEP_BYTES = 1024 * 1024
 """Read, and written, in one call: a commit waits for one such step of the device at most."""
 WINDOW_BYTES = 4 * 1024 * 1024
 """Put in order in memory, then written."""
+WINDOW_RUNS = 1000
+"""The same: single entries of a hundred bytes are many in 4 MiB, and all are looked at in one turn."""
 GAP_BYTES = 64 * 1024
 """Between two live runs: cheaper to read than to ask twice."""
 RECORDS_A_TURN = 200
@@ -150,9 +152,10 @@ class ColdWriter:
         self._end_run()
         assert len(self._runs) == self._cold.runs, "laid out as it is written"
         footer_offset = offset
-        payloads = cb.footer_payloads(self._runs)
-        for payload in payloads:
-            offset += await self._write_block(cb.COLD_FOOTER, offset, payload)
+        payloads: list[bytes] = []
+        for at in range(0, len(self._runs), jb.FOOTER_RUNS_MAX):
+            payloads.append(cb.footer_payload(self._runs[at : at + jb.FOOTER_RUNS_MAX]))
+            offset += await self._write_block(cb.COLD_FOOTER, offset, payloads[-1])
         trailer = cb.ColdTrailer(
             footer_offset,
             len(payloads),
@@ -213,7 +216,7 @@ def _windows(moves: Sequence[Move]) -> Iterator[Sequence[Move]]:
     """Stretches of the file that is written, each put in order in memory."""
     start = size = 0
     for at, move in enumerate(moves):
-        if at > start and size + move.new.length > WINDOW_BYTES:
+        if at > start and (size + move.new.length > WINDOW_BYTES or at - start == WINDOW_RUNS):
             yield moves[start:at]
             start, size = at, 0
         size += move.new.length

@@ -28,7 +28,7 @@ from .cold_writer import ColdWriter, Move
 from .commits import Commits
 from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
 from .gather import GatheringBlock
-from .index import Index
+from .index import SLICE, Index
 from .journal import Journal
 from .options import BookieOptions
 from .pacer import QUIET_S, WORK_S, Pacer
@@ -171,10 +171,15 @@ class Compactor:
 
     async def _copy(self, number: int, runs: list[tuple[int, Located]]) -> bool:
         """Make the cold file and point to it; False where it cannot be, or not of all of the runs."""
-        places, cold = cb.laid_out(number, runs)
+        layout = cb.Layout(number)
+        moves: list[Move] = []
+        for at, (ledger_id, run) in enumerate(runs, 1):
+            moves.append(Move(ledger_id, run, layout.place(ledger_id, run)))
+            if at % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+        cold = layout.file
         if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
             return False
-        moves = [Move(*run, place) for run, place in zip(runs, places, strict=True)]
         name = cb.cold_name(number)
         try:
             file = await self._disk.create(name + cb.UNFINISHED, size=cold.length, direct=True)
@@ -212,7 +217,7 @@ class Compactor:
         if not await self._upkeep.checkpoint_if_room():
             return False  # nothing points to the file: it is removed again
         async with self._upkeep.checkpoint_lock:
-            await self._index.move([(move.ledger, move.old, move.new) for move in moves])
+            await self._index.move((move.ledger, move.old, move.new) for move in moves)
         self._stats.files_compacted += 1
         self._stats.moved_bytes += cold.data_end - cb.DATA_OFFSET
         return True

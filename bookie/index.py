@@ -10,7 +10,7 @@ it needs. What is damaged in there is met at its first use, at the latest by the
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -572,7 +572,7 @@ class Index:
             found.append((RUN_KEY.unpack(key)[1], run))
         return found, True
 
-    async def move(self, moves: Sequence[tuple[int, Located, Located]]) -> None:
+    async def move(self, moves: Iterable[tuple[int, Located, Located]]) -> None:
         """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
 
         Only of those that are in the map as they were: what was deleted or replaced meanwhile is passed

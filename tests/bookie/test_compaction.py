@@ -498,7 +498,9 @@ def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
         (2, Located(10, 1, 3, 6000, 100)),  # another ledger
     ]
 
-    places, cold = cb.laid_out(77, runs)
+    layout = cb.Layout(77)
+    places = [layout.place(*run) for run in runs]
+    cold = layout.file
 
     assert [place.offset for place in places] == [4096, 4296, 4396, 4496]
     assert {place.file_number for place in places} == {77}

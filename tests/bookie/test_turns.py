@@ -10,10 +10,11 @@ from pathlib import Path
 from types import FrameType
 
 import trio
+from trio.testing import MockClock
 
 from distributedlog.runtime.files import DirectoryDisk
 
-from .kit import KEY, OPTIONS, Adder, record, running
+from .kit import KEY, OPTIONS, Adder, CutDisk, record, running
 
 RUNS = 10_922
 """One entry each: what an interleaved ledger of a busy bookie had in 64 MiB, and 0.3 s of loop."""
@@ -75,6 +76,30 @@ async def test_ten_thousand_tiny_runs_are_written_and_forgotten_some_a_turn(tmp_
         assert turns.most < CALLS_MAX
     await disk.close()
     await index.close()
+
+
+async def test_tiny_runs_move_some_a_turn(autojump_clock: MockClock) -> None:
+    """What lives of a file of single entries: laid out, read, put in order, pointed to."""
+    async with running(CutDisk(), OPTIONS) as store:
+        both = [Adder(store, 7), Adder(store, 8)]
+        for n in range(RUNS):
+            for adder in both:
+                adder.send(record(adder.ledger, n, b"x"))
+            if n % 1000 == 0:
+                await trio.sleep(0.001)
+        for adder in both:
+            await adder.all_acked()
+        await store.delete_ledger(7)
+        await store.checkpoint()
+
+        with _turns() as turns:
+            while await store.compactor.go_once():
+                pass
+
+        assert store.stats.files_compacted
+        assert store._index.map_runs < RUNS / 2
+        # Of it 20,000 are the memory map's own, which applies a transaction in one turn.
+        assert turns.most < 0.6 * CALLS_MAX
 
 
 async def test_what_is_told_with_each_renewal_costs_the_same_however_many_ledgers_are_known(

@@ -22,6 +22,7 @@ from distributedlog.runtime.errors import (
     LogTruncated,
 )
 from tests.log.conftest import World
+from tests.log.model_ledger import ModelReader
 from tests.log.records import put, rec
 from tests.log.test_merge import filled, forget_old
 from tests.proxy.read_kit import Proxies, proxies
@@ -86,6 +87,32 @@ async def test_a_reader_through_a_proxy_has_what_a_direct_one_has(
         assert [txid for _, _, txid, _ in await read(latest, 2)] == [1000, 1001]
         some = await through.reader("l", to=every[10][0])
         assert await read(some, 1000) == every[:11]
+
+
+async def test_ledgers_that_were_read_below_the_ring_are_closed(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of a segment, too: what reads an open ledger follows its record until it is closed."""
+    opened: list[ModelReader] = []
+    original = world.ledgers.open
+
+    async def counted(ledger_id: int, *, turn: int = 0) -> ModelReader:
+        opened.append(await original(ledger_id, turn=turn))
+        return opened[-1]
+
+    monkeypatch.setattr(world.ledgers, "open", counted)
+    async with world.process(segment_bytes_max=900) as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        await put(log, *range(100))
+        every = await directly(log)
+        assert len({dlsn.segment for dlsn, *_ in every}) > 2
+        opened.clear()
+        reader = await through.reader("l", to_end=True)
+        assert await read(reader, 1000) == every
+        await trio.sleep(2 * (read_server.FEED_REST_S + read_server.SWEEP_S))
+        assert through.running[0].server.info()["ranges_read"] > 2
+        assert len(opened) > 2
+        assert all(one.over for one in opened)
 
 
 async def test_all_who_read_at_the_end_cost_the_storage_one_reader(
