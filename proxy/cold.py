@@ -233,6 +233,8 @@ class ColdReads:
             if feed.ring.begin[0] == number:
                 last = feed.ring.begin[1] - 1
             if entry > last:
+                if ahead is not None:
+                    ahead.close()
                 found.after = (number + 1, 0)
                 return
             if ahead is None:
