@@ -1,5 +1,6 @@
 """The way of every command to the cluster: one namespace, and a deadline on every answer."""
 
+import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar
@@ -80,4 +81,5 @@ def ask(
 def run(work: Callable[[], Awaitable[Result]]) -> Result:
     """Run a command's coroutine."""
     keep_freed_memory()
+    gc.freeze()  # modules and classes: a full collection of the rest is short
     return trio.run(work)

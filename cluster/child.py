@@ -7,6 +7,7 @@ When it serves, one line of JSON on stdout; when it cannot start, one with ``err
 """
 
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -85,6 +86,8 @@ async def run_node(
                 nursery.start_soon(serve_http, http, pages_of(host, config.name, place))
             ready: NodeReady = await nursery.start(serve_node, host, config)
             place.append(ready.address)
+            # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
+            gc.freeze()
             task_status.started(ready.line(str(data) if data else None))
 
     if data is None:
