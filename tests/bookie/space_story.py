@@ -1,10 +1,10 @@
 """Space comes back on a real disk over kills: ``python -m tests.bookie.space_story --mib 4096 --kills 50``.
 
-One bookie's store in a process of its own, on a directory; in it writers of four ledgers at a time, of 1
-to 64 KB an entry, three of which are deleted a little later, and a lone writer of 1 KB each 10 ms. The
-process is killed with -9 again and again and started anew. In the end every acknowledged entry of every
-ledger that was not deleted is read and compared. Printed are disk taken for each live byte, bytes written for
-each byte given, and the lone writer's p99 while records move and while none do.
+One bookie's store in a process of its own, on a directory; in it, at ``--rate``, writers of four ledgers at
+a time, of 1 to 64 KB an entry, three of which are deleted a little later, and a lone writer of 1 KB each
+10 ms. The process is killed with -9 again and again and started anew. In the end every acknowledged entry of
+every ledger that was not deleted is read and compared. Printed are disk taken for each live byte, bytes
+written for each byte given, and the lone writer's p99 while records move and while none do.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +94,12 @@ def written_bytes() -> int:
     return int(dict(line.split(": ") for line in said.splitlines())["write_bytes"])
 
 
-async def write(store: Store, first: int, generation_bytes: int) -> None:
+async def write(
+    store: Store, first: int, generation_bytes: int, *, rate_bytes_per_s: float
+) -> None:
     """Ledgers four at a time, from id ``first`` on; three of each four are deleted, one four later."""
     doomed: list[int] = []
+    paid_at = trio.current_time()
     while True:
         streams = [Stream(store, first + n) for n in range(4)]
         say(open=[stream.ledger for stream in streams])
@@ -105,6 +109,8 @@ async def write(store: Store, first: int, generation_bytes: int) -> None:
                 for _ in range(SIZES[3] // SIZES[stream.ledger % 4]):
                     await stream.put()
                     size += SIZES[stream.ledger % 4]
+                paid_at = max(paid_at, trio.current_time() - 1.0) + SIZES[3] / rate_bytes_per_s
+                await trio.sleep_until(paid_at)
             acked = {stream.ledger: stream.acked for stream in streams}
             say(acked=acked, io=written_bytes())
         for stream in streams:
@@ -172,7 +178,7 @@ async def settle(store: Store, live: dict[int, int], dead: list[int], rest_s: fl
     say(checked=size, info=store.info(), io=written_bytes())
 
 
-async def bookie(path: Path, mib: int, orders: dict[str, Any]) -> None:
+async def bookie(path: Path, mib: int, rate: float, orders: dict[str, Any]) -> None:
     """One life of it."""
     disk = DirectoryDisk(path)
     found = await choose_sync_mode(disk.path)
@@ -190,7 +196,8 @@ async def bookie(path: Path, mib: int, orders: dict[str, Any]) -> None:
             return
         for ledger in orders["dead"]:
             await store.delete_ledger(ledger)
-        nursery.start_soon(write, store, orders["first"], orders["generation_bytes"])
+        writing = partial(write, rate_bytes_per_s=rate * MIB)
+        nursery.start_soon(writing, store, orders["first"], orders["generation_bytes"])
         nursery.start_soon(write_alone, store, LONE + orders["first"])
 
 
@@ -230,10 +237,10 @@ class Story:
         self._io = 0
 
 
-def life(path: Path, mib: int, orders: dict[str, Any]) -> "subprocess.Popen[str]":
+def life(path: Path, mib: int, rate: float, orders: dict[str, Any]) -> "subprocess.Popen[str]":
     """Start it."""
     command = [sys.executable, "-m", "tests.bookie.space_story", "--child", json.dumps(orders)]
-    command += ["--mib", str(mib), "--path", str(path)]
+    command += ["--mib", str(mib), "--rate", str(rate), "--path", str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -250,7 +257,9 @@ def taken_bytes(path: Path) -> int:
     return sum(each.stat().st_blocks * 512 for each in path.rglob("*") if each.is_file())
 
 
-def tell(path: Path, mib: int, kills: int, *, rest_s: float, seed: int = 0) -> dict[str, Any]:
+def tell(
+    path: Path, mib: int, kills: int, *, rest_s: float, rate: float = 1e6, seed: int = 0
+) -> dict[str, Any]:
     """The whole of it; figures."""
     draw = random.Random(seed)
     story = Story()
@@ -265,7 +274,7 @@ def tell(path: Path, mib: int, kills: int, *, rest_s: float, seed: int = 0) -> d
             "dead": sorted(story.dead),
         }
         wanted = mib * MIB * (number + draw.random() / 2 + 0.5) / (kills + 1)
-        process = life(path, mib, orders)
+        process = life(path, mib, rate, orders)
         for line in lines(process):
             story.hear(line)
             if story.given_bytes >= wanted:
@@ -277,7 +286,7 @@ def tell(path: Path, mib: int, kills: int, *, rest_s: float, seed: int = 0) -> d
     live = {ledger: count for ledger, count in story.acked.items() if ledger not in story.dead}
     given = story.given_bytes
     begun = time.monotonic()
-    process = life(path, mib, {"live": live, "dead": sorted(story.dead), "rest_s": rest_s})
+    process = life(path, mib, rate, {"live": live, "dead": sorted(story.dead), "rest_s": rest_s})
     for line in lines(process):
         story.hear(line)
     assert process.wait() == 0, "it did not settle"
@@ -303,16 +312,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=256)
     parser.add_argument("--kills", type=int, default=5)
+    parser.add_argument(
+        "--rate", type=float, default=8.0, help="MiB a second: 10 s between two kills"
+    )
     parser.add_argument("--rest", type=float, default=70.0, help="seconds: a long file is cut")
     parser.add_argument("--path", type=Path, default=None)
     parser.add_argument("--child", default="")
     asked = parser.parse_args()
     if asked.child:
-        trio.run(bookie, asked.path, asked.mib, json.loads(asked.child))
+        trio.run(bookie, asked.path, asked.mib, asked.rate, json.loads(asked.child))
         return
     with tempfile.TemporaryDirectory() as directory:
         path = asked.path or Path(directory)
-        print(json.dumps(tell(path, asked.mib, asked.kills, rest_s=asked.rest), indent=2))
+        found = tell(path, asked.mib, asked.kills, rest_s=asked.rest, rate=asked.rate)
+        print(json.dumps(found, indent=2))
 
 
 if __name__ == "__main__":
