@@ -672,12 +672,19 @@ class Log:
         return len(gone)
 
     async def _open_writer(
-        self, takeover: bool, wait_s: float | None, locked: bool, producer: str | None
+        self,
+        takeover: bool,
+        wait_s: float | None,
+        locked: bool,
+        producer: str | None,
+        over: str = "",
     ) -> LogWriter:
         log_id = await self._find_or_create()
         context = await self._settled(log_id)
         Compression(self.name, context.options.codec)  # raises before anybody is fenced
-        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s, locked=locked)
+        claimed = await claim(
+            context, log_id, takeover=takeover, wait_s=wait_s, locked=locked, over=over
+        )
         try:
             first, table = await take_over(context, claimed.owned)
             sink = _into_segments(context, claimed.owned, first)
@@ -910,6 +917,14 @@ class Log:
     async def _follower(self) -> StateFollower:
         context = self._context
         return await follow(context.metadata, await self._find(), self.name, context.namespace)
+
+
+async def take_from(log: Log, writer_id: str, wait_s: float) -> LogWriter:
+    """As `Log.open_writer`, for who knows that a lock's holder is dead: his lock is not waited for.
+
+    ``writer_id``: of the lock as it was looked at. Whoever took the log since then lives, and is waited for.
+    """
+    return await log._open_writer(False, wait_s, True, None, writer_id)
 
 
 def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[SegmentRecord]) -> int:

@@ -55,13 +55,15 @@ async def claim(
     wait_s: float | None,
     raised: Callable[[LogState, str, str], LogState] = LogState.claimed,
     locked: bool = True,
+    over: str = "",
 ) -> Claim:
     """Take the lock and raise the epoch, in one transaction: step 1 of a takeover (H12).
 
     While another one's lock lives: waits up to ``wait_s`` (None: its lease and 2 s), then raises
-    `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``raised`` gives the claimed
-    state from the one before, owner and writer id. Not ``locked``: nobody's lock is asked, one that lives
-    goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
+    `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``over``: the writer id of one who
+    is known to be dead; his lock is not waited for, that of whoever came between is. ``raised`` gives the
+    claimed state from the one before, owner and writer id. Not ``locked``: nobody's lock is asked, one that
+    lives goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
     record = LockRecord.drawn(
@@ -78,15 +80,16 @@ async def claim(
         lock = await metadata.get(lock_key(log_id))
         if lock is not None and locked and not takeover:
             holder = LockRecord.decode(lock.value)
-            if trio.current_time() >= deadline:
-                state = LogState.decode(found.value)
-                raise OwnershipAcquireFailed(
-                    f'log "{state.name}" is being written by {holder.owner}; its lock was not free '
-                    f"within {patience:g} s. Wait, or take over",
-                    holder.owner,
-                )
-            await changed(metadata, lock, deadline)
-            continue
+            if holder.writer_id != over:
+                if trio.current_time() >= deadline:
+                    state = LogState.decode(found.value)
+                    raise OwnershipAcquireFailed(
+                        f'log "{state.name}" is being written by {holder.owner}; its lock was not free '
+                        f"within {patience:g} s. Wait, or take over",
+                        holder.owner,
+                    )
+                await changed(metadata, lock, deadline)
+                continue
         try:
             if locked:
                 ttl_ms = int(lease_s * 1000)

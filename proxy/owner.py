@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 
 import trio
 
+from ..log.handle import take_from
 from ..log.lock import holder_of
 from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
@@ -229,11 +230,11 @@ class Owner:
             config={"create_if_missing": request.create},
             incarnation=request.incarnation or None,
         )
-        takeover, wait_s = False, 0.0
+        dead, wait_s = "", 0.0
         while True:
             try:
-                writer = await one.open_writer(takeover=takeover, wait_s=wait_s)
-                self.stats.logs_taken_over += takeover
+                writer = await take_from(one, dead, wait_s)
+                self.stats.logs_taken_over += bool(dead)
                 return writer
             except OwnershipAcquireFailed as error:
                 left = deadline - trio.current_time()
@@ -243,14 +244,15 @@ class Owner:
             holder = await holder_of(namespace.metadata, await namespace.find(request.log))
             if holder is None:
                 continue
-            takeover, wait_s = False, left
+            dead, wait_s = "", left
             if holder.proxy and holder.proxy != self.id:
                 there = self._members.write.get(holder.proxy)
                 if there is None:
                     continue  # it has said goodbye, or its lease has ended: its lock is about to
                 if request.suspect != holder.proxy:
                     raise Moved(f'log "{request.log}" is written by {there.label}', holder.proxy)
-                takeover = await self._refuses(there) and self._may_hurry(key)
+                if await self._refuses(there) and self._may_hurry(key):
+                    dead = holder.writer_id
             elif not holder.proxy:
                 raise failed  # a direct writer, which lives
 

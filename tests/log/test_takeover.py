@@ -9,7 +9,9 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.handle import take_from
 from distributedlog.log.keys import lock_key, segment_key, state_key
+from distributedlog.log.lock import holder_of
 from distributedlog.log.lock_record import LockRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments import SegmentRecord
@@ -143,6 +145,27 @@ async def test_takeover_fences_the_owner(world: World, autojump_clock: MockClock
         assert [(r.payload, r.sequence_id) for r in await everything(b.open_log("l"))] == [
             (b"a", 0), (b"a", 1), (b"a", 2), (b"b", 3), (b"b", 4),
         ]  # fmt: skip
+
+
+async def test_who_takes_a_log_from_a_dead_writer_waits_for_one_that_came_between(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """H182: a proxy has looked at a dead owner's lock; by the time it takes it, it may be a living one's."""
+    async with world.process("alpha") as a, world.process("beta") as b, world.process("gamma") as c:
+        await a.open_log("l").open_writer()
+        dead = await holder_of(world.metadata, await a.find("l"))
+        between = await b.open_log("l").open_writer(takeover=True)
+        lives = await holder_of(world.metadata, await a.find("l"))
+        assert dead is not None
+        assert lives is not None
+
+        with pytest.raises(OwnershipAcquireFailed, match="beta"):
+            await take_from(c.open_log("l"), dead.writer_id, 0.0)
+        await between.write(rec(1))
+        async with await take_from(c.open_log("l"), lives.writer_id, 0.0) as last:
+            with pytest.raises(WriterFenced, match="gamma"):
+                await between.write(rec(2))
+            await last.write(rec(3))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 5])
