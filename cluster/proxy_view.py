@@ -93,9 +93,12 @@ async def owned(metadata: MetadataClient, wanted: str = "") -> list[dict[str, An
     return rows
 
 
-async def move(metadata: MetadataClient, path: str, log: str, target: str) -> str:
+async def move(
+    metadata: MetadataClient, path: str, log: str, target: str, *, host: Host | None = None
+) -> str:
     """Have a log given to a proxy ("": whoever is first for it); the name of who had it.
 
+    ``host``: the machine to speak from (default: this one).
     Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so.
     """
     there = [one for one in await registered(metadata) if one.kind == WRITE]
@@ -111,14 +114,14 @@ async def move(metadata: MetadataClient, path: str, log: str, target: str) -> st
     if to is not None and to.id == owner.id:
         raise InvalidRequest(f'log "{log}" is written by {owner.label} already')
     call = ProxyCall("move", [path, log, "" if to is None else to.id])
-    await _order(real_host("dlog"), metadata, owner, call)
+    await _order(host or real_host("dlog"), metadata, owner, call)
     return owner.label
 
 
-async def drain(metadata: MetadataClient, wanted: str) -> str:
-    """Have a write proxy give all its logs up, and take none; its name."""
+async def drain(metadata: MetadataClient, wanted: str, *, host: Host | None = None) -> str:
+    """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move`."""
     one = _named([one for one in await registered(metadata) if one.kind == WRITE], wanted)
-    await _order(real_host("dlog"), metadata, one, ProxyCall("drain", []))
+    await _order(host or real_host("dlog"), metadata, one, ProxyCall("drain", []))
     return one.label
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 import trio
 
-from .moments import KINDS, MESSAGES, REQUESTS, STEPS
+from .moments import AT_PROXIES, KINDS, MESSAGES, REQUESTS, STEPS
 from .nemesis import Nemesis
 
 KINDS_DRAWN = (6, 12, 20)
@@ -41,6 +41,10 @@ STEP_DEEDS = (
     "cut off",
     "stall",
 )
+PROXY_DEEDS = (
+    "kill", "kill", "crash point", "answers lost", "cut off", "cut off", "reset", "stall", "stall",
+)  # fmt: skip
+"""To the proxy itself; it has no disk."""
 RARE = ("lose blocks", "wipe")
 """What destroys synced data, on the one bookie that may lose it."""
 
@@ -60,7 +64,9 @@ class Ambushes:
         self._cluster = nemesis.cluster
         self._chance = chance
         self._laid: dict[str, _Ambush] = {}
-        drawn = chance.sample((*KINDS, *WORST, *WORST), chance.choice(KINDS_DRAWN))
+        there = AT_PROXIES if self._cluster.proxies else ()
+        bowl = (*KINDS, *WORST, *WORST, *there, *there, *there)
+        drawn = chance.sample(bowl, chance.choice(KINDS_DRAWN))
         self._kinds = list(dict.fromkeys(drawn))
         self._wait_s = chance.choice(WAITS_S)
         self._strikes = 0
@@ -95,7 +101,9 @@ class Ambushes:
     def _lay(self, kind: str) -> None:
         chance = self._chance
         deeds: Sequence[str] = STEP_DEEDS if kind in STEPS else REQUEST_DEEDS
-        if chance.random() < 0.05:
+        if kind in AT_PROXIES:
+            deeds = PROXY_DEEDS
+        elif chance.random() < 0.05:
             deeds = RARE
         self._laid[kind] = _Ambush(chance.choice(deeds), chance.choice((0, 0, 0, 1, 2, 5)))
 
@@ -179,4 +187,6 @@ class Ambushes:
         disk.faults.failing_syncs += 1
 
 
-assert not {*REQUESTS, *MESSAGES} & {*STEPS}, "a kind is asked of somebody, or is a step of a disk"
+assert not {*REQUESTS, *MESSAGES, *AT_PROXIES} & {*STEPS}, (
+    "a kind is asked of somebody, or is a step of a disk"
+)

@@ -1,4 +1,4 @@
-"""A whole cluster on simulated machines: the nodes of cluster/node.py, and clients through the public API.
+"""A whole cluster on simulated machines: the nodes of cluster/nodes.py, and clients through the public API.
 
 A supervisor starts again what ended by itself, as `dlog local --restart` does. Who listens where can change
 between two starts: bookies swap addresses (H6), for an id lives with its disk and an address does not.
@@ -12,8 +12,15 @@ from typing import Any, Protocol
 import trio
 
 from .. import open_namespace
-from ..cluster.node import serve_bookie_node, serve_metadata_node
-from ..cluster.options import BookieNodeConfig, MetadataNodeConfig
+from ..cluster.nodes import serve_node
+from ..cluster.options import (
+    READ_PROXY,
+    WRITE_PROXY,
+    BookieNodeConfig,
+    MetadataNodeConfig,
+    NodeConfig,
+    ProxyNodeConfig,
+)
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
@@ -24,6 +31,11 @@ from .scheduler import Simulation
 from .taps import Oracles
 
 PORT = 4181
+ROLES = {"m": "metadata", "b": "bookie", "c": "client", "w": WRITE_PROXY, "r": READ_PROXY}
+"""By the first letter of a machine's name."""
+METADATA_TIMEOUT_S = 10.0
+PATH = "sim"
+"""Of the namespace."""
 RESTART_S = (0.05, 1.0)
 """A node that ended by itself is started again after so long."""
 
@@ -42,12 +54,16 @@ class Shape:
     metadata_nodes: int = 3
     bookies: int = 4
     clients: int = 4
+    write_proxies: int = 0
+    read_proxies: int = 0
     quorums: tuple[int, int, int] = (3, 3, 2)
     """Ensemble, write quorum, ack quorum of every log."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of bookie/options.py."""
     client: Mapping[str, Any] = field(default_factory=dict)
     """Options of `open_namespace`."""
+    proxy: Mapping[str, Any] = field(default_factory=dict)
+    """Options of proxy/options.py."""
     lease_s: float = 3.0
     lost_after_s: float = 20.0
     audit_every_s: float = 5.0
@@ -56,7 +72,7 @@ class Shape:
 
 
 class SimCluster:
-    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…"""
+    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…, and proxies: ``w1``…, ``r1``…"""
 
     def __init__(
         self,
@@ -82,7 +98,16 @@ class SimCluster:
         self.metadata = [f"m{n + 1}" for n in range(shape.metadata_nodes)]
         self.bookies = [f"b{n + 1}" for n in range(shape.bookies)]
         self.clients = [f"c{n + 1}" for n in range(shape.clients)]
-        for names, network_number in ((self.metadata, 1), (self.bookies, 2), (self.clients, 3)):
+        self.write_proxies = [f"w{n + 1}" for n in range(shape.write_proxies)]
+        self.read_proxies = [f"r{n + 1}" for n in range(shape.read_proxies)]
+        kinds = (
+            self.metadata,
+            self.bookies,
+            self.clients,
+            self.write_proxies,
+            self.read_proxies,
+        )
+        for network_number, names in enumerate(kinds, 1):
             for number, name in enumerate(names, 1):
                 ip = f"10.0.{network_number}.{number}"
                 self.machines[name] = SimHost(simulation, self.network, name, ip)
@@ -94,6 +119,8 @@ class SimCluster:
         for name in self.bookies:
             roles = ("journal", "index")
             self._add_node(name, roles, "bookie", partial(self._serve_bookie, name), disks)
+        for name in self.proxies:
+            self._mains[name] = partial(self._serve_proxy, name)
 
     def _add_node(
         self,
@@ -112,8 +139,8 @@ class SimCluster:
         self.oracles.add_machine(host, kind)
 
     def role_of(self, name: str) -> str:
-        """``metadata``, ``bookie`` or ``client``."""
-        return {"m": "metadata", "b": "bookie", "c": "client"}[name[0]]
+        """``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
+        return ROLES[name[0]]
 
     def serves(self, name: str) -> bool:
         """Has the present life of this node come so far?"""
@@ -122,20 +149,37 @@ class SimCluster:
     def watch(self, watcher: Watcher) -> None:
         """Show it everything on the wire, and what the nodes' disks do."""
         self.network.taps.append(watcher)
-        for name in self.nodes:
+        for name in self.storage:
             for disk in self.machines[name].devices():
                 disk.watchers.append(watcher)
 
     @property
     def uri(self) -> str:
         """Where clients find the quorum."""
-        places = ";".join(f"{self._address[m][0]}:{self._address[m][1]}" for m in self.metadata)
-        return f"distributedlog://{places}/sim"
+        return f"distributedlog://{self._places(self.metadata)}/{PATH}"
+
+    @property
+    def proxied_uri(self) -> str:
+        """Where they find the proxies."""
+        return f"distributedlog+proxy://{self._places(self.proxies)}/{PATH}"
+
+    def _places(self, names: list[str]) -> str:
+        return ";".join(f"{self._address[name][0]}:{self._address[name][1]}" for name in names)
 
     @property
     def nodes(self) -> list[str]:
         """Everything but the clients."""
+        return self.storage + self.proxies
+
+    @property
+    def storage(self) -> list[str]:
+        """What has disks."""
         return self.metadata + self.bookies
+
+    @property
+    def proxies(self) -> list[str]:
+        """Of both kinds."""
+        return self.write_proxies + self.read_proxies
 
     # --- nodes ------------------------------------------------------------------------------------
 
@@ -179,8 +223,7 @@ class SimCluster:
 
     async def _serve_metadata(self, name: str, host: Host) -> None:
         voters = {node: self._address[node] for node in self.metadata}
-        config = MetadataNodeConfig(name, voters)
-        await self._serve(name, partial(serve_metadata_node, host, config))
+        await self._serve(name, host, MetadataNodeConfig(name, voters))
 
     async def _serve_bookie(self, name: str, host: Host) -> None:
         config = BookieNodeConfig(
@@ -193,11 +236,25 @@ class SimCluster:
             purge_grace_s=self.shape.purge_grace_s,
             store=self.shape.store,
         )
-        await self._serve(name, partial(serve_bookie_node, host, config))
+        await self._serve(name, host, config)
 
-    async def _serve(self, name: str, serve: Callable[..., Awaitable[None]]) -> None:
+    async def _serve_proxy(self, name: str, host: Host) -> None:
+        options = {**self.client_config(name), **self.shape.proxy}
+        del options["owner"]
+        timeout_s = options.pop("metadata_timeout_s", METADATA_TIMEOUT_S)
+        config = ProxyNodeConfig(
+            name,
+            self.role_of(name),
+            tuple(self._address[node] for node in self.metadata),
+            {"": self._address[name]},
+            metadata_timeout_s=timeout_s,
+            options=options,
+        )
+        await self._serve(name, host, config)
+
+    async def _serve(self, name: str, host: Host, config: NodeConfig) -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve)
+            await nursery.start(serve_node, host, config)
             self.ready[name] = True
             if all(self.ready.get(name) for name in self.nodes):
                 self._all_ready.set()
@@ -205,7 +262,8 @@ class SimCluster:
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def _config(self, name: str) -> dict[str, Any]:
+    def client_config(self, name: str) -> dict[str, Any]:
+        """The options of `open_namespace` on a machine."""
         ensemble_size, write_quorum, ack_quorum = self.shape.quorums
         return {
             "owner": name,
@@ -215,14 +273,15 @@ class SimCluster:
             **self.shape.client,
         }
 
-    def start_client(self, name: str, main: ClientMain) -> None:
+    def start_client(self, name: str, main: ClientMain, *, proxied: bool = False) -> None:
         """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can."""
+        uri = self.proxied_uri if proxied else self.uri
 
         async def run(host: Host) -> None:
             while True:
                 try:
                     async with open_namespace(
-                        self.uri, config=self._config(name), host=host
+                        uri, config=self.client_config(name), host=host
                     ) as namespace:
                         await main(namespace, host)
                         return

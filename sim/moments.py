@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ..bookie import messages
+from ..cluster.options import READ_PROXY, WRITE_PROXY
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..metadata.commands import Transact, decode_command
+from ..metadata.commands import Revoke, Transact, decode_command
 from ..metadata.messages import SnapshotChunk, TimeoutNow, Vote
 from ..metadata.messages import decode as decode_raft
 from ..metadata.transaction import Put, Transaction
@@ -55,6 +56,24 @@ STEPS = (
 )
 """Of the disks."""
 KINDS = (*REQUESTS, *MESSAGES, *STEPS)
+AT_PROXIES = (
+    "log taken",
+    "producers read",
+    "log opened",
+    "entry durable",
+    "frames answered",
+    "stream refused",
+    "hand-over",
+    "log given up",
+    "subscribed",
+    "range read",
+    "entries sent",
+    "log changed under a feed",
+)
+"""Where there are proxies: of a write proxy, in the order of a log's life there; of a read proxy.
+
+The proxy is who does it, also where it is asked: it is who is struck.
+"""
 
 OnMoment = Callable[[str, str, str], None]
 """kind, who does it, whom it asks ("" where nobody)."""
@@ -68,11 +87,14 @@ class Moments:
     ) -> None:
         self.heard: Counter[str] = Counter()
         self._role_of = role_of
-        """Of a machine, by name: ``metadata``, ``bookie`` or ``client``."""
+        """Of a machine, by name: see `SimCluster.role_of`."""
         self._serves = serves
         """Has this node come so far that it serves?"""
         self._tell = tell
         self._sending: dict[int, FrameCutter] = {}
+        self._arriving: dict[int, FrameCutter] = {}
+        self._taking: dict[str, None] = {}
+        """Write proxies that take a log at present."""
 
     def _hear(self, kind: str, actor: str, asked: str = "") -> None:
         self.heard[kind] += 1
@@ -81,23 +103,53 @@ class Moments:
     # --- the wire -----------------------------------------------------------------------------------
 
     def on_sent(self, end: SimConnection, data: bytes) -> None:
-        """See `Tap`. What nodes answer is no moment; what clients add to bookies is too much to read."""
-        if not end.dialled:
-            return
+        """See `Tap`. What nodes answer is no moment, but of proxies; what clients add is too much to read."""
         asked = self._role_of(end.far.host.name)
-        if asked == "client":
+        if end.dialled and asked == "client":
+            return
+        if not end.dialled and self._role_of(end.host.name) not in PROXIES:
             return
         cutter = self._sending.get(end.serial)
         if cutter is None:
             cutter = self._sending[end.serial] = FrameCutter()
-        if asked == "metadata":
+        if not end.dialled:
+            heard = partial(self._from_proxy, end.host.name, end.far.host.name)
+        elif asked == "metadata":
             heard = partial(self._to_metadata, end.host.name, end.far.host.name)
+        elif asked in PROXIES:
+            heard = partial(self._to_proxy, end.host.name, end.far.host.name)
         else:
             heard = partial(self._to_bookie, end.host.name, end.far.host.name)
         cutter.feed(data, heard)
 
     def on_arrived(self, end: SimConnection, data: bytes) -> None:
-        """See `Tap`."""
+        """See `Tap`. What nodes tell proxies."""
+        if end.dialled and self._role_of(end.host.name) in PROXIES:
+            cutter = self._arriving.setdefault(end.serial, FrameCutter())
+            cutter.feed(data, partial(self._at_proxy, end.host.name, end.far.host.name))
+
+    def _at_proxy(
+        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        if op == Op.ADD_ACKS and self._role_of(actor) == WRITE_PROXY:
+            self._hear("entry durable", actor, asked)
+        elif op == Op.META_WATCH_EVENTS and self._role_of(actor) == READ_PROXY:
+            self._hear("log changed under a feed", actor, asked)
+
+    def _from_proxy(
+        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        kind = FROM_PROXIES.get(op)
+        if kind is not None:
+            self._hear(kind, actor, asked)
+
+    def _to_proxy(
+        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        if op == Op.PROXY_CALL:
+            self._hear("hand-over", asked, actor)
+        elif op == Op.SUBSCRIBE:
+            self._hear("subscribed", asked, actor)
 
     def _to_metadata(
         self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
@@ -105,9 +157,17 @@ class Moments:
         if op == Op.META_TRANSACT:
             command = decode_command(bytes(body))
             if isinstance(command, Transact):
-                by_node = self._role_of(actor) != "client"
+                role = self._role_of(actor)
+                by_node = role in ("metadata", "bookie")
                 for kind in dict.fromkeys(kinds_of(command.transaction, by_node=by_node)):
                     self._hear(kind, actor, asked)
+                    if role == WRITE_PROXY:
+                        self._of_owner(kind, actor, asked)
+            gives_up = isinstance(command, Revoke) or (
+                isinstance(command, Transact) and _ends_lock(command.transaction)
+            )
+            if gives_up and self._role_of(actor) == WRITE_PROXY:
+                self._hear("log given up", actor, asked)
         elif op == Op.META_RAFT and body[1] in RAFT_KINDS:  # after the head of the list
             message = decode_raft(body)
             if isinstance(message, Vote):
@@ -127,6 +187,21 @@ class Moments:
             if opened.recovery and not opened.close:
                 copies = self._role_of(actor) == "bookie"
                 self._hear("copy" if copies else "write-back", actor, asked)
+        elif op == Op.READ:
+            role = self._role_of(actor)
+            if role == READ_PROXY:
+                self._hear("range read", actor, asked)
+            elif role == WRITE_PROXY and actor in self._taking:
+                self._hear("producers read", actor, asked)
+
+    def _of_owner(self, kind: str, actor: str, asked: str) -> None:
+        """A write proxy changes the metadata of a log."""
+        if kind == "lock taken":
+            self._taking[actor] = None
+            self._hear("log taken", actor, asked)
+        elif kind == "segment registered" and actor in self._taking:
+            del self._taking[actor]
+            self._hear("log opened", actor, asked)
 
     # --- the disks ----------------------------------------------------------------------------------
 
@@ -156,6 +231,12 @@ class Moments:
             self._hear(kind, disk.host.name)
 
 
+PROXIES = (WRITE_PROXY, READ_PROXY)
+FROM_PROXIES = {
+    Op.PRODUCE_ACKS: "frames answered",
+    Op.PRODUCE_REFUSED: "stream refused",
+    Op.ENTRIES: "entries sent",
+}
 RAFT_KINDS = (3, 9, 10)
 """What is worth decoding of `metadata/messages.py`: Vote, TimeoutNow, SnapshotChunk."""
 
@@ -189,6 +270,13 @@ def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
             for prefix, when_put, when_deleted in PREFIXES:
                 if key.startswith(prefix) and (kind := when_put if put else when_deleted):
                     yield kind
+
+
+def _ends_lock(transaction: Transaction) -> bool:
+    """Does it end a lock?"""
+    return any(
+        not isinstance(one, Put) and one.key.endswith(b"/lock") for one in transaction.operations
+    )
 
 
 def _of_record(key: bytes, value: bytes, version: int | None, by_node: bool) -> Iterator[str]:

@@ -227,14 +227,14 @@ class Nemesis:
     # --- disks and clocks -------------------------------------------------------------------------
 
     def _slow_disk(self, chance: Random) -> None:
-        host = self.cluster.machines[chance.choice(self.cluster.nodes)]
+        host = self.cluster.machines[chance.choice(self.cluster.storage)]
         for disk in host.devices():
             until = self.cluster.simulation.now + chance.choice((0.3, 2.0, 6.0)) * chance.random()
             disk.stalled_until = until
             self.cluster.simulation.note("slow disk", host.name, f"{until:.3f}")
 
     def _fail_syncs(self, chance: Random) -> None:
-        host = self.cluster.machines[chance.choice(self.cluster.nodes)]
+        host = self.cluster.machines[chance.choice(self.cluster.storage)]
         disk = chance.choice([host.devices()[0], *host.devices()])
         disk.faults.failing_syncs += 1
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import ClassVar
 
 import trio
 
@@ -75,6 +76,9 @@ class Result:
 class SeedRun(ABC):
     """The plan of one seed, and its run; what the clients do is a workload's."""
 
+    proxied: ClassVar[bool] = False
+    """Do the first two clients know nothing but proxies?"""
+
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         self.simulation = Simulation(
             seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
@@ -125,7 +129,7 @@ class SeedRun(ABC):
             simulation, self.shape, network=network, disks=lambda: replace(disks)
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
-        self.nemesis = Nemesis(cluster, chance, writers=writers)
+        self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
         ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
         self.moments = Moments(cluster.role_of, cluster.serves, ambushes.on_moment)
         cluster.watch(self.moments)
@@ -138,7 +142,7 @@ class SeedRun(ABC):
                 missing = [name for name in cluster.nodes if not cluster.ready.get(name)]
                 raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
             for name in writers:
-                cluster.start_client(name, self._write)
+                cluster.start_client(name, self._write, proxied=self.proxied)
             for name, work in zip(others, (self._read, self._measure), strict=False):
                 cluster.start_client(name, work)
             with trio.move_on_after(self.chaos_s):
