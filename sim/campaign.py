@@ -11,10 +11,16 @@ from pathlib import Path
 
 from .once import OnceRun
 from .pipeline import PipelineRun
+from .proxied import ProxiedRun
 from .scheduler import BusyLoop, Deadlock, OutOfTime
 from .seed import CHAOS_S, LogRun, Result, SeedRun
 
-WORKLOADS: dict[str, type[SeedRun]] = {"log": LogRun, "pipeline": PipelineRun, "once": OnceRun}
+WORKLOADS: dict[str, type[SeedRun]] = {
+    "log": LogRun,
+    "pipeline": PipelineRun,
+    "once": OnceRun,
+    "proxied": ProxiedRun,
+}
 AT = "at "
 """So faults are counted that struck at a moment (`ambush.py`)."""
 CHUNK_SEEDS = 25

@@ -4,6 +4,7 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
 
     workload.py, pipeline.py        clients that use a log as hard as its promises allow
     once.py                         producers that send again, and what of theirs is in the log
+    crowd.py                        many producers and readers of one log, through proxies and beside them
     history.py, notes.py            what they saw, in this process and from many
     checkers.py                     docs/guarantees.md over a history, record by record
     log_verdict.py, readings.py     the same over notes, for runs of any length

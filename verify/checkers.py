@@ -4,7 +4,7 @@ Reading a log reveals its history (positions say what came before what), so no s
 idea. Every checker is tested with planted anomalies, since one that cannot fail is none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from .history import Append, History, Outcome, Position, Reading, ReadRecord, Value
@@ -27,14 +27,17 @@ class LogReport:
     read: int
 
 
-def check_log(history: History, final: Sequence[ReadRecord]) -> LogReport:
+def check_log(
+    history: History, final: Sequence[ReadRecord], *, alone: Container[int] | None = None
+) -> LogReport:
     """Judge a history by ``final``: the whole log as read at the end, from the earliest record on.
 
+    ``alone``: the writers that had the log for themselves, and not through a proxy; None: all.
     Raises `Violation`.
     """
     place_of = _check_final(final)
     _check_appends(history.appends, final, place_of)
-    _check_writers(history.appends, final, place_of)
+    _check_writers(history.appends, final, place_of, alone)
     _check_real_time(history.appends, place_of)
     place_at = {record.position: place for place, record in enumerate(final)}
     for reading in history.readings:
@@ -131,7 +134,10 @@ def _check_appends(
 
 
 def _check_writers(
-    appends: Sequence[Append], final: Sequence[ReadRecord], place_of: dict[Value, int]
+    appends: Sequence[Append],
+    final: Sequence[ReadRecord],
+    place_of: dict[Value, int],
+    alone: Container[int] | None,
 ) -> None:
     """G1, G7: of each writer a prefix, in order. G4: once another one's records follow, none of its."""
     missing: dict[int, Value] = {}
@@ -158,7 +164,7 @@ def _check_writers(
         writer = record.value.writer
         if writer == current:
             continue
-        if writer in seen:
+        if writer in seen and (alone is None or writer in alone):
             raise Violation(
                 f"G4: writer {writer} has a record at {dotted(record.position)},"
                 f" after those of writer {current}, which took over from it"

@@ -1,0 +1,169 @@
+"""Bugs of proxies and producers, put in by replacing functions, each to be found by `proxied.ProxiedRun`.
+
+python -m distributedlog.sim.proxied_planted [SEEDS [BUG]]      a table: bug | seed | found by
+
+``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+"""
+
+import logging
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ..bookie.client import BookieClient
+from ..log import takeover
+from ..log.dlsn import DLSN
+from ..log.keeper import SegmentKeeper
+from ..log.pipeline import Pipeline
+from ..log.producers import ProducerTable
+from ..log.producers_replay import replay
+from ..proxy import produce_session
+from ..proxy.entry_source import EntrySource
+from ..proxy.feed import Feed
+from ..proxy.owner import Owner
+from ..proxy.producer_sink import ProducerSink
+from ..runtime.errors import Moved, ProducerForgotten
+from .planting import Patch, planted
+from .proxied import ProxiedRun
+from .seed import CHAOS_S
+
+_send_ready = Pipeline._send_ready
+_take_back = Pipeline.take_back
+_read = BookieClient.read
+_open_producer = produce_session._open_producer
+_resumption = EntrySource._resumption
+_enter = ProducerSink._enter
+
+
+async def _nobody_is_known(*args: Any) -> ProducerTable | None:
+    """A takeover begins with an empty table."""
+    table = await replay(*args)
+    return None if table is None else ProducerTable(next_number=table.next_number)
+
+
+def _told_when_sent(self: Pipeline) -> None:
+    """A frame is acknowledged when its entry was given to the ledger."""
+    _send_ready(self)
+    if isinstance(self.sink, SegmentKeeper) and self._in_flight:
+        self.confirmed(self.sink.current, self._in_flight[-1].entry)
+
+
+async def _no_fence(self: BookieClient, ledger: int, key: bytes, timeout_s: float) -> Any:
+    """A takeover leaves the owner before writing."""
+    return await self.read_lac(ledger, key, timeout_s)
+
+
+async def _reads_do_not_fence(self: BookieClient, *args: Any, **kwargs: Any) -> Any:
+    return await _read(self, *args, **{**kwargs, "fence": False})
+
+
+async def _forgotten_is_new(writer: Any, request: Any) -> Any:
+    """Whoever was forgotten goes on where he says that he was."""
+    try:
+        return await _open_producer(writer, request)
+    except ProducerForgotten:
+        opened = await writer.open_producer(request.producer)
+        producers = writer.pipeline.producers
+        producers._live[opened.number].next_sequence = request.through
+        producers.table.rows[opened.number].next_sequence = request.through
+        return replace(opened, next_sequence=request.through)
+
+
+def _whatever_is_in_the_ring(self: Feed) -> dict[Any, Any]:
+    """What was truncated stays in the ring."""
+    return {}
+
+
+def _with_one_more(self: Pipeline, keep: int = 0) -> None:
+    """A frame that is sent again takes the first record of the next one along."""
+    before = len(self._in_flight)
+    _take_back(self, keep)
+    ready = self._ready
+    if isinstance(self.sink, ProducerSink) and before - keep > 1 and len(ready) > 1:
+        ready[0].payloads = [*ready[0].payloads, ready[1].payloads[0]]
+        ready[0].txids = [*ready[0].txids, ready[1].txids[0]]
+
+
+def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
+    """What the log's new owner has of a producer is sent again, as if it were new."""
+    if self._producer and self._pipeline is not None and self._sent:
+        self._next = stream.opened.next_sequence
+        self._sent.clear()
+        self._held_bytes = 0
+        self._pipeline.take_back()
+    _enter(self, stream)
+
+
+def _one_further(self: EntrySource, out: Any) -> Any:
+    """A reader goes on elsewhere one entry after the one that it wants."""
+    found = _resumption(self, out)
+    assert found.dlsn is not None, "who goes on has a place"
+    segment, entry, _ = found.dlsn
+    return replace(found, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
+
+
+async def _told_before_it_is_settled(self: Owner, key: Any, target: str) -> bool:
+    """Producers are sent away while what they sent is still on its way."""
+    one = self.has(*key)
+    if one is None:
+        return False
+    for stream in list(one.streams):
+        if stream.unanswered:
+            stream.refuse(Moved("it moves", target), stream.unanswered[0][0])
+    return await _give_up(self, key, target)
+
+
+_give_up = Owner.give_up
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a takeover begins with an empty table (H61)": ((takeover, "replay", _nobody_is_known),),
+    "acknowledged before it is durable (G2)": ((Pipeline, "_send_ready", _told_when_sent),),
+    "two owners: nobody is fenced (H60)": (
+        (BookieClient, "fence", _no_fence),
+        (BookieClient, "read", _reads_do_not_fence),
+    ),
+    "a retry is taken as new after eviction (H67)": (
+        (produce_session, "_open_producer", _forgotten_is_new),
+    ),
+    "the ring gives what was truncated (H188)": ((Feed, "_fresh", _whatever_is_in_the_ring),),
+    "a frame is sent again with other borders (G9)": ((Pipeline, "take_back", _with_one_more),),
+    "what the new owner has is sent again (G9)": ((ProducerSink, "_enter", _all_of_it_again),),
+    "a reader goes on one entry too far (H192)": ((EntrySource, "_resumption", _one_further),),
+    "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
+}
+STARTS: dict[str, int] = {}
+"""A seed that found it; of others from 0 on."""
+
+
+def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
+    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    start = STARTS.get(name, 0)
+    with planted(PLANTED[name]):
+        for seed in range(start, start + budget):
+            failures = ProxiedRun(seed, chaos_s=chaos_s).run().failures
+            if failures:
+                cause = failures[0]
+                while isinstance(cause, BaseExceptionGroup):
+                    cause = cause.exceptions[0]
+                return seed, f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
+    return None
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    logging.disable(logging.CRITICAL)
+    budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    survivors = 0
+    for name in PLANTED:
+        if wanted not in name:
+            continue
+        found = seed_that_finds(name, budget)
+        survivors += found is None
+        said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
+        print(f"{name} | {said}", flush=True)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
