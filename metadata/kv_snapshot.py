@@ -73,6 +73,7 @@ class SnapshotBuilder:
         self._state = state
         self._missing: list[int] | None = None  # leases, keys, requests that are still to come
         self._last_key = b""
+        self._last_request = -1
 
     def add(self, chunk: bytes) -> None:
         """Take the next chunk. Raises `CorruptData`, `UnsupportedFormat`."""
@@ -154,6 +155,9 @@ class SnapshotBuilder:
         answer = Remembered(*request)
         if self._state.ring.find(answer.client, answer.request) is not None:
             raise Misfit("a request that is answered twice")
+        if answer.log_index <= self._last_request:
+            raise Misfit("answers out of order")  # the oldest is the first to be forgotten
+        self._last_request = answer.log_index
         self._state.ring.add(*answer)
 
 

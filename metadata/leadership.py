@@ -149,7 +149,7 @@ class Leadership:
             learner
             for learner in self._learners
             if self._is_alive(self.peers[learner], since)
-            and self.peers[learner].match >= max(self._commit_before, self.noop_index)
+            and self.peers[learner].counted >= max(self._commit_before, self.noop_index)
         )
 
     def _is_alive(self, progress: Progress, since: float) -> bool:
@@ -313,7 +313,7 @@ class Leadership:
             next_index = log.next_after_hint(message.index, message.hint_index, message.hint_term)
             progress.on_refused(message.number, message.index, next_index, self.appends)
             return False
-        if not progress.on_accepted(message.index, log.base_index):
+        if not progress.on_accepted(message.index, message.number, log.base_index):
             return False
         commits = self.advance_commit()
         self._tell_heir()
@@ -322,7 +322,7 @@ class Leadership:
     def advance_commit(self) -> bool:
         """Commit what a majority has durably; the leader's disk counts like any other. True: news."""
         durable = self._marks.durable_index
-        index = reached_by_majority(self._of_voters(durable, lambda progress: progress.match))
+        index = reached_by_majority(self._of_voters(durable, lambda progress: progress.counted))
         if index <= self._marks.commit or not self._may_commit(index):
             return False
         for place in range(max(self._marks.commit + 1, self.noop_index), index + 1):

@@ -3,6 +3,10 @@
 PROBE: one append at a time, until one is accepted. REPLICATE: appends are sent ahead of their answers,
 bounded in bytes. SNAPSHOT: the peer needs entries that are compacted; nothing until the driver says how
 sending one ended.
+
+What a peer acknowledged over a connection that is gone is not counted: it may have been started from an older
+copy of its directory since. It is told all the same, or it would not know what it forgot (H107). It counts
+again when the peer has accepted an append that was sent later.
 """
 
 from collections import deque
@@ -20,13 +24,18 @@ class Pace(Enum):
 
 
 class Progress:
-    """One peer, as its leader sees it. ``match``: durable there; ``next``: to be sent next."""
+    """One peer, as its leader sees it. ``next``: to be sent next.
+
+    ``match``: durable there, by its word. ``counted``: so far commits go by it.
+    """
 
     __slots__ = (
         "answered",
         "asked_from",
         "catch_up_to",
         "commit_told",
+        "counted",
+        "counts_from",
         "heard_at",
         "holds_from",
         "in_flight",
@@ -44,6 +53,10 @@ class Progress:
     def __init__(self, next_index: int, now: float) -> None:
         self.pace = Pace.PROBE
         self.match = 0
+        self.counted = 0
+        self.counts_from = (
+            0  # acknowledgements of appends numbered below are of an earlier connection
+        )
         self.next = next_index
         self.heard_at = now
         self.asked_from = 0  # refusals of appends numbered below are of an earlier attempt
@@ -73,12 +86,18 @@ class Progress:
         """Whether another append may be sent ahead."""
         return self.in_flight_bytes < bytes_max and len(self.in_flight) < IN_FLIGHT_APPENDS_MAX
 
-    def on_accepted(self, index: int, base_index: int) -> bool:
-        """The peer has everything up to ``index``; True if that is news."""
+    def on_accepted(self, index: int, number: int, base_index: int) -> bool:
+        """The peer has everything up to ``index``; True if more counts now.
+
+        ``number``: of the append that it answers; 0 from an older version.
+        """
+        if (number and number < self.counts_from) or index < self.match > self.counted:
+            return False  # of an earlier connection: a probe asks whether it still is there
         self.stuck_since = -1.0
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
-        news = index > self.match
+        news = index > self.counted
+        self.counted = max(self.counted, index)
         self.match = max(self.match, index)
         self.next = max(self.next, index + 1)
         if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and self.match >= base_index):
@@ -98,7 +117,8 @@ class Progress:
             newest = self.pace is Pace.PROBE and number >= self.probe_number
             if not newest or prev_index != self.next - 1:
                 return
-            self.match = 0  # its disk has lost what it had acknowledged (H106)
+            self.match = self.counted = 0  # its disk has lost what it had acknowledged (H106)
+            self.counts_from = sent + 1
         self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
         self.asked_from = sent + 1
 
@@ -121,9 +141,13 @@ class Progress:
             self.probe_sent = False
             self.nudge = self.pace is Pace.REPLICATE
 
-    def on_lost(self) -> None:
-        """The connection broke: what was in flight is unknown, start from what was answered."""
+    def on_lost(self, sent: int) -> None:
+        """The connection broke: what was in flight is unknown, start from what was answered.
+
+        ``sent`` appends were sent so far: what answers them says nothing of who will be there now.
+        """
         self.answered = False
+        self.counted, self.counts_from = 0, sent + 1
         self.catch_up_to = 0
         if self.pace is Pace.REPLICATE:
             self._change(Pace.PROBE, self.match + 1)

@@ -238,7 +238,7 @@ class Raft:
         if self._leadership is not None:
             progress = self._leadership.peers.get(peer)
             if progress is not None:
-                progress.on_lost()
+                progress.on_lost(self._leadership.appends)
         elif peer == self.leader_id:
             self._leader_heard_at = -inf  # nothing binds this node to it any more
             if self.deadline < inf:
@@ -641,7 +641,7 @@ class Raft:
             return
         self._follow(message.term, message.sender, now)
         if message.prev_index < self.commit:  # an old one: what is committed here is equal there
-            self._accept(message.sender, self.commit)
+            self._accept(message.sender, self.commit, message.number)
             return
         if self._fits.term != message.term:
             self._compare_with_word(message, now)
@@ -664,12 +664,12 @@ class Raft:
         self._fits = max(self._fits, Place(message.term, last))
         self._on_log_changed(now)
         self.marks.commit_to(min(message.commit, last))
-        self._accept(message.sender, last)
+        self._accept(message.sender, last, message.number)
 
-    def _accept(self, leader_id: str, index: int) -> None:
+    def _accept(self, leader_id: str, index: int, number: int) -> None:
         self._send(
             leader_id,
-            AppendReply(self.term, self.node_id, True, index, *self.state_mark),
+            AppendReply(self.term, self.node_id, True, index, *self.state_mark, number),
             index > self.durable_index,
         )
 

@@ -41,7 +41,7 @@ from distributedlog.runtime.errors import (
     TransactionTooLarge,
     UnsupportedFormat,
 )
-from distributedlog.runtime.frames import CONTROL_BYTES_MAX, pack
+from distributedlog.runtime.frames import CONTROL_BYTES_MAX, pack, unpack
 from tests.examples import examples
 
 MIB = 1024 * 1024
@@ -550,6 +550,20 @@ SOUND = HEAD.pack(1, 0, 1, 1)
 def test_keys_that_nobody_wrote_are_corrupt(rows: bytes) -> None:
     with pytest.raises(CorruptData):
         restore([pack([2, 5, 5, 1, 0, 0, 1, 0]), KEYS_OF_A_CHUNK + rows])
+
+
+def test_answers_that_are_swapped_are_corrupt() -> None:
+    """Two chunks, each sound: another answer would be forgotten first."""
+    state = KeyValueState()
+    for request in (1, 2, 3):
+        do(state, put_of("c", request, b"a", b""))
+    head, keys, requests = snapshot(state)
+    kind, rows = unpack(requests, "a chunk")
+    sound = [head, keys, *(pack([kind, [row]]) for row in rows)]
+    assert restore(sound).digest() == state.digest()
+
+    with pytest.raises(CorruptData, match="out of order"):
+        restore([*sound[:2], sound[3], sound[2], sound[4]])
 
 
 def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
