@@ -64,8 +64,8 @@ class CommitsOldTerms(Leadership):
 class AcksFromMemory(Raft):
     """A follower acknowledges entries before they are durable."""
 
-    def _accept(self, leader_id: str, index: int) -> None:
-        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0))
+    def _accept(self, leader_id: str, index: int, number: int) -> None:
+        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0, number))
 
 
 class VotesFromMemory(Raft):
@@ -95,7 +95,7 @@ class HalfIsEnough(Leadership):
 
     def advance_commit(self) -> bool:
         """Take the wrong one of the sorted indexes."""
-        matches = sorted([self._marks.durable_index, *(p.match for p in self.peers.values())])
+        matches = sorted([self._marks.durable_index, *(p.counted for p in self.peers.values())])
         index = matches[min(len(matches) // 2 + 1, len(matches) - 1)]
         if index > self._marks.commit and self._may_commit(index):
             self._marks.commit_to(index)
@@ -232,7 +232,9 @@ def _in_core(core: type[Raft], directed: str = "") -> Plant:
     return Plant(core.__name__, world, directed)
 
 
-def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
+def led_by(leadership: type[Leadership]) -> type[Raft]:
+    """A core that leads in this way."""
+
     class Led(Raft):
         def _new_leadership(self, now: float) -> Leadership:
             return leadership(
@@ -246,7 +248,11 @@ def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
             )
 
     Led.__name__ = leadership.__name__
-    return _in_core(Led, directed)
+    return Led
+
+
+def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
+    return _in_core(led_by(leadership), directed)
 
 
 CUT_OFF = "a node that was cut off does not depose a working leader"

@@ -458,3 +458,56 @@ def test_a_restart_that_lost_nothing_makes_no_ghost() -> None:
     core.on_message(Append(2, "b", 3, 2, 3, (Entry(4, 2, b"x"),)), 0.2)
     core.on_message(Heartbeat(2, "b", 4, 2), 0.2)
     assert core.commit == 4
+
+
+def test_what_a_peer_acknowledged_before_its_connection_broke_is_asked_for_again() -> None:
+    """H107: it may run on an older copy of its disk since; of five, two would have the entry."""
+    core = node(voters="abcde")
+    elected(core)
+    for peer in "bc":
+        acked(core, peer, 1)
+    settle(core)
+    core.propose(b"x")
+    before = to(settle(core), "b", Append)[-1].number
+    core.on_message(AppendReply(1, "b", True, 2, 0, 0, before), 1.0)
+    core.on_connection_closed("b", 1.1)
+    acked(core, "c", 2)
+    assert core.commit == 1
+
+    core.on_message(AppendReply(1, "b", True, 2, 0, 0, before), 1.2)  # it was under way
+    probe = to(settle(core), "b", Append)[-1]
+    assert core.commit == 1
+    assert (probe.prev_index, probe.number > before) == (2, True)
+    core.on_message(AppendReply(1, "b", True, 2, 0, 0, probe.number), 1.3)
+    assert core.commit == 2
+
+
+def test_a_peer_is_told_of_its_word_though_it_does_not_count() -> None:
+    """H107: how else would one that runs on a copy know what it has forgotten?"""
+    core = node(voters="abc")
+    elected(core)
+    for peer in "bc":
+        acked(core, peer, 1)
+    settle(core)
+    core.on_connection_closed("b", 1.1)
+    core.on_time(1.2)
+
+    assert [message.commit for message in to(settle(core), "b", Heartbeat)] == [1]
+
+
+def test_an_acknowledgement_of_an_older_version_counts_by_what_it_covers() -> None:
+    """It names no append: as much as was there before is asked for."""
+    core = node(voters="abcde")
+    elected(core)
+    core.propose(b"x")
+    settle(core)
+    acked(core, "b", 2)
+    acked(core, "c", 2)
+    core.propose(b"y")
+    settle(core)
+    core.on_connection_closed("b", 1.1)
+    acked(core, "c", 3)
+    acked(core, "b", 1, 1.2)
+    assert core.commit == 2
+    acked(core, "d", 3, 1.2)
+    assert core.commit == 3

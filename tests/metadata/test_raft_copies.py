@@ -1,0 +1,31 @@
+"""Seeds of Raft worlds where nodes run on older copies of their disks, and what they must find (H107)."""
+
+import pytest
+
+from distributedlog.sim.raft_copies import (
+    CopiedWorld,
+    CountsAsBeforeWorld,
+    CountsLateAnswersWorld,
+)
+from distributedlog.sim.raft_world import run_seeds
+
+SEEDS = 40
+
+
+def test_what_a_copy_forgot_is_not_counted() -> None:
+    worlds = [CopiedWorld(seed) for seed in range(SEEDS)]
+    for world in worlds:
+        world.run()
+
+    assert sum(world.put_back for world in worlds) > SEEDS
+
+
+@pytest.mark.parametrize(
+    ("world", "start"), [(CountsAsBeforeWorld, 85), (CountsLateAnswersWorld, 25)]
+)
+def test_who_counts_what_was_before_is_found(world: type[CopiedWorld], start: int) -> None:
+    """By some of the seeds from this one on."""
+    found = run_seeds(range(start, start + 2 * SEEDS), world)
+
+    assert found is not None
+    assert found[1].startswith("commit")
