@@ -22,6 +22,8 @@ class StoredSnapshot:
     term: int = 0
     chain: int = 0
     configuration: Configuration = UNKNOWN
+    content: tuple[bytes, ...] = ()
+    """The chunks of a state machine that has more than the chain."""
 
     @property
     def mark(self) -> Snapshot:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from ..metadata.configuration import UNKNOWN, Configuration, Member
-from ..metadata.messages import Message, decode, encode
+from ..metadata.messages import Entry, Message, decode, encode
 from ..metadata.options import RaftOptions
 from ..metadata.quorum import majority
 from ..metadata.raft import Raft
@@ -146,7 +146,7 @@ class RaftWorld:
             applied=disk.snapshot.index,
             ghost=disk.ghost,
         )
-        node.chain, node.restored = disk.snapshot.chain, disk.snapshot.index
+        self.restore(node, disk.snapshot)
         node.queue = []
         node.inbox = []
         node.paused_since = -1.0
@@ -203,7 +203,7 @@ class RaftWorld:
                 self.carry_out(node, core, core.ready())
         except Crashed:
             return
-        if core.ghost is not None and not node.disk.is_haunted:
+        if core.ghost is not None and not node.disk.is_haunted and not self.is_copy(node):
             raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
         if core.role is Role.LEADER:
             if core.term != node.seen_term:
@@ -215,6 +215,10 @@ class RaftWorld:
         if core.deadline < node.timer_at:
             node.timer_at = core.deadline
             self.at(core.deadline, self._timer, node, node.life, core.deadline)
+
+    def is_copy(self, node: RaftNode) -> bool:
+        """Whether a node runs on an older copy of its disk, and does not know it (a seam for such worlds)."""
+        return False
 
     def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Do what a Ready says, in the order it must be done."""
@@ -229,14 +233,11 @@ class RaftWorld:
         if ready.snapshot is not None:
             incoming = node.disk.incoming[ready.snapshot.index]
             self.oracles.on_restored(node.node_id, node.restored, incoming.index, incoming.chain)
-            node.restored, node.chain = incoming.index, incoming.chain
+            self.restore(node, incoming)
             core.on_applied(incoming.index)
         for entry in ready.committed:
             self.point(node)
-            node.chain = self.oracles.on_applied(
-                node.node_id, entry, node.restored, node.chain, core.term
-            )
-            node.restored = entry.index
+            self.apply(node, entry, core.term)
         if ready.committed:
             core.on_applied(node.restored)
             self._maybe_compact(node, core)
@@ -245,6 +246,27 @@ class RaftWorld:
             self.clients.read_after_heal = self.healed
         for request_id in ready.reads_lost:
             del self.oracles.reads_asked[request_id]
+
+    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
+        """The state machine begins with a snapshot (a seam, as the next four, for worlds with more)."""
+        node.chain, node.restored = snapshot.chain, snapshot.index
+
+    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
+        """The state machine does the next command."""
+        node.chain = self.oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
+        node.restored = entry.index
+
+    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+        """What a snapshot has beside the chain."""
+        return ()
+
+    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+        """Whether a node can read a snapshot."""
+        return True
+
+    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
+        """A client's command, by its number, reaches who believes to lead."""
+        core.propose(command.to_bytes(8, "big"))
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
         """The steps of making a Ready durable (a seam for planted bugs)."""
@@ -294,7 +316,9 @@ class RaftWorld:
         members = core.log.configuration_at(core.applied)
         if members == UNKNOWN:
             return  # a node that is being let in, and has not read yet who its members are
-        node.disk.snapshot = StoredSnapshot(core.applied, term, node.chain, members)
+        node.disk.snapshot = StoredSnapshot(
+            core.applied, term, node.chain, members, self.content_of(node)
+        )
         self.point(node)
         keep = self.rng.randrange(limit)
         node.disk.compact(core.compact(max(core.log.base_index, core.applied - keep)))
@@ -416,6 +440,7 @@ class RaftNetwork:
             not self.world.healed and self.world.rng.random() < 0.2
         )
         delivered = core is not None and receiver.paused_since < 0 and not lost
+        delivered = delivered and self.world.takes(receiver, snapshot)
         if delivered and core is not None:
             receiver.disk.incoming[snapshot.index] = snapshot
             core.on_snapshot_received(term, node.node_id, snapshot.mark, self.world.now)
@@ -464,7 +489,7 @@ class RaftClients:
         assert core is not None
         for _ in range(self.world.rng.choice((1, 1, 3))):
             self.commands += 1
-            core.propose(self.commands.to_bytes(8, "big"))
+            self.world.propose(node, core, self.commands)
         if not core.read_index(request_id):
             del self.world.oracles.reads_asked[request_id]
         self.world.turn(node)
