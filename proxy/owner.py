@@ -41,8 +41,8 @@ SWEEP_S = 5.0
 LOOK_S = 0.05
 """Between two looks at a lock that has just been given back."""
 LEAVES_AT_ONCE = 16
-WINDOW_MIN = 64 * 1024
-"""Of a stream."""
+WINDOW_MIN = 32 * 1024
+"""Of a stream; a frame of any size goes beyond it, so it bounds what it has between two answers."""
 FOR_SMALLEST = 0.75
 """Of the sum of all windows: what larger ones leave to those of the smallest size."""
 KNOCK_S = 0.5

@@ -303,7 +303,7 @@ def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
     nothing: Any = None
     owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
     windows: list[int] = []
-    for _ in range(1600):
+    for _ in range(3100):
         windows.append(owner.window())
         owner.stats.windows_bytes += windows[-1]
     assert windows[0] == 1024 * 1024
