@@ -120,10 +120,11 @@ class ProduceSession:
                 InvalidRequest("expected positions and sets are not taken through proxies"),
                 stream.next,
             )
-        elif stream.held_bytes and stream.held_bytes + size > stream.window_bytes:
+        elif stream.held_bytes >= stream.window_bytes:
+            # Who is below it may send one frame more, of any size.
             raise ProtocolError(
-                f"{self._link.peer_address}: {stream.held_bytes + size} bytes of stream {number} are not "
-                f"answered, allowed are {stream.window_bytes}"
+                f"{self._link.peer_address} sends on stream {number} while {stream.held_bytes} bytes of it "
+                f"are not answered, its window is {stream.window_bytes}"
             )
         elif stats.held_bytes + size > HELD_SHARE * self._owner.options.windows_bytes:
             stream.refuse(TooBusy("this proxy holds too much"), stream.next, retry_ms=100)

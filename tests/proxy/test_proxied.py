@@ -26,6 +26,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 from distributedlog.runtime.frames import CONTROL_BYTES_MAX, pack
+from distributedlog.runtime.options import KIB
 from distributedlog.uri import format_address
 
 from .proxy_world import world
@@ -95,6 +96,22 @@ async def test_given_txids_are_judged_at_the_owner() -> None:
                 await one.abort()
                 await other.write(LogRecord(30, b"thirty"))
         assert await it.stored("given") == [b"ten", b"twenty", b"thirty"]
+
+
+async def test_a_writer_that_fills_its_window_goes_on() -> None:
+    """H185: who has room left sends one frame more, of any size, and keeps its connection."""
+    async with world() as it:
+        node = await it.proxy("w1", window_bytes=64 * KIB)
+        async with (
+            open_namespace(uri_of(node.address)) as namespace,
+            namespace.open_log("orders").open_writer() as writer,
+        ):
+            for _ in range(20):
+                await writer.submit(bytes(40 * KIB))
+                await writer.flush()
+            await writer.commit()
+
+        assert len(await it.stored("orders")) == 20
 
 
 async def test_a_writer_goes_where_its_log_goes() -> None:
