@@ -24,7 +24,7 @@ from ..runtime.errors import (
     RequestTimeout,
     WrongPeer,
 )
-from ..runtime.frames import Op
+from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import Form
@@ -48,6 +48,10 @@ PAUSE_LONGEST_S = 2.0
 DIAL_S = 2.0
 ANSWER_S = 15.0
 """A proxy waits 10 s for a log that another one has."""
+ALIVE_S = 1.0
+PING_S = 0.5
+"""An opening that is not answered within the first: the proxy is asked whether it lives, and has the second
+to say so. Else another one is asked."""
 CALL_S = 130.0
 SWEEP_S = 0.5
 OWNERS_MAX = 10_000
@@ -293,7 +297,7 @@ class ProxyClient:
         number = proxy.enter(end)
         try:
             body = request(number, suspect).encode()
-            reply = await proxy.link.request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
+            reply = await _answered(proxy.link, body)
             opened = ProduceOpened.decode(reply.body)
         except BaseException:
             proxy.close(number)  # it may be opened all the same, later
@@ -415,3 +419,29 @@ class ProxyClient:
         deadline = trio.current_time() + wait_s
         draw = self.endpoint.host.random.random
         return await self._routed(call.path, call.log, ask, deadline, draw)
+
+
+async def _answered(link: ClientLink, body: bytes) -> Reply:
+    """The answer to an opening, which takes its time where another one has the log.
+
+    Raises what it carries, `RequestTimeout`, what closed the link, and `ConnectionLost` where nothing is
+    heard of the proxy meanwhile: it hangs, and the log may need another owner.
+    """
+    pending = link.begin(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
+    deadline = trio.current_time() + ANSWER_S
+    try:
+        while not pending.done.is_set() and trio.current_time() < deadline:
+            with trio.move_on_after(ALIVE_S):
+                await pending.done.wait()
+                break
+            asked = trio.current_time()
+            link.send(envelope(Op.PING, 0))
+            with trio.move_on_after(PING_S):
+                await pending.done.wait()
+                break
+            if link.received_at < asked:
+                raise ConnectionLost(f"{link.peer_address} hangs")
+    except BaseException:
+        link.forget(pending)
+        raise
+    return await link.finish(pending, 0.0)

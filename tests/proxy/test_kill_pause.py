@@ -1,0 +1,193 @@
+"""In virtual time: for how long nobody writes a log whose owner was killed, whatever else is wrong."""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
+import pytest
+import trio
+
+from distributedlog import open_namespace
+from distributedlog.cluster.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+from distributedlog.cluster.proxies import serve_proxy_node
+from distributedlog.log.lock import holder_of
+from distributedlog.log.namespace import Namespace
+from distributedlog.proxy.route import order
+from distributedlog.runtime.host import Address, Host
+from distributedlog.sim.cluster import PORT, Shape, SimCluster
+from distributedlog.sim.host import SimHost
+from distributedlog.sim.scheduler import Simulation
+
+SHAPE = Shape(
+    metadata_nodes=1,
+    bookies=3,
+    clients=1,
+    store={
+        "journal_file_bytes": 256 * 1024,
+        "gather_bytes": 64 * 1024,
+        "free_bytes_min": 8 * 1024 * 1024,
+    },
+)
+LOG = "shared"
+EVERY_S = 0.02
+AGAIN_S = 0.4
+"""A proxy that was killed is started anew after this."""
+KILL_S = 0.8
+"""What a kill may cost its producers: less than the end of a lease, which nobody is to wait for."""
+STALL_S = 8.0
+SILENT_S = 2.5
+"""What it may cost them while the next one in order hangs."""
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Logs of faults help nobody."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+class Tier:
+    """Write proxies on machines of their own, beside a simulated cluster."""
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        self._cluster = cluster
+        self.machines = {
+            f"w{n}": SimHost(cluster.simulation, cluster.network, f"w{n}", f"10.0.9.{n}")
+            for n in range(1, number + 1)
+        }
+        self.names: dict[str, str] = {}
+        """By id, of all that were ever started."""
+        self._serving: dict[str, trio.Event] = {}
+
+    @property
+    def uri(self) -> str:
+        return f"distributedlog+proxy://{';'.join(f'{m.ip}:{PORT}' for m in self.machines.values())}/sim"
+
+    async def start(self, name: str) -> None:
+        """Until it serves."""
+        self._serving[name] = trio.Event()
+        self.machines[name].start(partial(self._serve, name))
+        await self._serving[name].wait()
+
+    async def start_again(self, name: str) -> None:
+        await trio.sleep(AGAIN_S)
+        await self.start(name)
+
+    async def _serve(self, name: str, host: Host) -> None:
+        metadata: tuple[Address, ...] = tuple(
+            (self._cluster.machines[m].ip, PORT) for m in self._cluster.metadata
+        )
+        listen = {"": (self.machines[name].ip, PORT)}
+        config = ProxyNodeConfig(name, WRITE_PROXY, metadata, listen)
+        async with trio.open_nursery() as nursery:
+            ready = await nursery.start(partial(serve_proxy_node, host, config))
+            assert isinstance(ready, NodeReady)
+            self.names[ready.node_id] = name
+            self._serving[name].set()
+
+    def living(self) -> list[str]:
+        """Ids of those that run."""
+        newest = {name: proxy_id for proxy_id, name in self.names.items()}
+        return [newest[name] for name, m in self.machines.items() if m.state.running]
+
+
+class World:
+    """A producer that writes without a rest, and how long it was without an answer."""
+
+    def __init__(self, direct: Namespace, tier: Tier, nursery: trio.Nursery) -> None:
+        self.direct, self.tier, self.nursery = direct, tier, nursery
+        self.acked = 0
+        self._acked_at = 0.0
+        self.longest_s = 0.0
+
+    async def write(self, host: Host) -> None:
+        async with open_namespace(self.tier.uri, host=host) as namespace:
+            for number in range(12):
+                await namespace.log_exists(f"log{number}")  # a connection to each proxy
+            async with namespace.open_log(LOG).open_writer(producer="p") as writer:
+                self._acked_at = trio.current_time()
+                while True:
+                    await writer.write(b"x" * 100)
+                    now = trio.current_time()
+                    self.longest_s = max(self.longest_s, now - self._acked_at)
+                    self.acked, self._acked_at = self.acked + 1, now
+                    await trio.sleep(EVERY_S)
+
+    async def more(self, records: int) -> None:
+        wanted = self.acked + records
+        while self.acked < wanted:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+
+    async def owner(self) -> str:
+        holder = await holder_of(self.direct.metadata, await self.direct.find(LOG))
+        assert holder is not None
+        return holder.proxy
+
+
+def played(seed: int, story: Callable[[World], Awaitable[None]], proxies: int) -> World:
+    """The world after a story in it."""
+    simulation = Simulation(seed)
+    found: list[World] = []
+
+    async def run(simulation: Simulation) -> None:
+        cluster = SimCluster(simulation, SHAPE)
+        cluster.supervised = False
+        cluster.start_all()
+        await cluster.serving()
+        tier, over = Tier(cluster, proxies), trio.Event()
+        for name in tier.machines:
+            await tier.start(name)
+
+        async def main(direct: Namespace, host: Host) -> None:
+            async with trio.open_nursery() as nursery:
+                world = World(direct, tier, nursery)
+                found.append(world)
+                nursery.start_soon(world.write, host)
+                await world.more(10)
+                await story(world)
+                nursery.cancel_scope.cancel()
+            over.set()
+
+        cluster.start_client("c1", main)
+        with trio.fail_after(120):
+            await over.wait()
+
+    simulation.run(run)
+    assert not simulation.failures
+    return found[0]
+
+
+@pytest.mark.seeds
+def test_an_owner_that_is_killed_again_and_again_is_missed_for_less_than_a_lease() -> None:
+    """H78: its address refuses, so that nobody waits for its lease."""
+
+    async def story(world: World) -> None:
+        for kill in range(4):
+            name = world.tier.names[await world.owner()]
+            world.tier.machines[name].kill()
+            world.nursery.start_soon(world.tier.start_again, name)
+            await world.more(10 + 20 * (kill % 3))
+
+    world = played(1, story, 3)
+
+    assert world.acked > 100
+    assert world.longest_s < KILL_S
+
+
+@pytest.mark.seeds
+def test_who_hangs_is_not_waited_for_when_a_log_needs_another_owner() -> None:
+    """Two at once: the owner is killed while the one that is asked next does not answer (H183)."""
+
+    async def story(world: World) -> None:
+        owner = await world.owner()
+        others = [one for one in world.tier.living() if one != owner]
+        following = order("sim", LOG, others)[0]
+        world.tier.machines[world.tier.names[following]].stall(STALL_S)
+        world.tier.machines[world.tier.names[owner]].kill()
+        await world.more(10)
+        await trio.sleep(STALL_S)
+
+    world = played(1, story, 3)
+
+    assert world.longest_s < SILENT_S
