@@ -5,6 +5,7 @@ write.py, read.py, tail.py      rates and latencies of one log, or many; from ca
 metadata.py                     changes a second of a metadata quorum, and what each costs
 metadata_state.py               what its state costs: an insert, a key, a snapshot, a restart
 interference.py                 what a lone writer feels of a reader that catches up
+proxies.py                      one log for many connections through a write proxy; many logs on one
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
 plan.py, histogram.py           what was asked; latencies in buckets

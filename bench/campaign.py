@@ -24,7 +24,7 @@ from typing import Any
 
 from ..cluster.processes import environment
 from .interpreter import this_build
-from .machine import cpu_seconds
+from .machine import anonymous_bytes, cpu_seconds
 
 SAMPLE_S = 0.25
 READY_S = 60.0
@@ -110,7 +110,7 @@ class Watch:
 
     def _sample(self) -> None:
         while not self._over.wait(SAMPLE_S):
-            self._anonymous = max(self._anonymous, *(_anonymous(pid) for pid in self._pids))
+            self._anonymous = max(self._anonymous, *(anonymous_bytes(pid) for pid in self._pids))
 
     def end(self) -> Usage:
         """What was used since the start."""
@@ -155,7 +155,7 @@ def campaign(
         stdout=subprocess.DEVNULL,
     )
     try:
-        said = _await_ready(ready, cluster)
+        said = await_ready(ready, cluster)
         bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
         found = {case.name: Runs() for case in cases}
         floors = []
@@ -247,7 +247,8 @@ def _run(flags: list[str]) -> tuple[dict[str, Any], float]:
     return result, used
 
 
-def _await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, Any]:
+def await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, Any]:
+    """What `dlog local` wrote when it served. Raises `SystemExit` where it does not."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end and cluster.poll() is None:
         if ready.exists():
@@ -255,16 +256,6 @@ def _await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, A
             return said
         time.sleep(0.05)
     raise SystemExit(f"the cluster did not serve within {READY_S:g} s")
-
-
-def _anonymous(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith("RssAnon:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
 
 
 def _written(pid: int) -> int:

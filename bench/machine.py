@@ -46,6 +46,17 @@ def cpu_seconds(pid: int) -> float:
     return 0.0 if found is None else found[1] / os.sysconf("SC_CLK_TCK")
 
 
+def anonymous_bytes(pid: int) -> int:
+    """What a process has of memory that is no file's; 0 when it is gone."""
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
 def _machine_ticks() -> tuple[int, int]:
     try:
         line = Path("/proc/stat").read_text().split("\n", 1)[0]
