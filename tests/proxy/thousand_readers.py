@@ -1,4 +1,4 @@
-"""A thousand readers of one log: ``python -m tests.proxy.thousand_readers --readers 1000 --rate 100``.
+"""A thousand readers of one log: ``python -m tests.proxy.thousand_readers --rate 10 100 1000``.
 
 One metadata node, three bookies, two read proxies, each a process; readers at the log's end in processes of
 their own, through the proxies; a writer. Each reader has each record once, in order (scenario 32). With
@@ -159,9 +159,9 @@ def used(pid: int) -> tuple[float, float]:
     return (int(fields[11]) + int(fields[12])) / ticks, pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def play(directory: Path, given: argparse.Namespace) -> dict[str, Any]:
+def play(directory: Path, given: argparse.Namespace, rate: int) -> dict[str, Any]:
     """What was seen. Raises where anybody missed a record."""
-    records = int(given.seconds * given.rate)
+    records = int(given.seconds * rate)
     with Cluster.planned(directory, bookies=3, metadata_nodes=1) as cluster:
         cluster.start()
         proxies = [serve_proxy(cluster) for _ in range(2)]
@@ -184,6 +184,7 @@ def play(directory: Path, given: argparse.Namespace) -> dict[str, Any]:
         try:
             result(start("write", 0, HISTORY, 100_000, 1000), END_S)
             history = entries_of(cluster)
+            empty = [used(process.pid)[1] for process, _ in proxies]
             share = given.readers // given.processes
             tails = [start("tail", n, records, share) for n in range(given.processes)]
             more = []
@@ -196,7 +197,7 @@ def play(directory: Path, given: argparse.Namespace) -> dict[str, Any]:
                 assert one.stdout.readline() == b"ready\n"
             before = trio.run(infos, places)
             cpu = [used(process.pid)[0] for process, _ in proxies]
-            writing = start("write", HISTORY, records, given.rate, given.payload)
+            writing = start("write", HISTORY, records, rate, given.payload)
             if given.kill:
                 time.sleep(given.seconds / 2)
                 proxies[1][0].kill()
@@ -208,7 +209,7 @@ def play(directory: Path, given: argparse.Namespace) -> dict[str, Any]:
             return {
                 "readers": share * given.processes,
                 "records": records,
-                "rate": given.rate,
+                "rate": rate,
                 "writer_s": wrote["seconds"],
                 "p50_p99_max_ms": [max(one["ms"][k] for one in said) for k in range(3)],
                 "proxies": [
@@ -219,6 +220,7 @@ def play(directory: Path, given: argparse.Namespace) -> dict[str, Any]:
                         "rounds": told["rounds"] - before[n]["rounds"],
                         "cpu_s": round(used(proxies[n][0].pid)[0] - cpu[n], 2),
                         "rss_mib": round(used(proxies[n][0].pid)[1], 1),
+                        "rss_mib_before_readers": round(empty[n], 1),
                     }
                     for n, told in zip(left, after, strict=True)
                 ],
@@ -253,7 +255,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readers", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=4, help="of the readers")
-    parser.add_argument("--rate", type=int, default=100, help="records a second")
+    parser.add_argument(
+        "--rate", type=int, nargs="+", default=[100], help="records a second; one run for each"
+    )
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--payload", type=int, default=100, help="bytes of a record")
     parser.add_argument(
@@ -275,8 +279,9 @@ def main() -> None:
         }
         print(json.dumps(trio.run(partial(played[role], *arguments))))
         return
-    with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(play(Path(directory), given), indent=1))
+    for rate in given.rate:
+        with tempfile.TemporaryDirectory() as directory:
+            print(json.dumps(play(Path(directory), given, rate), indent=1), flush=True)
 
 
 if __name__ == "__main__":
