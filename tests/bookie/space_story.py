@@ -137,7 +137,8 @@ async def write_alone(store: Store, ledger: int) -> None:
             await stream.acked_to(stream.given)
             took[moving].append(trio.current_time() - begun)
             await trio.sleep(0.01)
-        say(acked={ledger: stream.acked}, still=took[False], moving=took[True], io=written_bytes())
+        times = {"still": took[False], "moving": took[True]}
+        say(acked={ledger: stream.acked}, **times, io=written_bytes(), moved=store.stats.moved_bytes)
 
 
 async def check(store: Store, live: dict[int, int]) -> int:
@@ -175,7 +176,7 @@ async def settle(store: Store, live: dict[int, int], dead: list[int], rest_s: fl
         await trio.sleep(2.5 * store.options.compaction_s)
     assert not store.ledgers.limbo_below
     size = await check(store, live)
-    say(checked=size, info=store.info(), io=written_bytes())
+    say(checked=size, info=store.info(), io=written_bytes(), moved=store.stats.moved_bytes)
 
 
 async def bookie(path: Path, mib: int, rate: float, orders: dict[str, Any]) -> None:
@@ -209,10 +210,13 @@ class Story:
     dead: set[int] = field(default_factory=set)
     """Deleted, or their deletion was asked for."""
     written: int = 0
+    moved: int = 0
+    """Of that into cold files."""
     still: list[float] = field(default_factory=list)
     moving: list[float] = field(default_factory=list)
     said: dict[str, Any] = field(default_factory=dict)
     _io: int = 0
+    _moved: int = 0
 
     @property
     def given_bytes(self) -> int:
@@ -229,12 +233,14 @@ class Story:
         self.still += event.get("still", ())
         self.moving += event.get("moving", ())
         self._io = event.get("io", self._io)
+        self._moved = event.get("moved", self._moved)
         self.said |= event
 
     def ended(self) -> None:
         """A life is over."""
         self.written += self._io
-        self._io = 0
+        self.moved += self._moved
+        self._io = self._moved = 0
 
 
 def life(path: Path, mib: int, rate: float, orders: dict[str, Any]) -> "subprocess.Popen[str]":
@@ -299,6 +305,7 @@ def tell(
         "taken_for_a_live_byte": round(taken_bytes(path) / checked, 3),
         "files_for_a_live_byte": round(info["stored_bytes"] / checked, 3),
         "written_for_a_given_byte": round(story.written / given, 3),
+        "moved_for_a_given_byte": round(story.moved / given, 3),
         "settled_s": round(time.monotonic() - begun, 1),
         "p99_still_ms": round(p99(story.still) * 1000, 2) if story.still else None,
         "p99_moving_ms": round(p99(story.moving) * 1000, 2) if story.moving else None,
