@@ -138,7 +138,9 @@ async def write_alone(store: Store, ledger: int) -> None:
             took[moving].append(trio.current_time() - begun)
             await trio.sleep(0.01)
         times = {"still": took[False], "moving": took[True]}
-        say(acked={ledger: stream.acked}, **times, io=written_bytes(), moved=store.stats.moved_bytes)
+        say(
+            acked={ledger: stream.acked}, **times, io=written_bytes(), moved=store.stats.moved_bytes
+        )
 
 
 async def check(store: Store, live: dict[int, int]) -> int:
