@@ -16,6 +16,7 @@ Writing, in the order a frame meets it:
 A client's side:
 
     client.py                       connections; who has which log
+    frame_sender.py                 one producer's frames by hand, for who is asked again himself
     producer_sink.py                a writer's entries, as frames to that proxy
     proxied.py                      a namespace and its logs, the calls of which proxies make
 
