@@ -8,7 +8,23 @@ import click
 from .options import Command, Group, Settings, common
 from .output import emit, table
 
-PARTS = ("bookie", "client", "log", "retention", "merging", "ledger", "raft")
+PARTS = (
+    "bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger", "raft",
+)  # fmt: skip
+KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
+"""Of files."""
+PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
+# What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
+
+[{kind}]
+metadata = "h1:4181,h2:4181,h3:4181"
+listen = "0.0.0.0:{port}"
+# name = "{name}"
+# advertise = "h7:{port}"       what others dial, where it is not what it listens on
+# http = "127.0.0.1:8480"     GET /health
+# rack = "r1"
+# Options of its logs and of their ledgers may stand here, too: "dlog config show log".
+"""
 HEADS = {
     "bookie": """# A bookie's settings: dlog serve bookie --config FILE
 # What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
@@ -31,6 +47,17 @@ metadata = "m1=h1:4181,m2=h2:4181,m3=h3:4181"
 data = "/var/lib/dlog/metadata"
 # listen = "0.0.0.0:4181"     default: this node's address in metadata
 # http = "127.0.0.1:8480"     GET /health
+""",
+    "write-proxy": PROXY_HEAD.format(kind="write-proxy", port=4183, name="w1"),
+    "read-proxy": PROXY_HEAD.format(kind="read-proxy", port=4184, name="r1"),
+    "gateway": """# A gateway's settings: dlog serve gateway --config FILE
+# What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
+
+[gateway]
+uri = "distributedlog+proxy://h7:4183;h8:4184/ns"
+# listen = "127.0.0.1:8491"
+# allow-host = ["logs.example.org"]   names that it is reached by, beyond this machine
+# token-file = "/etc/dlog/token"     only who sends it is answered
 """,
 }
 
@@ -112,17 +139,15 @@ def check(settings: Settings, file: Path) -> None:
     from ..cluster.config import parse_file, parse_named_addresses, parse_quorum
     from .node_settings import read_file
 
-    parts = [
-        one for one in ("metadata", "bookie") if one in parse_file(file.read_text(), str(file))
-    ]
+    parts = [one for one in KINDS if one in parse_file(file.read_text(), str(file))]
     if not parts:
         read_file(file, "bookie")  # says which table there is not
-        raise click.UsageError(f"{file} has neither a table [bookie] nor [metadata]")
+        raise click.UsageError(f"{file} has no table of {', '.join(f'[{one}]' for one in KINDS)}")
     for part in parts:
         flags, _ = read_file(file, part)
         if "metadata" in flags:
             parse_quorum(flags["metadata"], f"{file}: [{part}] metadata")
-        for key in ("listen", "advertise"):
+        for key in ("listen", "advertise") if part != "gateway" else ():
             value = flags.get(key, ())
             parse_named_addresses(
                 [value] if isinstance(value, str) else value, f"{file}: [{part}] {key}"
@@ -134,7 +159,7 @@ def check(settings: Settings, file: Path) -> None:
 
 
 @command.command(cls=Command, examples="dlog config init bookie > bookie.toml")
-@click.argument("kind", type=click.Choice(("bookie", "metadata")))
+@click.argument("kind", type=click.Choice(KINDS))
 @common
 def init(settings: Settings, kind: str) -> None:
     """A file for a node on stdout: every setting with its default, unit and reason, commented out."""
@@ -149,6 +174,11 @@ def file_for(kind: str) -> str:
 
         text += "\n" + "\n".join(map(_commented, NODE.values())) + "\n[store]\n"
         text += "\n".join(map(_commented, STORE.values()))
+    elif kind != "metadata":
+        from ..runtime.options import described
+
+        [its] = _classes("gateway" if kind == "gateway" else "proxy")
+        text += "\n" + "\n".join(map(_commented, described(its)))
     return text
 
 
@@ -198,6 +228,14 @@ def _classes(part: str) -> list[type]:
         from ..cluster.options import BookieNodeConfig
 
         return [BookieNodeConfig, BookieOptions]
+    if part == "proxy":
+        from ..proxy.options import ProxyOptions
+
+        return [ProxyOptions]
+    if part == "gateway":
+        from ..gateway.options import GatewayOptions
+
+        return [GatewayOptions]
     if part == "client":
         from ..direct import ClientOptions
 

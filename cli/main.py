@@ -24,7 +24,7 @@ from .options import Group, Settings, common_options, lay
     """,
     lazy={
         "local": (".local", "Run a whole cluster on this machine."),
-        "serve": (".serve", "Run one node: metadata, bookie, write-proxy or read-proxy."),
+        "serve": (".serve", "Run one node: metadata, bookie, write-proxy, read-proxy or gateway."),
         "log": (
             ".log",
             "Create, list, show, set up, rename, write, read, cut, seal, delete, export logs.",

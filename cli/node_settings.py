@@ -8,8 +8,12 @@ from typing import Any
 from ..bookie.options import BookieOptions
 from ..cluster.config import parse_file
 from ..cluster.options import BookieNodeConfig
+from ..gateway.options import GatewayOptions
+from ..ledger.options import LedgerOptions
+from ..log.options import LogOptions
+from ..proxy.options import ProxyOptions
 from ..runtime.errors import InvalidRequest
-from ..runtime.options import described, overlaid, typed, unknown
+from ..runtime.options import described, names, overlaid, typed, unknown
 
 FLAGS = {
     "name": "name",
@@ -25,11 +29,27 @@ FLAGS = {
     "end_with_stdin": "end_with_stdin",
 }
 """Keys of a file that are flags of `dlog serve`, and the names that click has for them."""
+OF_A_GATEWAY = {
+    "name": "name",
+    "uri": "uri",
+    "listen": "listen",
+    "allow-host": "hosts",
+    "token-file": "token_file",
+    "end_with_stdin": "end_with_stdin",
+}
+"""Likewise, of a gateway."""
 OF_A_BOOKIE = ("index-dir", "index_dir", "rack", "label")
-TABLES = ("metadata", "bookie", "store")
+OF_A_DISK = ("data", "index-dir", "index_dir", "label")
+PROXIES = ("write-proxy", "read-proxy")
+TABLES = ("metadata", "bookie", "store", *PROXIES, "gateway")
 
 NODE: dict[str, Field[Any]] = {one.name: one for one in described(BookieNodeConfig)}
 STORE: dict[str, Field[Any]] = {one.name: one for one in described(BookieOptions)}
+PROXY: dict[str, Field[Any]] = {
+    one.name: one for cls in (ProxyOptions, LogOptions, LedgerOptions) for one in described(cls)
+}
+"""Of a proxy, of its logs, of their ledgers."""
+GATEWAY: dict[str, Field[Any]] = {one.name: one for one in described(GatewayOptions)}
 
 
 def words(given: Sequence[str]) -> dict[str, Any]:
@@ -62,6 +82,31 @@ def split_settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any]
     return node, store
 
 
+def check_options(part: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Options of a proxy, its logs and their ledgers, or of a gateway. Raises `InvalidRequest`."""
+    known = GATEWAY if part == "gateway" else PROXY
+    parts = (GatewayOptions,) if part == "gateway" else (ProxyOptions, LogOptions, LedgerOptions)
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in known:
+            raise InvalidRequest(f"{where}: {unknown(name, list(known))}")
+        found[name] = _of_kind(known[name], value)
+    try:
+        for cls in parts:
+            overlaid(cls(), {name: found[name] for name in names(cls) if name in found})
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{where}: {error}") from None
+    return found
+
+
+def flags_of(part: str) -> dict[str, str]:
+    """Keys of a part's table that are flags of its command, and what click calls these."""
+    if part == "gateway":
+        return OF_A_GATEWAY
+    not_its = {"bookie": (), "metadata": OF_A_BOOKIE}.get(part, OF_A_DISK)
+    return {key: name for key, name in FLAGS.items() if key not in not_its}
+
+
 def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Of a node's file: flags by their names there, and options by theirs. Raises `InvalidRequest`."""
     try:
@@ -76,20 +121,24 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
             )
     flags: dict[str, Any] = {}
     settings: dict[str, Any] = {}
+    its = {"bookie": NODE, "gateway": GATEWAY}.get(part, PROXY if part in PROXIES else {})
+    known_flags = flags_of(part)
     for key, value in tables.get(part, {}).items():
-        if key in FLAGS and (part == "bookie" or key not in OF_A_BOOKIE):
+        if key in known_flags:
             flags[key] = value
-        elif part == "bookie" and key in NODE:
-            settings[key] = value
+        elif key in its:
+            settings[key] = _of_kind(its[key], value)
         else:
-            known = sorted({one for one in FLAGS if part == "bookie" or one not in OF_A_BOOKIE})
-            known += list(NODE) if part == "bookie" else []
+            known = sorted(known_flags) + list(its)
             raise InvalidRequest(f"{path}: [{part}] has no {key}; known are {', '.join(known)}")
     for key, value in tables.get("store", {}).items() if part == "bookie" else ():
         if key not in STORE:
             raise InvalidRequest(f"{path}: [store]: {unknown(key, list(STORE))}")
         settings[key] = value
-    split_settings(settings, str(path))
+    if part in PROXIES or part == "gateway":
+        check_options(part, settings, str(path))
+    else:
+        split_settings(settings, str(path))
     return flags, settings
 
 

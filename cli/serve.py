@@ -2,13 +2,19 @@
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .options import Command, Group, Settings, common
+
+if TYPE_CHECKING:
+    import trio
+
+GATEWAY_LISTEN = "127.0.0.1:8491"
+TOKEN_CHARS_MIN = 16
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -24,18 +30,21 @@ def command() -> None:
     """Run one node. One ready line (JSON) on stdout when it serves, structured logs on stderr."""
 
 
+CONFIG = click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML: these flags, and options, in a table of the node's kind, such as [bookie], whose store has"
+    ' [store]; "dlog config init bookie" writes one.',
+)
+
+
 def node_options(function: Function) -> Function:
     """What all kinds take, those that have a disk."""
     for option in reversed(
         [
-            click.option(
-                "--config",
-                "file",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="TOML: these flags in a table [metadata] or [bookie], a bookie's store in [store];"
-                ' "dlog config init bookie" writes one.',
-            ),
+            CONFIG,
             click.option(
                 "--data",
                 type=click.Path(file_okay=False, path_type=Path),
@@ -194,6 +203,7 @@ RACK = click.option("--rack", help="Where it stands.")
     """,
 )
 @places
+@CONFIG
 @RACK
 @CHANGES
 @common
@@ -211,6 +221,7 @@ def write_proxy(settings: Settings, **given: Any) -> None:
     """,
 )
 @places
+@CONFIG
 @RACK
 @CHANGES
 @common
@@ -222,8 +233,10 @@ def read_proxy(settings: Settings, **given: Any) -> None:
 def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
     from ..cluster.config import parse_named_addresses, parse_quorum
     from ..cluster.options import ProxyNodeConfig
-    from .node_settings import words
+    from .node_settings import check_options, words
 
+    given = _with_file(given, kind)
+    changes = check_options(kind, words(given["changes"]), "--set")
     config = ProxyNodeConfig(
         given["name"] or kind,
         kind,
@@ -232,24 +245,121 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
         parse_named_addresses(given["advertise"], "--advertise"),
         given["rack"] or "",
         settings.timeout_s,
-        words(given["changes"]),
+        {**given.get("settings", {}), **changes},
     )
     _serve(settings, given, config)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve gateway --uri 'distributedlog+proxy://h7:4183;h8:4184/ns'
+    dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port
+    dlog serve gateway --listen 0.0.0.0:8491 --allow-host logs.example.org --token-file /etc/dlog/token
+    """,
+)
+@CONFIG
+@click.option("--name", help="For people and logs.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help=f"Default: {GATEWAY_LISTEN}; port 0: a free one."
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that it is reached by; must be given where it listens beyond this machine.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Answer only those who send what stands there as a bearer token.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help='Repeatable: any option that "dlog config show gateway" names.',
+)
+@click.option(
+    "--end-with-stdin", is_flag=True, help="End when stdin ends: for whoever starts it as a child."
+)
+@common
+def gateway(settings: Settings, **given: Any) -> None:
+    """Run a gateway: logs over HTTP, for programs that have nothing else. Needs the extra `gateway`.
+
+    It keeps nothing: start as many as are wanted, over proxies. A direct URI is for one gateway alone, which
+    holds the logs that it writes as any writer does.
+    """
+    from ..cluster.config import parse_address
+    from ..gateway.door import may_listen
+    from ..gateway.options import GatewayOptions
+    from ..uri import parse_uri
+    from .node_settings import check_options, words
+
+    given = _with_file({**given, "uri": settings.uri}, "gateway")
+    settings.uri = given["uri"]
+    uri = settings.where()
+    parse_uri(uri)
+    listen = given["listen"] or GATEWAY_LISTEN
+    address = parse_address(listen, "--listen")
+    if not may_listen(address[0], given["hosts"]):
+        raise click.UsageError(
+            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+        )
+    changes = check_options("gateway", words(given["changes"]), "--set")
+    options = GatewayOptions(**{**given.get("settings", {}), **changes})
+    token = _token(given["token_file"])
+    try:
+        from ..gateway.running import run_gateway
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"{error.name} is not installed: pip install 'distributedlog-py[gateway]'"
+        ) from None
+    name = given["name"] or "gateway"
+    _run(
+        settings,
+        name,
+        lambda status: run_gateway(
+            uri,
+            address,
+            options,
+            name=name,
+            hosts=given["hosts"],
+            token=token,
+            timeout_s=settings.timeout_s,
+            task_status=status,
+        ),
+        stdin=given["end_with_stdin"],
+    )
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return ""
+    token = file.read_text(encoding="utf-8").strip()
+    if len(token) < TOKEN_CHARS_MIN or not token.isascii() or not token.isprintable():
+        raise click.UsageError(
+            f"{file} holds no token: {TOKEN_CHARS_MIN} characters of ASCII or more, in one line"
+        )
+    return token
 
 
 def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
     """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
     if given["file"] is None:
         return given
-    from .node_settings import FLAGS, read_file
+    from .node_settings import flags_of, read_file
 
     flags, settings = read_file(given["file"], part)
     for key, value in flags.items():
-        name = FLAGS[key]
+        name = flags_of(part)[key]
         if name in given and given[name] in (None, (), False):
-            if name in ("listen", "advertise", "label"):
+            if isinstance(given[name], tuple):
                 value = [value] if isinstance(value, str) else value
-            given[name] = Path(value) if name in ("data", "index_dir") else value
+            given[name] = Path(value) if name in ("data", "index_dir", "token_file") else value
     given["settings"] = settings
     return given
 
@@ -264,36 +374,45 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     from ..runtime.machine import needs_linux
 
     needs_linux("dlog serve")  # before what can only be imported there
-    import trio
-
     from ..cluster.child import run_node
     from ..cluster.config import parse_address
-    from ..cluster.lifeline import until_told
-    from ..cluster.logs import log_to_stderr
     from ..cluster.options import to_json
-    from .service_manager import tell
 
-    if not __debug__:
-        raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
-    levels: Sequence[int] = (logging.INFO, logging.DEBUG)
-    log_to_stderr(
-        config.name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)]
-    )
     spec = {
         "config": to_json(config),
         "data": str(_needed(given, "data", "--data").absolute()) if "data" in given else None,
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
         "http": parse_address(given["http"], "--http") if given["http"] else None,
     }
+    _run(
+        settings,
+        config.name,
+        lambda status: run_node(spec, task_status=status),
+        stdin=given["end_with_stdin"],
+    )
+
+
+def _run(
+    settings: Settings,
+    name: str,
+    serve: Callable[["trio.TaskStatus[dict[str, Any]]"], Awaitable[None]],
+    *,
+    stdin: bool,
+) -> None:
+    """Serve until told to end, with one ready line on stdout and the log on stderr."""
+    import trio
+
+    from ..cluster.lifeline import until_told
+    from ..cluster.logs import log_to_stderr
+    from .service_manager import tell
+
+    if not __debug__:
+        raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
+    levels: Sequence[int] = (logging.INFO, logging.DEBUG)
+    log_to_stderr(name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)])
 
     def ready(line: dict[str, Any]) -> None:
         click.echo(json.dumps(line))
         tell("READY=1")
 
-    trio.run(
-        lambda: until_told(
-            lambda status: run_node(spec, task_status=status),
-            stdin=given["end_with_stdin"],
-            ready=ready,
-        )
-    )
+    trio.run(lambda: until_told(serve, stdin=stdin, ready=ready))

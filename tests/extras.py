@@ -7,6 +7,7 @@ skipped for want of it, and nothing else: ``pytest -m "extra or spark"``.
 import importlib.util
 
 SPARK = ("numpy", "pyarrow", "pyspark")
+GATEWAY = ("hypercorn", "starlette")
 INSTALL = "pip install '.[spark]'"
 
 

@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"cluster"},
     {"distributedlog"},
     {"verify", "spark"},
-    {"sim", "bench", "chaos", "console"},
+    {"sim", "bench", "chaos", "console", "gateway"},
     {"cli"},
 ]
 """A part may import those of earlier layers, and itself; never a neighbour of its own layer."""
@@ -56,7 +56,7 @@ SEAM = {
     "runtime/tcp.py",
 }
 """The only files of the nodes' world that touch the machine."""
-OUTSIDE = ("cli/", "bench/", "chaos/", "spark/", "sim/__main__.py", "sim/campaign.py")
+OUTSIDE = ("cli/", "bench/", "chaos/", "gateway/", "spark/", "sim/__main__.py", "sim/campaign.py")
 """Stand outside the simulated world: they run nodes, they are none."""
 
 TYPES_ONLY = {"datetime", "random"}
@@ -64,6 +64,7 @@ TYPES_ONLY = {"datetime", "random"}
 
 PURE = {
     "console": {"advice", "rates"},
+    "gateway": {"faults", "metrics", "options"},
     "runtime": {
         "backoff", "blocks", "errors", "events", "frame_reader", "frames", "hello", "meters", "ops",
         "options", "principals", "reasons", "reuse", "schema", "sorted_keys",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.extras import INSTALL, SPARK, missing
+from tests.extras import GATEWAY, INSTALL, SPARK, missing
 
 TESTS = Path(__file__).resolve().parent
 
@@ -22,7 +22,7 @@ def _needs_extra(tree: ast.AST) -> bool:
             names.add((node.module or "").partition(".")[0])
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.importorskip":
             names.add(str(ast.literal_eval(node.args[0])))
-    return not names.isdisjoint(SPARK)
+    return not names.isdisjoint((*SPARK, *GATEWAY))
 
 
 def test_whatever_needs_the_extra_has_a_marker_that_says_so() -> None:

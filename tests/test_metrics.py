@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog.bookie.metrics import METRICS as BOOKIE
 from distributedlog.cluster.pages import pages_of, why_not_ready
+from distributedlog.gateway.metrics import METRICS as GATEWAY
 from distributedlog.log.metrics import METRICS as CLIENT
 from distributedlog.metadata.metrics import METRICS as METADATA
 from distributedlog.proxy.metrics import METRICS as PROXY
@@ -24,6 +25,7 @@ TABLES: dict[str, tuple[Metric, ...]] = {
     "bookie": BOOKIE,
     "metadata": METADATA,
     "proxy": PROXY,
+    "gateway": GATEWAY,
     "client": CLIENT,
 }
 

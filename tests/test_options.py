@@ -7,6 +7,7 @@ import pytest
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.cluster.options import BookieNodeConfig
 from distributedlog.direct import ClientOptions
+from distributedlog.gateway.options import GatewayOptions
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.options import LogOptions
 from distributedlog.log.settings import QUORUMS, SHARED, MergingOptions, RetentionOptions
@@ -25,6 +26,7 @@ PARTS: dict[str, type] = {
     "store": BookieOptions,
     "raft": RaftOptions,
     "proxy": ProxyOptions,
+    "gateway": GatewayOptions,
 }
 
 

@@ -9,9 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.cli.config import PARTS, file_for
+from distributedlog.cli.config import KINDS, PARTS, file_for
 from distributedlog.cli.main import command
-from distributedlog.cli.node_settings import NODE, STORE, read_file, split_settings, words
+from distributedlog.cli.node_settings import (
+    NODE,
+    STORE,
+    check_options,
+    read_file,
+    split_settings,
+    words,
+)
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.options import overlaid, typed
 
@@ -44,7 +51,7 @@ def test_what_is_typed(text: str, value: object) -> None:
 
 
 def test_a_file_as_it_is_written_is_right_and_changes_nothing(tmp_path: Path) -> None:
-    for kind in ("bookie", "metadata"):
+    for kind in KINDS:
         file = tmp_path / f"{kind}.toml"
         file.write_text(file_for(kind))
         done = dlog("config", "check", str(file))
@@ -92,6 +99,46 @@ def test_a_wrong_file_says_where_and_what(tmp_path: Path, text: str, said: str) 
     assert done.returncode in (2, 5)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "said"),
+    [
+        ("write-proxy", "data = 'd'", r"\[write-proxy\] has no data"),
+        ("write-proxy", "label = 'a=b'", r"\[write-proxy\] has no label"),
+        ("read-proxy", "logs_max = 0", "logs_max"),
+        ("read-proxy", "lock_lease_s = 'soon'", "lock_lease_s"),
+        ("gateway", "metadata = 'h1:1'", r"\[gateway\] has no metadata"),
+        ("gateway", "body_s = 'soon'", "body_s"),
+        ("metadata", "rack = 'a'", r"\[metadata\] has no rack"),
+    ],
+)
+def test_a_table_has_what_its_kind_of_node_takes(
+    tmp_path: Path, part: str, text: str, said: str
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(f"[{part}]\n{text}\n")
+    with pytest.raises(InvalidRequest, match=said):
+        read_file(file, part)
+
+
+def test_a_proxys_file_sets_what_its_flags_do(tmp_path: Path) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        "[write-proxy]\nmetadata = 'h1:4181'\nlisten = '0.0.0.0:4183'\nlogs_max = 7\n"
+        "idle_s = '10m'\nsegment_bytes_max = '64MiB'\nack_quorum = 1\n"
+    )
+    flags, options = read_file(file, "write-proxy")
+    assert flags == {"metadata": "h1:4181", "listen": "0.0.0.0:4183"}
+    assert options == {
+        "logs_max": 7,
+        "idle_s": 600.0,
+        "segment_bytes_max": 64 << 20,
+        "ack_quorum": 1,
+    }
+    assert check_options("write-proxy", words(["logs_max=8"]), "--set") == {"logs_max": 8}
+    with pytest.raises(InvalidRequest, match="--set: unknown option 'log_max'"):
+        check_options("read-proxy", words(["log_max=8"]), "--set")
 
 
 def test_flags_set_any_option_of_a_bookie() -> None:

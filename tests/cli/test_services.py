@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.config import file_for
+from distributedlog.cli.config import KINDS, file_for
 from distributedlog.cli.service_manager import tell
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 
 
-@pytest.mark.parametrize("kind", ["bookie", "metadata"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_sample_files_are_what_is_written(kind: str) -> None:
     assert (OPS / "config" / f"{kind}.toml").read_text() == file_for(kind), (
         f"dlog config init {kind} > ops/config/{kind}.toml"
@@ -23,7 +23,7 @@ def test_the_sample_files_are_what_is_written(kind: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-@pytest.mark.parametrize("kind", ["bookie", "metadata"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_systemd_takes_the_units(tmp_path: Path, kind: str) -> None:
     text = (OPS / "systemd" / f"dlog-{kind}@.service").read_text()
     unit = tmp_path / f"dlog-{kind}@.service"

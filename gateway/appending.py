@@ -1,0 +1,318 @@
+"""The writers of logs that requests write to, and the producers of those that want each record once.
+
+A log has one writer here, which all plain requests share, and which is closed when nobody uses it.
+A producer's request is a frame of its own: whole in one entry, and stored once, whichever gateway it came to.
+Over proxies that is a stream to whoever has the log (`FrameSender`); else the log's one writer here takes it.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import trio
+
+from ..log.dlsn import DLSN
+from ..log.frames import Frame
+from ..log.namespace import Namespace
+from ..log.producing import OpenedProducer
+from ..log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
+from ..log.writer import LogWriter
+from ..proxy.frame_sender import FrameSender, StoredFrame
+from ..proxy.proxied import ProxiedNamespace
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    OutcomeUnknown,
+    ProducerFenced,
+    ProducerForgotten,
+    RecordTooLarge,
+    TooBusy,
+)
+from .forms import Given, ProducerRef
+from .metrics import GatewayMeters
+from .options import GatewayOptions
+
+SWEEP_S = 1.0
+
+Key = TypeVar("Key")
+
+
+@dataclass(slots=True, eq=False)
+class _Writing:
+    """A log's writer, open or being opened, and who uses it."""
+
+    writer: LogWriter | None = None
+    turn: trio.Lock = field(default_factory=trio.Lock)
+    users: int = 0
+    used_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """A producer's stream, and who uses it."""
+
+    sender: FrameSender
+    users: int = 0
+    used_at: float = 0.0
+
+
+class Appending:
+    """See the module. `run` must be running."""
+
+    def __init__(
+        self, namespace: Namespace, options: GatewayOptions, meters: GatewayMeters
+    ) -> None:
+        self._namespace = namespace
+        self._options = options
+        self._meters = meters
+        self._writing: dict[str, _Writing] = {}
+        self._sending: dict[tuple[str, ProducerRef], _Sending] = {}
+        self._random = namespace.context.random
+
+    async def run(self) -> None:
+        """Close what nobody uses, until cancelled; then all."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    await trio.sleep(SWEEP_S)
+                    self._sweep(nursery)
+        finally:
+            for sending in self._sending.values():
+                sending.sender.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self._options.stop_s):
+                async with trio.open_nursery() as nursery:
+                    for writing in self._writing.values():
+                        nursery.start_soon(_close, writing)
+
+    def _sweep(self, nursery: trio.Nursery) -> None:
+        options, meters = self._options, self._meters
+        since = trio.current_time() - options.writer_idle_s
+        for log in _unused(self._writing, options.writers_max, since):
+            nursery.start_soon(_close, self._writing.pop(log))
+        for key in _unused(self._sending, options.producers_max, since):
+            self._sending.pop(key).sender.close()
+        meters.writers, meters.producers = len(self._writing), len(self._sending)
+
+    # --- what requests do -------------------------------------------------------------------------
+
+    async def append(self, log: str, given: Given, expect: DLSN | None) -> list[DLSN]:
+        """Store records; their places when all are durable. They may be mixed with those of others.
+
+        ``expect``: of one record, where the log's last one must be. Raises what a writer raises; where that
+        is not known to have stored nothing, the first of several may be stored.
+        """
+        check_sizes(given.payloads, one_entry=expect is not None)
+        begun = False
+        with trio.move_on_after(self._options.append_s):
+            async with self._writer(log) as writer:
+                begun = True
+                if expect is None:
+                    found = await (await writer.submit_columns(given.txids, given.payloads))
+                else:
+                    found = [await self._after(log, writer, given, expect)]
+            self._count(given)
+            return found
+        raise self._late(log, begun)
+
+    async def open_producer(self, log: str, name: str) -> OpenedProducer:
+        """Open a producer by its name; who had it is fenced. Raises what a writer's opening raises.
+
+        ``name``: "" for one that is drawn.
+        """
+        name = name or f"{self._random.getrandbits(128):032x}"
+        deadline = trio.current_time() + self._options.append_s
+        with trio.move_on_at(deadline):
+            if not isinstance(self._namespace, ProxiedNamespace):
+                async with self._writer(log) as writer:
+                    return await writer.open_producer(name)
+            sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
+            try:
+                opened = await sender.open(deadline)
+            except BaseException:
+                sender.close()
+                raise
+            key = log, ProducerRef(opened.number, name)
+            self._sending[key] = _Sending(sender, used_at=trio.current_time())
+            return opened
+        raise TooBusy(f'log "{log}": producer {name} was not opened in time: open it again')
+
+    async def append_once(
+        self, log: str, producer: ProducerRef, sequence: int, given: Given, expect: DLSN | None
+    ) -> StoredFrame:
+        """Store a producer's records, the first of which is its ``sequence``-th, in one entry.
+
+        Raises `OutcomeUnknown` where nobody answered: the same again tells. What is definite stored nothing.
+        """
+        check_sizes(given.payloads, one_entry=True)
+        if isinstance(self._namespace, ProxiedNamespace):
+            stored = await self._send(self._namespace, log, producer, sequence, given, expect)
+        else:
+            stored = await self._take(log, producer, sequence, given, expect)
+        if not stored.repeated:
+            self._count(given)
+        return stored
+
+    def _count(self, given: Given) -> None:
+        self._meters.records_written += len(given.payloads)
+        self._meters.bytes_written += sum(map(len, given.payloads))
+
+    def _late(self, log: str, begun: bool) -> DistributedLogError:
+        if not begun:
+            return TooBusy(f'log "{log}" was not opened for writing in time; nothing was written')
+        return OutcomeUnknown(
+            f'log "{log}": not everything was stored within {self._options.append_s:g} s; it may be yet'
+        )
+
+    # --- through proxies --------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        namespace: ProxiedNamespace,
+        log: str,
+        producer: ProducerRef,
+        sequence: int,
+        given: Given,
+        expect: DLSN | None,
+    ) -> StoredFrame:
+        key = log, producer
+        found = self._sending.get(key)
+        if found is None:
+            sender = FrameSender(
+                namespace.client, namespace.path, log, producer.name, producer.number
+            )
+            found = self._sending[key] = _Sending(sender)
+        found.users += 1
+        try:
+            return await found.sender.send(
+                sequence,
+                given.payloads,
+                txids=given.txids,
+                expect=expect,
+                deadline=trio.current_time() + self._options.append_s,
+            )
+        except (ProducerFenced, ProducerForgotten):
+            if self._sending.get(key) is found:
+                del self._sending[key]
+                found.sender.close()
+            raise
+        finally:
+            found.users -= 1
+            found.used_at = trio.current_time()
+
+    # --- where the log is written here ------------------------------------------------------------
+
+    async def _take(
+        self,
+        log: str,
+        producer: ProducerRef,
+        sequence: int,
+        given: Given,
+        expect: DLSN | None,
+    ) -> StoredFrame:
+        begun = False
+        with trio.move_on_after(self._options.append_s):
+            async with self._writer(log) as writer:
+                try:
+                    writer.resume_producer(producer.name, producer.number)
+                except (ProducerFenced, ProducerForgotten):
+                    await writer.check_owner()  # a no is worth something while the log is ours
+                    raise
+                begun = True
+                frame = await _framed(writer, producer.number, sequence, given, expect)
+            if frame.error is not None:
+                raise frame.error.again()
+            return StoredFrame(sequence, frame.records, frame.first, frame.repeated)
+        raise self._late(log, begun)
+
+    async def _after(self, log: str, writer: LogWriter, given: Given, expect: DLSN) -> DLSN:
+        """One record, where the last one is the expected one. Raises `PositionConflict`."""
+        if len(given.payloads) > 1:
+            raise InvalidRequest("If-Match is for one record, or for those of a producer")
+        if isinstance(self._namespace, ProxiedNamespace):
+            raise InvalidRequest(
+                f'log "{log}": through proxies If-Match wants a producer: POST …/producers opens one'
+            )
+        frame = await _framed(writer, 0, 0, given, expect)
+        if frame.error is not None:
+            raise frame.error.again()
+        assert frame.first is not None, "it was stored now"
+        return frame.first
+
+    # --- writers ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _writer(self, log: str) -> AsyncIterator[LogWriter]:
+        """The log's writer here, opened where it is not; it stays while it is used."""
+        found = self._writing.setdefault(log, _Writing())
+        found.users += 1
+        try:
+            async with found.turn:
+                if found.writer is not None and found.writer.over is not None:
+                    found.writer = None
+                if found.writer is None:
+                    found.writer = await self._namespace.open_log(log).open_writer()
+                writer = found.writer
+            yield writer
+        finally:
+            found.users -= 1
+            found.used_at = trio.current_time()
+            if found.writer is None and not found.users and self._writing.get(log) is found:
+                del self._writing[log]
+
+
+async def _framed(
+    writer: LogWriter, number: int, sequence: int, given: Given, expect: DLSN | None
+) -> Frame:
+    """A frame of a producer (0: of nobody), done. Raises what does not take it."""
+    await writer.decide_txids(given.txids is not None)
+    if expect is not None:
+        return await writer.frame_after(
+            expect, given.payloads, txids=given.txids, producer=number, sequence=sequence
+        )
+    done = trio.Event()
+    while True:
+        try:
+            frame = writer.take_frame(
+                given.payloads,
+                lambda _: done.set(),
+                txids=given.txids,
+                producer=number,
+                sequence=sequence,
+            )
+        except (InvalidRequest, ProducerFenced, ProducerForgotten):
+            await writer.check_owner()
+            raise
+        if frame is not None:
+            await done.wait()
+            return frame
+        await writer.frame_room(len(given.payloads), sum(map(len, given.payloads)), number)
+
+
+def check_sizes(payloads: Sequence[bytes], *, one_entry: bool) -> None:
+    """Raise `RecordTooLarge` before anything is taken. ``one_entry``: they are stored in one."""
+    for number, payload in enumerate(payloads, 1):
+        if len(payload) > RECORD_BYTES_MAX:
+            raise RecordTooLarge(
+                f"record {number} has {len(payload)} bytes; the most are {RECORD_BYTES_MAX}"
+            )
+    size = sum(map(len, payloads)) + RECORD_COLUMN_BYTES * (len(payloads) - 1)
+    if one_entry and size > RECORD_BYTES_MAX:
+        raise RecordTooLarge(
+            f"{len(payloads)} records of {size} bytes are stored together; the most are {RECORD_BYTES_MAX}, "
+            f"with {RECORD_COLUMN_BYTES} for each after the first"
+        )
+
+
+def _unused(found: "Mapping[Key, _Writing | _Sending]", most: int, since: float) -> list[Key]:
+    """Those that nobody uses: for long, or above the bound."""
+    idle = sorted((one.used_at, at) for at, one in enumerate(found.values()) if not one.users)
+    keys = list(found)
+    above = len(found) - most
+    return [keys[at] for rank, (used_at, at) in enumerate(idle) if rank < above or used_at <= since]
+
+
+async def _close(writing: _Writing) -> None:
+    if writing.writer is not None:
+        with suppress(DistributedLogError):  # it is left for recovery then
+            await writing.writer.aclose()

@@ -1,0 +1,159 @@
+"""Who is answered at all: logs are other people's data, on a port that every page of the machine reaches.
+
+- Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
+- What comes from a page comes from one of ours (Origin; 403 else): no other site writes by a browser.
+- Where there is a token, each request has it (`Authorization: Bearer …`; 401 else).
+- So many requests are under way at a time (503 else).
+"""
+
+import hmac
+from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from typing import Any
+
+from ..runtime.errors import TooBusy
+from .faults import headers_of, turned_away
+from .forms import JSON
+from .metrics import GatewayMeters
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LOCAL = ("127.0.0.1", "localhost", "[::1]")
+OPEN = ("/health", "/openapi.json")
+"""Say nothing of a log: they need no token."""
+HEADERS = {
+    b"x-content-type-options": b"nosniff",
+    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"referrer-policy": b"no-referrer",
+    b"cache-control": b"no-store",
+}
+"""On everything that is answered."""
+
+
+class Place:
+    """A request's place among those that are under way, and the bytes that are held for it."""
+
+    def __init__(self, meters: GatewayMeters, held_bytes_max: int) -> None:
+        self._meters: GatewayMeters | None = meters
+        self._held_bytes_max = held_bytes_max
+        self._held_bytes = 0
+
+    def hold(self, size: int) -> None:
+        """So many bytes more, until it leaves. Raises `TooBusy` where that is too much of all together."""
+        meters = self._meters
+        assert meters is not None, "who has left holds nothing"
+        if meters.held_bytes + size > self._held_bytes_max:
+            raise TooBusy(f"the gateway holds {meters.held_bytes} bytes for others")
+        meters.held_bytes += size
+        self._held_bytes += size
+
+    def leave(self) -> None:
+        """It counts no more: it is over, or goes on without end and is counted elsewhere. Idempotent."""
+        meters, self._meters = self._meters, None
+        if meters is not None:
+            meters.under_way -= 1
+            meters.held_bytes -= self._held_bytes
+
+
+class Door:
+    """Stands before the app, as one."""
+
+    def __init__(
+        self,
+        app: App,
+        meters: GatewayMeters,
+        *,
+        port: int,
+        hosts: Collection[str] = (),
+        token: str = "",
+        requests_max: int,
+        held_bytes_max: int,
+    ) -> None:
+        """``hosts``: names that it is reached by, beside this machine's own."""
+        self._app = app
+        self._meters = meters
+        # Whoever stands before it leaves the port of its scheme out, or has one of its own.
+        self._hosts = {f"{name}:{port}".lower() for name in (*LOCAL, *hosts)}
+        self._hosts |= {name.lower() for name in hosts}
+        if port == 80:
+            self._hosts |= set(LOCAL)
+        self._token = token.encode()
+        self._requests_max = requests_max
+        self._held_bytes_max = held_bytes_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or have the app do it."""
+        meters = self._meters
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                meters.refused += 400 <= status < 500
+                meters.failed += status >= 500
+                message["headers"] = [*message.get("headers", ()), *HEADERS.items()]
+            await send(message)
+
+        refused = self.refusal(scope)
+        if refused is None and meters.under_way >= self._requests_max:
+            refused = 503, f"{meters.under_way} requests are under way", "try again later"
+        if refused is not None:
+            meters.turned_away += 1
+            await _turn_away(counted, *refused)
+            return
+        meters.requests += 1
+        meters.under_way += 1
+        scope["dlog.place"] = place = Place(meters, self._held_bytes_max)
+        # Starlette would take a name with %2F in it for two parts.
+        scope["path"] = scope["raw_path"].decode("ascii", "replace")
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            place.leave()
+
+    def refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+        """Why a request is not answered: status, what, what to do. None: it may be."""
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in (b"host", b"origin", b"authorization") and name in headers:
+                return 400, f"{name.decode()} comes twice", "send it once"
+            headers[name] = value
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if host not in self._hosts:
+            return (
+                421,
+                f"this is no {host[:100]!r}",
+                "dlog serve gateway --allow-host NAME adds a name",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None:
+            scheme, _, name = origin.decode("latin-1").lower().partition("://")
+            if scheme not in ("http", "https") or name not in self._hosts:
+                return 403, "only pages of the gateway's own names may ask", "ask from a program"
+        if self._token and scope["path"] not in OPEN:
+            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+            if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+                return 401, "no token, or another one", "send Authorization: Bearer TOKEN"
+        return None
+
+
+async def _turn_away(send: Send, status: int, what: str, do: str) -> None:
+    body = turned_away(status, what, do)
+    named = {"content-type": JSON, "content-length": str(len(body)), **headers_of(status)}
+    if status == 401:
+        named["www-authenticate"] = "Bearer"
+    headers = [(name.encode(), value.encode()) for name, value in named.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def may_listen(host: str, allowed: Sequence[str]) -> bool:
+    """Beyond the machine's own address a gateway has a name that it is reached by."""
+    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed)

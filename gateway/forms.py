@@ -1,0 +1,197 @@
+"""Records, places and producers as they stand in requests and answers: JSON, and bytes.
+
+A record of a request is a text or an object: ``payload`` (a text) or ``payload_base64``, and ``txid``.
+In an answer it is an object with its place besides; a payload that is no text comes as ``payload_base64``.
+
+As bytes an answer is records back to back, little-endian, 40 bytes and a payload each:
+
+    | payload bytes u32 | slot u32 | segment u64 | entry u64 | txid i64 | time ms u64 | payload |
+"""
+
+import json
+import struct
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote
+
+from ..log.dlsn import DLSN
+from ..log.producing import check_name
+from ..log.record import TXID_MAX, LogRecord
+from ..runtime.errors import InvalidRequest, RecordTooLarge
+
+NDJSON = "application/x-ndjson"
+JSON = "application/json"
+BYTES = "application/octet-stream"
+EVENTS = "text/event-stream"
+SEQUENCE_MAX = (1 << 62) - 1
+NUMBER_MAX = (1 << 64) - 1
+TIME_MAX = 1 << 62
+SHOWN = 60
+
+_HEAD = struct.Struct("<IIQQqQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The records of a request."""
+
+    payloads: list[bytes]
+    txids: list[int] | None
+    """One a record, or None: the log gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerRef:
+    """A producer's number, and the name that it was opened by."""
+
+    number: int
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{quote(self.name, safe='')}"
+
+    @classmethod
+    def parse(cls, text: str) -> "ProducerRef":
+        """Read what `str` gives. Raises `InvalidRequest`."""
+        number, colon, name = text.strip().partition(":")
+        if not colon:
+            raise InvalidRequest(
+                f"not a producer: {text[:SHOWN]!r}; Dlog-Producer is NUMBER:NAME, as its opening gave it"
+            )
+        found = whole("the number in Dlog-Producer", number, 1, NUMBER_MAX)
+        try:
+            return cls(found, check_name(unquote(name, errors="strict")))
+        except UnicodeDecodeError:
+            raise InvalidRequest("Dlog-Producer's name is UTF-8, percent-encoded") from None
+
+
+def records_of(kind: str, body: bytes, txid: str | None, records_max: int) -> Given:
+    """What a request's body holds, by its content type. Raises `InvalidRequest`, `RecordTooLarge`."""
+    if kind.partition(";")[0].strip().lower() != NDJSON:
+        given = None if txid is None else [whole("Dlog-Txid", txid, 0, TXID_MAX)]
+        return Given([body], given)
+    if txid is not None:
+        raise InvalidRequest("Dlog-Txid is for one record: in JSON lines each has its own txid")
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if not lines:
+        raise InvalidRequest("the body holds no record")
+    if len(lines) > records_max:
+        raise RecordTooLarge(f"{len(lines)} records; one request has {records_max} at most")
+    payloads, txids = [], []
+    for number, line in enumerate(lines, 1):
+        payload, own = _record(number, line)
+        payloads.append(payload)
+        txids.append(own)
+    given = [own for own in txids if own is not None]
+    if given and len(given) < len(txids):
+        raise InvalidRequest("all records of a request have a txid, or none has")
+    return Given(payloads, given or None)
+
+
+def _record(number: int, line: bytes) -> tuple[bytes, int | None]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise InvalidRequest(f"line {number} is not JSON: {line[:SHOWN]!r}") from None
+    if isinstance(found, str):
+        found = {"payload": found}
+    if not isinstance(found, dict) or not found.keys() <= {"payload", "payload_base64", "txid"}:
+        raise InvalidRequest(
+            f"line {number} is neither a text nor an object of payload or payload_base64, and txid"
+        )
+    text, coded, txid = (found.get(key) for key in ("payload", "payload_base64", "txid"))
+    if (text is None) == (coded is None) or not isinstance(text or coded or "", str):
+        raise InvalidRequest(
+            f"line {number} has a text as payload or as payload_base64, one of them"
+        )
+    if txid is not None and (type(txid) is not int or not 0 <= txid <= TXID_MAX):
+        raise InvalidRequest(f"line {number}: a txid is a whole number from 0 to {TXID_MAX}")
+    try:
+        payload = text.encode() if text is not None else b64decode(str(coded), validate=True)
+    except (UnicodeEncodeError, Base64Error, ValueError):
+        raise InvalidRequest(
+            f"line {number}: its payload is no text of Unicode, or no base64"
+        ) from None
+    return payload, txid
+
+
+def shown(record: LogRecord) -> dict[str, Any]:
+    """A record for an answer."""
+    payload = bytes(record.payload)
+    found: dict[str, Any] = {
+        "dlsn": str(record.dlsn),
+        "sequence_id": record.sequence_id,
+        "txid": record.txid,
+        "time_ms": record.time_ms,
+    }
+    if record.more:
+        found["more"] = True
+    try:
+        found["payload"] = payload.decode()
+    except UnicodeDecodeError:
+        found["payload_base64"] = b64encode(payload).decode()
+    return found
+
+
+def as_bytes(records: Iterable[LogRecord]) -> bytes:
+    """Records as bytes; see the module."""
+    parts: list[bytes] = []
+    for one in records:
+        at, payload = one.dlsn, bytes(one.payload)
+        parts.append(_HEAD.pack(len(payload), at.slot, at.segment, at.entry, one.txid, one.time_ms))
+        parts.append(payload)
+    return b"".join(parts)
+
+
+def event(record: LogRecord) -> bytes:
+    """A record as a server-sent event; its id is its place. JSON in ASCII has no newlines of its own."""
+    return b"id: %s\ndata: %s\n\n" % (str(record.dlsn).encode(), json.dumps(shown(record)).encode())
+
+
+def named_event(name: str, value: Mapping[str, Any]) -> bytes:
+    """Another event than a record."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps(value).encode())
+
+
+def begin(query: Mapping[str, str], default: str, after: str | None = None) -> dict[str, Any]:
+    """Where to read from, as `Log.open_reader` takes it: ``from``, ``txid`` or ``since_ms`` of a query.
+
+    ``after``: the place of the last record that was had, before all of these. Raises `InvalidRequest`.
+    """
+    if after is not None:
+        return {"dlsn": DLSN.parse(after.strip()).next()}
+    given = [name for name in ("from", "txid", "since_ms") if name in query]
+    if len(given) > 1:
+        raise InvalidRequest(f"give one of {' and '.join(given)}, not both")
+    if "txid" in query:
+        return {"txid": whole("txid", query["txid"], 0, TXID_MAX)}
+    if "since_ms" in query:
+        return {"since": whole("since_ms", query["since_ms"], 0, TIME_MAX)}
+    at = query.get("from", default)
+    return {"at": at} if at in ("earliest", "latest") else {"dlsn": DLSN.parse(at)}
+
+
+def whole(what: str, text: str, least: int, most: int) -> int:
+    """A whole number in decimal. Raises `InvalidRequest`."""
+    if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
+        return int(text)
+    raise InvalidRequest(f"{what} is a whole number from {least} to {most}, not {text[:SHOWN]!r}")
+
+
+def seconds(what: str, text: str, most: float) -> float:
+    """Seconds, with fractions. Raises `InvalidRequest`."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= most:
+        raise InvalidRequest(f"{what} is seconds from 0 to {most:g}, not {text[:SHOWN]!r}")
+    return found
+
+
+def places(found: Sequence[DLSN]) -> list[str]:
+    """Of records that were written."""
+    return [str(one) for one in found]

@@ -1,0 +1,93 @@
+"""Records as server-sent events, as they come. Each event's id is the record's place: who comes back with it
+(Last-Event-ID) goes on after it, here or at another gateway, without a gap and without a duplicate.
+
+A peer that takes nothing holds what one reader fetches ahead, and is hung up on after `write_s`.
+"""
+
+from contextlib import suppress
+
+import trio
+
+from ..log.reader import LogReader
+from ..runtime.errors import DistributedLogError, EndOfStream
+from .door import Receive, Scope, Send
+from .faults import fault
+from .forms import EVENTS, event, named_event
+from .metrics import GatewayMeters
+
+BACK_MS = 2000
+"""After this a browser comes back to a stream that ended."""
+SEND_BYTES = 64 * 1024
+"""About so much is handed over at a time."""
+TAKEN_MAX = 500
+"""Records that are looked at together."""
+
+
+class Tail:
+    """The answer of a request: an app of its own, which ends when the peer goes or the log does."""
+
+    def __init__(
+        self, reader: LogReader, meters: GatewayMeters, *, quiet_s: float, where: str
+    ) -> None:
+        """Takes over ``reader``, and one of those that are counted as tails. ``where``: what was asked."""
+        self._reader = reader
+        self._meters = meters
+        self._quiet_s = quiet_s
+        self._where = where
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the end."""
+        scope["dlog.place"].leave()  # it goes on without end, and is counted as a tail
+        try:
+            async with self._reader, trio.open_nursery() as nursery:
+                nursery.start_soon(until_gone, receive, nursery.cancel_scope)
+                await self._answer(send)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._meters.tails -= 1
+
+    async def _answer(self, send: Send) -> None:
+        headers = [(b"content-type", EVENTS.encode()), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await _part(send, b"retry: %d\n\n" % BACK_MS)
+        try:
+            await self._records(send)
+        except EndOfStream:
+            await _part(send, named_event("end", {"sealed": True}))
+        except DistributedLogError as error:
+            _, said = fault(error, self._where, writing=False)
+            await _part(send, named_event("error", said))
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _records(self, send: Send) -> None:
+        """Raises what the reader raises, after all that it had."""
+        reader, meters = self._reader, self._meters
+        while True:
+            first = await reader.read_next(wait_s=self._quiet_s)
+            if first is None:
+                await _part(send, b":\n\n")
+                continue
+            found = [first]
+            with suppress(DistributedLogError):  # it sticks, and is met after these
+                found += await reader.read_bulk(TAKEN_MAX, wait_s=0)
+            part = b""
+            for record in found:
+                part += event(record)
+                meters.records_read += 1
+                meters.bytes_read += len(record.payload)
+                if len(part) >= SEND_BYTES:
+                    await _part(send, part)
+                    part = b""
+            await _part(send, part)
+
+
+async def _part(send: Send, data: bytes) -> None:
+    if data:
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def until_gone(receive: Receive, scope: trio.CancelScope) -> None:
+    """Cancel when the peer has hung up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

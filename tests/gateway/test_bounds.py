@@ -1,0 +1,288 @@
+"""What strangers can do to a gateway (H193): bounded, and at nobody else's cost."""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
+pytest.importorskip("starlette", reason="pip install '.[gateway]'")
+
+import trio
+
+from distributedlog.gateway import server
+from distributedlog.gateway.app import Gateway
+from distributedlog.gateway.door import Door, may_listen
+from distributedlog.gateway.forms import ProducerRef, records_of
+from distributedlog.gateway.metrics import GatewayMeters
+from distributedlog.gateway.options import GatewayOptions
+from distributedlog.runtime.errors import InvalidRequest
+
+from ..proxy.proxy_world import ONE, World, world
+from .http_kit import TIMEOUT_S, Answer, Gate, gate
+
+pytestmark = pytest.mark.extra
+
+
+@asynccontextmanager
+async def alone(**options: Any) -> AsyncIterator[tuple[World, Gate]]:
+    """A gateway over a cluster of one bookie, with a log ``a``."""
+    async with world() as w:
+        found = await gate(w.nursery, w.uri, **options)
+        made = await found.ask("PUT", "/v1/logs/a", json.dumps({"config": ONE}))
+        assert made.status == 201, made
+        yield w, found
+
+
+async def test_who_takes_nothing_is_hung_up_on_and_others_go_on() -> None:
+    """Planted: without the deadline in `BoundedStream.send_all` the tail waits for ever."""
+    async with alone(write_s=1.0, tails_max=1) as (_, one):
+        deaf = await one.client()
+        deaf.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+        assert (await deaf.begin("GET", "/v1/logs/a/tail?from=earliest")).status == 200
+        second = await one.ask("GET", "/v1/logs/a/tail")
+        assert (second.status, second.headers["retry-after"]) == (429, "1")
+        writer = await one.client()
+        for _ in range(60):
+            assert (await writer.ask("POST", "/v1/logs/a/records", "x" * 100_000)).status == 200
+        await one.until("hung_up_total", 1)
+        await one.until("tails", 0)
+        assert (await writer.ask("POST", "/v1/logs/a/records", "x")).status == 200
+        assert (
+            await one.number("bytes_read_total") < 3_000_000
+        )  # of six: what was held, and no more
+        await writer.close()
+        await deaf.close()
+
+
+async def test_bounds_of_requests() -> None:
+    async with alone(
+        connections_max=3, requests_max=1, idle_s=0.5, body_s=0.5, held_bytes_max=300_000
+    ) as (_, one):
+        waits = await one.client()
+        long = "/v1/logs/a/records?from=latest&wait_s=20"
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waits.ask, "GET", long)
+            with trio.fail_after(TIMEOUT_S):
+                while (busy := await one.ask("GET", "/health")).status == 200:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert (busy.status, busy.error) == (503, "TurnedAway")
+            nursery.cancel_scope.cancel()
+        await waits.close()  # a read ends when its peer goes
+        with trio.fail_after(TIMEOUT_S):
+            while (await one.ask("GET", "/health")).status != 200:  # noqa: ASYNC110 (nobody tells)
+                await trio.sleep(0.01)
+
+        slow = await one.client()
+        await slow.stream.send_all(b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: ")
+        assert await _rest(slow.stream) == b""  # hung up within its head
+        slow = await one.client()
+        head = f"POST /v1/logs/a/records HTTP/1.1\r\nhost: {slow.host}\r\ncontent-length: 10\r\n\r\nhalf"
+        await slow.stream.send_all(head.encode())
+        assert b" 400 " in (await _rest(slow.stream)).partition(b"\r\n")[0]
+        large = await one.ask("POST", "/v1/logs/a/records", b"x" * 110_000)
+        assert (large.status, large.error) == (429, "TooBusy")
+        heads = await one.client()
+        await heads.stream.send_all(f"GET /health HTTP/1.1\r\nhost: {heads.host}\r\n".encode())
+        with pytest.raises(trio.BrokenResourceError):
+            await _send_without_end(heads.stream, b"x-more: " + b"y" * 1000 + b"\r\n")
+        assert await one.number("held_bytes") == 0
+
+        crowd = [await one.client() for _ in range(3)]  # two are in beside who asks, if at all
+        assert (await one.ask("GET", "/health")).status == 200  # those that say nothing make room
+        for each in crowd:
+            await each.close()
+
+
+async def _send_without_end(stream: trio.SocketStream, data: bytes) -> None:
+    with trio.fail_after(TIMEOUT_S):
+        while True:
+            await stream.send_all(data)
+
+
+async def _rest(stream: trio.SocketStream) -> bytes:
+    found = b""
+    with trio.fail_after(TIMEOUT_S):
+        while part := await stream.receive_some(65536):
+            found += part
+    return found
+
+
+async def test_it_ends_with_open_tails() -> None:
+    """Read or not: a write that hypercorn shields does not hold the end up."""
+    async with alone(write_s=600.0, stop_s=0.2) as (_, one):
+        deaf = await one.client()
+        deaf.stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_RCVBUF, 4096)
+        assert (await deaf.begin("GET", "/v1/logs/a/tail?from=earliest")).status == 200
+        for _ in range(10):
+            assert (await one.ask("POST", "/v1/logs/a/records", "x" * 500_000)).status == 200
+        await one.stop()
+        await deaf.close()
+
+
+async def test_a_broken_connection_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: without the `except` in `serve` the gateway ends."""
+    async with alone() as (_, one):
+
+        def broken(*given: object) -> object:
+            raise RuntimeError("a defect of the server")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server, "TCPServer", broken)
+            bad = await one.client()
+            assert await _rest(bad.stream) == b""
+        assert (await one.ask("GET", "/health")).status == 200
+
+
+def scope(path: str = "/v1/logs", **headers: str) -> dict[str, object]:
+    named = {"host": "127.0.0.1:8491", **headers}
+    return {
+        "type": "http",
+        "path": path,
+        "headers": [(name.encode(), value.encode()) for name, value in named.items()],
+    }
+
+
+async def test_who_is_let_in() -> None:
+    async def nobody(*_: object) -> None:
+        raise AssertionError("not reached")
+
+    door = Door(
+        nobody,
+        GatewayMeters(),
+        port=8491,
+        hosts=["logs.example"],
+        token="secret-of-sixteen",
+        requests_max=1,
+        held_bytes_max=1,
+    )
+
+    def status(path: str = "/v1/logs", **headers: str) -> int:
+        refused = door.refusal(scope(path, **headers))
+        return 200 if refused is None else refused[0]
+
+    ours = {"authorization": "Bearer secret-of-sixteen"}
+    assert status(**ours) == 200
+    for host in ("localhost:8491", "[::1]:8491", "logs.example", "LOGS.example:8491"):
+        assert status(host=host, **ours) == 200
+    for host in ("evil.example", "127.0.0.1", "127.0.0.1:80", "logs.example:80", ""):
+        assert status(host=host, **ours) == 421
+    assert status(origin="http://logs.example", **ours) == 200
+    for origin in ("http://evil.example", "null", "file://", "https://logs.example.evil"):
+        assert status(origin=origin, **ours) == 403
+    assert status() == 401
+    for given in (
+        "secret-of-sixteen",
+        "Basic secret-of-sixteen",
+        "Bearer secret-of-sixtee",
+        "Bearer ",
+    ):
+        assert status(authorization=given) == 401
+    assert status("/health") == status("/openapi.json") == 200
+    twice = scope(**ours)
+    twice["headers"] = [*twice["headers"], (b"host", b"127.0.0.1:8491")]  # type: ignore[misc]
+    assert (door.refusal(twice) or (200,))[0] == 400
+    assert may_listen("127.0.0.1", ())
+    assert not may_listen("0.0.0.0", ())
+    assert may_listen("0.0.0.0", ("logs.example",))
+
+
+def test_the_description_and_the_routes_say_the_same() -> None:
+    text = (Path(server.__file__).parent / "openapi.json").read_text()
+    said = json.loads(text)
+
+    class NoNamespace:
+        class context:
+            random = None
+
+    gateway = Gateway(NoNamespace(), GatewayOptions(), "g", GatewayMeters())  # type: ignore[arg-type]
+    routes = {
+        (route.path, method.lower())
+        for route in gateway.app().routes  # type: ignore[attr-defined]
+        for method in route.methods - {"HEAD"}
+    }
+    described = {
+        (path, method)
+        for path, item in said["paths"].items()
+        for method in item
+        if method != "parameters"
+    }
+    assert routes == described
+
+    for ref in re.findall(r'"\$ref": "#/([^"]+)"', text):
+        at = said
+        for part in ref.split("/"):
+            at = at[part]
+    for path, item in said["paths"].items():
+        shared = [one.get("$ref", "").rpartition("/")[2] for one in item.get("parameters", [])]
+        assert re.findall(r"{(\w+)}", path) == shared
+        for method in item.keys() - {"parameters"}:
+            assert item[method]["operationId"]
+            assert path in ("/openapi.json", "/health") or "default" in item[method]["responses"]
+
+
+async def test_answers_have_what_the_description_says() -> None:
+    said = json.loads((Path(server.__file__).parent / "openapi.json").read_text())
+    schemas = said["components"]["schemas"]
+
+    def fits(answer: Answer, name: str) -> None:
+        found = answer.json
+        assert set(schemas[name]["required"]) <= found.keys() <= schemas[name]["properties"].keys()
+
+    async with alone() as (_, one):
+        assert (await one.ask("GET", "/openapi.json")).json == said
+        fits(await one.ask("POST", "/v1/logs/a/producers"), "Producer")
+        fits(await one.ask("POST", "/v1/logs/a/records", "x"), "Stored")
+        read = await one.ask("GET", "/v1/logs/a/records")
+        fits(read, "Records")
+        [record] = read.json["records"]
+        record_schema = schemas["Record"]
+        assert set(record_schema["required"]) <= record.keys() <= record_schema["properties"].keys()
+        fits(await one.ask("GET", "/v1/logs/a"), "Log")
+        missing = await one.ask("GET", "/v1/logs/b")
+        fits(missing, "Fault")
+        assert set(missing.json["error"]) == set(
+            schemas["Fault"]["properties"]["error"]["required"]
+        )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "1",
+        "[]",
+        "{}",
+        '{"payload": 1}',
+        '{"payload": "a", "payload_base64": ""}',
+        '{"payload_base64": "?"}',
+        '{"payload_base64": "YQ"}',
+        '{"payload": "a", "txid": true}',
+        '{"payload": "a", "txid": -1}',
+        '{"payload": "a", "txid": 9223372036854775807}',
+        '{"payload": "a", "more": 1}',
+        '"\\ud800"',
+        '"a"\n{"payload": "b", "txid": 1}',
+        "\xff",
+        "{" * 10_000,
+    ],
+)
+def test_a_line_that_is_no_record_is_refused(line: str) -> None:
+    with pytest.raises(InvalidRequest):
+        records_of("application/x-ndjson; charset=utf-8", line.encode("latin-1"), None, 10)
+
+
+@pytest.mark.parametrize("text", ["", "7", "x:a", "0:a", "-1:a", "7:", "7:%ff", f"{1 << 64}:a"])
+def test_what_is_no_producer_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        ProducerRef.parse(text)
+
+
+def test_a_producer_is_written_so_that_it_is_read() -> None:
+    for name in ("a", "a b/ü:%", "\u2603" * 85):
+        found = ProducerRef(1 << 63, name)
+        assert ProducerRef.parse(str(found)) == found
+        assert str(found).isascii()

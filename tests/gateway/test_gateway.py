@@ -1,0 +1,230 @@
+"""Logs over HTTP, as a client of it meets them: on real sockets, over proxies and over the cluster itself."""
+
+import json
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
+pytest.importorskip("starlette", reason="pip install '.[gateway]'")
+
+from distributedlog.cluster.options import READ_PROXY
+from distributedlog.gateway.forms import BYTES
+from distributedlog.uri import format_address
+
+from ..proxy.proxy_world import ONE, World, world
+from .http_kit import JSON_LINES, Gate, gate
+
+pytestmark = pytest.mark.extra
+
+
+@asynccontextmanager
+async def behind(*writers: str) -> AsyncIterator[tuple[World, str]]:
+    """A cluster with write proxies of these names and a read proxy; the URI through them."""
+    async with world() as found:
+        nodes = [await found.proxy(name) for name in writers]
+        nodes.append(await found.proxy("r1", READ_PROXY))
+        places = ";".join(format_address(one.address) for one in nodes)
+        yield found, f"distributedlog+proxy://{places}/{found.namespace.path}"
+
+
+async def opened(gate: Gate, log: str, name: str = "") -> dict[str, str]:
+    """A producer; what its requests carry, at sequence 0."""
+    answer = await gate.ask(
+        "POST", f"/v1/logs/{log}/producers", json.dumps({"name": name} if name else {})
+    )
+    assert answer.status == 201, answer
+    return {"dlog_producer": answer.json["producer"], "dlog_sequence": "0"}
+
+
+async def payloads(gate: Gate, log: str) -> list[str]:
+    """All that is in a log."""
+    answer = await gate.ask("GET", f"/v1/logs/{log}/records")
+    assert answer.status == 200, answer
+    assert answer.json["end"]
+    return [one["payload"] for one in answer.json["records"]]
+
+
+async def test_records_are_written_and_read() -> None:
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri)
+        assert (await one.ask("PUT", "/v1/logs/a%2Fb", '{"txids": "count"}')).status == 201
+        first = await one.ask("POST", "/v1/logs/a%2Fb/records", b"\xff\x00")
+        assert first.status == 200, first
+        lines = '"two"\n{"payload": "three"}\n\n{"payload_base64": "Zm91cg=="}\n'
+        more = await one.ask("POST", "/v1/logs/a%2Fb/records", lines, **JSON_LINES)
+        assert more.status == 200, more
+        assert len(more.json["dlsns"]) == 3
+
+        page = (await one.ask("GET", "/v1/logs/a%2Fb/records?limit=2")).json
+        assert [found.get("payload") for found in page["records"]] == [None, "two"]
+        assert page["records"][0]["payload_base64"] == "/wA="
+        assert [found["dlsn"] for found in page["records"]] == [
+            *first.json["dlsns"],
+            more.json["dlsns"][0],
+        ]
+        assert not page["end"]
+        rest = await one.ask("GET", f"/v1/logs/a%2Fb/records?from={page['next']}", accept=BYTES)
+        assert rest.headers["dlog-end"] == "true"
+        size, slot, segment, entry, txid, time_ms = struct.unpack_from("<IIQQqQ", rest.body)
+        assert f"{segment}.{entry}.{slot}" == more.json["dlsns"][1]
+        assert (rest.body[40 : 40 + size], txid) == (b"three", 2)
+        assert time_ms > 0
+        assert rest.body.endswith(b"four")
+        past = (
+            await one.ask("GET", f"/v1/logs/a%2Fb/records?from={rest.headers['dlog-next']}")
+        ).json
+        assert past == {"records": [], "next": rest.headers["dlog-next"], "end": True}
+        upto = f"/v1/logs/a%2Fb/records?txid=1&to={more.json['dlsns'][1]}"
+        assert [r["txid"] for r in (await one.ask("GET", upto)).json["records"]] == [1, 2]
+
+        about = (await one.ask("GET", "/v1/logs/a%2Fb")).json
+        assert (about["log"], about["txids"], about["sealed"]) == ("a/b", "count", False)
+        assert about["last"] == more.json["dlsns"][-1]
+        assert (await one.ask("GET", "/v1/logs?prefix=a")).json == {"logs": ["a/b"], "next": None}
+        assert await one.number("records_written_total") == 4
+        await one.stop()
+        two = await gate(w.nursery, uri)
+        assert (await two.ask("DELETE", "/v1/logs/a%2Fb?wait_s=10")).status == 204
+        assert (await two.ask("GET", "/v1/logs")).json["logs"] == []
+
+
+async def test_what_is_wrong_is_said_with_what_to_do() -> None:
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri, body_bytes_max=100_000, records_max=3)
+        client = await one.client()
+        assert (await client.ask("PUT", "/v1/logs/a", '{"txids": "given"}')).status == 201
+        assert (await client.ask("POST", "/v1/logs/a/records", "x", dlog_txid="5")).status == 200
+        for status, name, method, path, body, headers in [
+            (404, "LogNotFound", "GET", "/v1/logs/nope/records", "", {}),
+            (404, "LogNotFound", "POST", "/v1/logs/nope/records", "x", {"dlog_txid": "1"}),
+            (404, "LogNotFound", "GET", "/v1/logs/nope/tail", "", {}),
+            (404, "TurnedAway", "GET", "/v2/logs", "", {}),
+            (405, "TurnedAway", "PATCH", "/v1/logs/a", "", {}),
+            (409, "LogExists", "PUT", "/v1/logs/a", "", {}),
+            (400, "InvalidLogName", "PUT", "/v1/logs/%20", "", {}),
+            (400, "InvalidRequest", "PUT", "/v1/logs/%ff", "", {}),
+            (400, "InvalidRequest", "PUT", "/v1/logs/b", '{"colour": 1}', {}),
+            (400, "InvalidRequest", "PUT", "/v1/logs/b", "[" * 5000, {}),
+            (400, "InvalidRequest", "GET", "/v1/logs/a/records?from=1.x", "", {}),
+            (400, "InvalidRequest", "GET", "/v1/logs/a/records?form=1.0.0", "", {}),
+            (400, "InvalidRequest", "GET", "/v1/logs/a/records?limit=4", "", {}),
+            (400, "InvalidRequest", "GET", "/v1/logs/a/records?txid=1&since_ms=1", "", {}),
+            (400, "InvalidRequest", "POST", "/v1/logs/a/records", "x", {"dlog_sequence": "0"}),
+            (400, "InvalidRequest", "POST", "/v1/logs/a/records", "not json", JSON_LINES),
+            (400, "InvalidRequest", "POST", "/v1/logs/a/records", "", JSON_LINES),
+            (409, "TransactionIdOutOfOrder", "POST", "/v1/logs/a/records", "x", {"dlog_txid": "4"}),
+            (413, "RecordTooLarge", "POST", "/v1/logs/a/records", '"x"\n' * 4, JSON_LINES),
+        ]:
+            answer = await client.ask(method, path, body, **headers)
+            assert (answer.status, answer.error) == (status, name), (path, answer)
+            said = answer.json["error"]
+            assert said["do"]
+            assert said["what"]
+            assert path.partition("?")[0].split("/")[-1] in said["where"] + said["what"]
+        await client.close()
+        large = await one.ask("POST", "/v1/logs/a/records", "x" * 100_001, dlog_txid="9")
+        assert (large.status, large.error) == (413, "RecordTooLarge")
+        assert await one.number("held_bytes") == 0
+
+
+async def test_what_is_sent_again_is_stored_once_at_any_gateway() -> None:
+    """A producer's number and sequence travel with each request: two gateways fence nobody."""
+    async with behind("w1", "w2") as (w, uri):
+        one, two = await gate(w.nursery, uri), await gate(w.nursery, uri)
+        assert (await one.ask("PUT", "/v1/logs/orders")).status == 201
+        mine = await opened(one, "orders", "import 7/ü")
+        path = "/v1/logs/orders/records"
+        first = await one.ask("POST", path, '"a"\n"b"', **JSON_LINES, **mine)
+        assert (first.status, first.json["repeated"]) == (200, False), first
+        again = await two.ask("POST", path, '"a"\n"b"', **JSON_LINES, **mine)
+        assert again.json == {**first.json, "repeated": True}
+        mine["dlog_sequence"] = "2"
+        third = await two.ask("POST", path, "c", **mine)
+        assert third.json["next_sequence"] == 3
+        assert (await one.ask("POST", path, "c", **mine)).json["dlsns"] == third.json["dlsns"]
+
+        for name in ("w1", "w2"):  # whoever has the log goes: the other one takes it
+            owner = (await one.ask("GET", "/v1/logs/orders")).json["owner"]
+            if owner.startswith(name) or owner == name:
+                w.scopes[name].cancel()
+                break
+        mine["dlog_sequence"] = "3"
+        answers = [await each.ask("POST", path, "d", **mine) for each in (one, two, one)]
+        assert [found.status for found in answers] == [200] * 3, answers
+        assert [found.json["repeated"] for found in answers] == [False, True, True]
+        assert (await one.ask("POST", path, "plain")).status == 200
+
+        wrong = await two.ask("POST", path, "x", **{**mine, "dlog_sequence": "9"})
+        assert (wrong.status, "4 is next" in wrong.json["error"]["what"]) == (400, True), wrong
+        wrong = await two.ask("POST", path, "x", **{**mine, "dlog_sequence": "1"})
+        assert (wrong.status, "other frames" in wrong.json["error"]["what"]) == (400, True), wrong
+        newer = await opened(two, "orders", "import 7/ü")
+        assert newer["dlog_producer"] != mine["dlog_producer"]
+        for each in (one, two):
+            fenced = await each.ask("POST", path, "x", **{**mine, "dlog_sequence": "4"})
+            assert (fenced.status, fenced.error) == (409, "ProducerFenced"), fenced
+        assert (await one.ask("POST", path, "e", **{**newer, "dlog_sequence": "4"})).status == 200
+        nobody = await one.ask("POST", path, "x", dlog_producer="99:x", dlog_sequence="0")
+        assert (nobody.status, nobody.error) == (410, "ProducerForgotten"), nobody
+        assert await payloads(one, "orders") == ["a", "b", "c", "d", "plain", "e"]
+
+
+async def test_over_the_cluster_itself_a_gateway_that_begins_anew_stores_nothing_twice() -> None:
+    async with world() as w:
+        one = await gate(w.nursery, w.uri)
+        assert (await one.ask("PUT", "/v1/logs/orders", json.dumps({"config": ONE}))).status == 201
+        path = "/v1/logs/orders/records"
+        last = (await one.ask("POST", path, "1", if_match="0.0.0")).json["dlsns"][0]
+        late = await one.ask("POST", path, "x", if_match="0.0.0")
+        assert (late.status, late.json["error"]["detail"]) == (412, last), late
+        assert (await one.ask("POST", path, "2", if_match=f'"{last}"')).status == 200
+        mine = await opened(one, "orders")
+        first = await one.ask("POST", path, '"a"\n"b"', **JSON_LINES, **mine)
+        assert first.status == 200, first
+        await one.stop()
+        two = await gate(w.nursery, w.uri)
+        again = await two.ask("POST", path, '"a"\n"b"', **JSON_LINES, **mine)
+        assert again.json == {**first.json, "repeated": True}
+        gap = await two.ask("POST", path, "x", **{**mine, "dlog_sequence": "3"})
+        assert (gap.status, gap.error) == (400, "InvalidRequest"), gap
+        assert await payloads(two, "orders") == ["1", "2", "a", "b"]
+        assert await two.number("records_written_total") == 0
+
+
+async def test_a_tail_goes_on_after_the_last_event_elsewhere() -> None:
+    async with behind("w1") as (w, uri):
+        one, two = await gate(w.nursery, uri), await gate(w.nursery, uri)
+        assert (await one.ask("PUT", "/v1/logs/news")).status == 201
+        path = "/v1/logs/news"
+        lines = "\n".join(f'"{n}"' for n in range(5))
+        assert (await one.ask("POST", f"{path}/records", lines, **JSON_LINES)).status == 200
+        client = await one.client()
+        seen = []
+        async for event in client.events(f"{path}/tail?from=earliest"):
+            seen.append(event)
+            if len(seen) == 3:
+                break
+        assert [event.json["payload"] for event in seen] == ["0", "1", "2"]
+        assert await one.number("tails") == 1
+        await client.close()  # and what was made for it ends
+        await one.until("tails", 0)
+        await one.until("connections", 1)  # who asks
+
+        other = await two.client()
+        async for event in other.events(f"{path}/tail", last_event_id=seen[-1].id):
+            seen.append(event)
+            if len(seen) == 5:
+                assert (await one.ask("POST", f"{path}/records", "5")).status == 200
+            if len(seen) == 6:
+                break
+        assert [event.json["payload"] for event in seen] == [str(n) for n in range(6)]
+        assert [event.json["dlsn"] for event in seen] == [event.id for event in seen]
+        await other.close()
+
+        await one.stop()
+        await two.stop()
+        async with w.namespace.open_log("news").open_reader() as reader:
+            assert len(await reader.read_bulk(6, wait_s=5)) == 6
