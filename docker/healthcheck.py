@@ -9,7 +9,13 @@ import socket
 import sys
 
 LIMIT_S = 3.0
-KINDS = {"metadata": "DLOG_SERVE_METADATA_HTTP", "bookie": "DLOG_SERVE_BOOKIE_HTTP"}
+KINDS = {
+    "metadata": "DLOG_SERVE_METADATA_HTTP",
+    "bookie": "DLOG_SERVE_BOOKIE_HTTP",
+    "write-proxy": "DLOG_SERVE_WRITE_PROXY_HTTP",
+    "read-proxy": "DLOG_SERVE_READ_PROXY_HTTP",
+    "gateway": "DLOG_SERVE_GATEWAY_LISTEN",
+}
 
 
 def place() -> str:
@@ -30,7 +36,10 @@ def main() -> int:
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
     try:
         with socket.create_connection((host, int(port)), timeout=LIMIT_S) as sock:
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+            # A gateway answers only to names that are its own, this machine's among them.
+            named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            lines = ("GET /health HTTP/1.1", f"Host: {named}", "Connection: close", "", "")
+            sock.sendall("\r\n".join(lines).encode())
             answer = b""
             while part := sock.recv(65536):
                 answer += part

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from distributedlog.bookie.options import BookieOptions
+from distributedlog.cli.node_settings import read_file
 from distributedlog.cli.serve import command as serve
 from distributedlog.cluster.config import overlay, parse_named_addresses, parse_quorum
+from distributedlog.uri import parse_uri
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -24,14 +26,50 @@ def _flags(kind: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("kind", ["metadata", "bookie"])
+KINDS = {
+    "metadata": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
+    "bookie": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
+    "write-proxy": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
+    "read-proxy": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
+    "gateway": {"CONFIG", "URI", "LISTEN", "ALLOW_HOST"},
+}
+"""What compose must say of each kind of node."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_variable_is_a_flag_and_every_key_too(kind: str) -> None:
     """Environment names are DLOG_<COMMAND>_<FLAG>: a misspelt one would be silently ignored."""
-    named = set(re.findall(rf"DLOG_SERVE_{kind.upper()}_([A-Z_]+):", COMPOSE))
+    named = set(re.findall(rf"DLOG_SERVE_{kind.upper().replace('-', '_')}_([A-Z_]+):", COMPOSE))
 
-    assert {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"} <= named
+    assert KINDS[kind] <= named
     assert named <= _flags(kind)
-    assert {key.upper() for key in CONFIG[kind]} <= _flags(kind)
+    read_file(DOCKER / "node.toml", kind)  # raises where a key is not known
+
+
+def test_a_node_is_healthy_where_it_answers() -> None:
+    """The health check knows each kind that compose starts, and where that says it is asked."""
+    script = (DOCKER / "healthcheck.py").read_text()
+
+    for kind in KINDS:
+        variable = re.search(rf'"{kind}": "(\w+)"', script)
+        assert variable is not None
+        assert f"{variable.group(1)}: " in COMPOSE
+
+
+def test_the_gateway_is_over_the_proxies_and_stays_at_home() -> None:
+    text = COMPOSE.split("\n  gateway:\n")[1].split("\n  # ")[0]
+    uri = re.search(r"DLOG_SERVE_GATEWAY_URI: (.+)", text)
+
+    assert uri is not None
+    assert parse_uri(uri.group(1)).proxied
+    assert set(parse_uri(uri.group(1)).addresses) == {("write-proxy1", 4183), ("read-proxy1", 4184)}
+    assert "profiles: [gateway]" in text
+    assert 'ports: ["127.0.0.1:8491:8491"]' in text
+
+
+def test_the_image_has_what_each_command_needs() -> None:
+    """The gateway is an extra."""
+    assert "'.[gateway]'" in (DOCKER / "Dockerfile").read_text()
 
 
 def test_the_store_takes_its_options() -> None:
@@ -40,8 +78,10 @@ def test_the_store_takes_its_options() -> None:
 
 def test_each_node_has_an_address_for_either_side() -> None:
     """The outside one is the published port, on this machine alone."""
-    nodes = re.split(r"\n  (?=(?:metadata|bookie)\d:\n)", COMPOSE.split("\nnetworks:")[0])[1:]
-    assert len(nodes) == 9
+    nodes = re.split(
+        r"\n  (?=(?:metadata|bookie|write-proxy|read-proxy)\d:\n)", COMPOSE.split("\nnetworks:")[0]
+    )[1:]
+    assert len(nodes) == 11
 
     for text in nodes:
         name = text.partition(":")[0]
@@ -54,7 +94,8 @@ def test_each_node_has_an_address_for_either_side() -> None:
         assert found["ADVERTISE"]["outside"] == ("127.0.0.1", port)
         assert found["ADVERTISE"]["inside"] == (name, found["LISTEN"]["inside"][1])
         assert f'ports: ["127.0.0.1:{port}:{port}"]' in text
-        assert f"volumes: [{name}:/var/lib/dlog, " in text
+        if "proxy" not in name:
+            assert f"volumes: [{name}:/var/lib/dlog, " in text
         assert f"_NAME: {name}\n" in text
 
 
@@ -62,7 +103,8 @@ def test_all_nodes_name_one_quorum() -> None:
     quorum = parse_quorum(CONFIG["metadata"]["metadata"])
 
     assert set(quorum) == {"metadata1", "metadata2", "metadata3"}
-    assert set(parse_quorum(CONFIG["bookie"]["metadata"]).values()) == set(quorum.values())
+    for kind in ("bookie", "write-proxy", "read-proxy"):
+        assert set(parse_quorum(CONFIG[kind]["metadata"]).values()) == set(quorum.values())
 
 
 def test_the_image_has_the_version_of_the_package() -> None:
