@@ -12,6 +12,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
         memory.py                   disk and map in memory, where nothing is to be kept
         descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
+    capabilities.py, capability_messages.py     what opens a ledger at a bookie; asked of the leader (pure)
     schema.py                   what a value from a peer or a disk must look like (pure)
     frame_reader.py, reuse.py   whole frames out of what comes in; large buffers (pure)
     link.py                     one connection with frames: a queue out, a reader in

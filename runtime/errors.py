@@ -13,7 +13,7 @@
     ├── who asks may not               NotAuthenticated, NotAllowed, OverQuota
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
-    │                                  ReaderIdle
+    │                                  ReaderIdle, CapabilityOutdated
     ├── outcome or state unknown       OutcomeUnknown, WriteFailed, WriteCancelled, LedgerStateUnknown,
     │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
@@ -481,6 +481,17 @@ class Compacted(DistributedLogError):
 
     code = 2032
     retryable = True
+
+
+class CapabilityOutdated(DistributedLogError):
+    """A bookie does not take what was shown for a ledger: none was, or it has ended.
+
+    The client asks the metadata for another one, and tries the same bookie again: passing, in every part.
+    """
+
+    code = 2083
+    retryable = True
+    exit_code = 4
 
 
 class NotReady(DistributedLogError):

@@ -64,9 +64,10 @@ class Op:
     META_WATCH_EVENTS = 71
     META_WATCH_CANCEL = 72
     META_MEMBERS = 73  # who forms the quorum, and changes of that
+    META_CAPS = 75  # capabilities of ledgers, and what bookies check them by
     META_DIFFERS = 79  # a leader to a follower whose state is not what most have; no reply
     META_RECALL = 78  # between metadata nodes: what one that has forgotten it may have promised
-    META_SAVE = 77  # the whole state, chunk by chunk (74 to 76 are kept for secrets)
+    META_SAVE = 77  # the whole state, chunk by chunk (74, 76 are kept)
 
     MEMBERS = 97  # which proxies there are; standing (96 is kept)
     PRODUCE_OPEN = 98

@@ -42,6 +42,7 @@ ROWS: dict[int, frozenset[str]] = {
     Op.META_WATCH_EVENTS: NOBODY,
     Op.META_WATCH_CANCEL: ALL,
     Op.META_MEMBERS: ALL,
+    Op.META_CAPS: ALL,
     Op.META_DIFFERS: QUORUM,
     Op.META_RECALL: QUORUM,
     Op.META_SAVE: QUORUM | {USER},

@@ -66,7 +66,8 @@ PURE = {
     "console": {"advice", "rates"},
     "gateway": {"faults", "metrics", "options"},
     "runtime": {
-        "backoff", "blocks", "errors", "events", "frame_reader", "frames", "hello", "meters", "ops",
+        "backoff", "blocks", "capabilities", "capability_messages", "errors",
+        "events", "frame_reader", "frames", "hello", "meters", "ops",
         "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
     },
     "metadata": {

@@ -74,11 +74,13 @@ from distributedlog.metadata.transaction import (
 from distributedlog.proxy import read_wire as prw
 from distributedlog.proxy import wire as pw
 from distributedlog.proxy.registration import ProxyRegistration
-from distributedlog.runtime import blocks, frames, hello, identity, schema
+from distributedlog.runtime import blocks, capability_messages, frames, hello, identity, schema
+from distributedlog.runtime.capabilities import Generation, Kind, issue_pass, read_pass
 from distributedlog.runtime.errors import (
     CorruptData,
     ForeignData,
     InvalidRequest,
+    NotAuthenticated,
     ProtocolError,
     TransactionTooLarge,
     UnsupportedFormat,
@@ -89,6 +91,7 @@ from distributedlog.runtime.schema import Misfit
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
 PEER = (ProtocolError, UnsupportedFormat)
+GENERATION = Generation(1, b"k" * 32, b"p" * 32)
 STORED = (CorruptData, UnsupportedFormat)
 
 
@@ -410,6 +413,38 @@ CODECS = [
         [saves.SaveHead("c1", 9, 2, MEMBERS).encode()],
         STORED,
         ("metadata/saves.py SaveHead.decode",),
+    ),
+    Codec(
+        "META_CAPS",
+        capability_messages.decode_question,
+        [
+            capability_messages.CapsQuestion(Kind.ADD, {7: ("b1", "b2"), 8: ()}).encode(),
+            capability_messages.GateQuestion("b1").encode(),
+        ],
+        PEER,
+        ("runtime/capability_messages.py decode_question",),
+    ),
+    Codec(
+        "capabilities",
+        capability_messages.CapsAnswer.decode,
+        [capability_messages.CapsAnswer("report", b"pass", {7: (b"c" * 16,), 8: ()}).encode()],
+        PEER,
+        ("runtime/capability_messages.py CapsAnswer.decode",),
+    ),
+    Codec(
+        "what a bookie checks by",
+        capability_messages.GateAnswer.decode,
+        [capability_messages.GateAnswer("required", (GENERATION,), {"user/a": 9}).encode()],
+        PEER,
+        ("runtime/capability_messages.py GateAnswer.decode",),
+    ),
+    Codec(
+        "a pass",
+        lambda body: read_pass(body, (GENERATION,)),
+        [issue_pass(GENERATION, "user/a", 9)],
+        (NotAuthenticated,),
+        ("runtime/capabilities.py read_pass",),
+        "bytes",
     ),
     Codec(
         "META_SAVE",
