@@ -6,6 +6,7 @@ From the wire to the platter and back:
     server.py, session.py, session_reads.py, read_turns.py      one session a connection: streams, long polls;
                                 reads, whose turn they are, credit
     store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
+    gate.py                     who may do what with which ledger: capabilities, in place of stored keys
     look_ups.py                 what the metadata is asked before an old ledger becomes known again
     commits.py                  what joins a commit, and what follows when it is durable
     limbo.py                    ledgers of which something may be lost, and how they get out (inv. 22)
@@ -26,7 +27,7 @@ From the wire to the platter and back:
     index.py, runs.py, index_records.py     (ledger, entry) to a place in the journal; its bytes (pure)
     reads.py, cutting.py, read_sources.py  ring, page cache, or a worker that asks the device
     opening.py, replay.py, seed.py      what a start believes, and what it writes again before it serves
-    client.py                   the other end of a connection
+    client.py, client_keys.py   the other end of a connection; what it shows in place of stored keys
     options.py                  what can be set
 
 What is open: a rotten entry of an open ledger waits until that is closed.

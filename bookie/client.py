@@ -4,16 +4,28 @@ Acks count a stream's records in sending order (H1); its owner keeps what it sen
 many. Refusals and broken connections are told once, at once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
+from ..runtime.capabilities import Kind
 from ..runtime.client_link import ClientLink, PendingReply, Reply
-from ..runtime.errors import AlreadyClosed, ConnectionLost, DistributedLogError, ProtocolError
+from ..runtime.errors import (
+    AlreadyClosed,
+    CapabilityOutdated,
+    ConnectionLost,
+    DistributedLogError,
+    NotAllowed,
+    ProtocolError,
+)
 from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, REPLY_MORE, Op, envelope, unpack
 from ..runtime.hello import FEATURE_LACS, FEATURE_MANY
 from ..runtime.host import Buffer
 from . import messages as m
+from .client_keys import ClientKeys
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +223,15 @@ class SharedAdds:
 
 
 class BookieClient:
-    """One bookie, over one link; made anew for each connection."""
+    """One bookie, over one link; made anew for each connection.
 
-    def __init__(self, link: ClientLink, bookie_id: str) -> None:
+    ``key`` of a call is the ledger's stored one; ``keys`` says what is shown in its place (None: that).
+    """
+
+    def __init__(self, link: ClientLink, bookie_id: str, keys: ClientKeys | None = None) -> None:
         self.link = link
         self.bookie_id = bookie_id
+        self._keys = keys
         self.streams: dict[int, AddStream] = {}
         self.on_closed: list[Callable[[ConnectionLost], None]] = []
         self._last_stream = 0
@@ -261,9 +277,18 @@ class BookieClient:
         """
         if self.link.closed is not None:
             raise self.link.closed.again()
+        refused: NotAllowed | None = None
+        try:
+            shown = self._key(Kind.RECOVER if recovery else Kind.ADD, ledger, key)
+        except NotAllowed as error:
+            shown, refused = None, error
         self._last_stream += 1
-        opening = m.StreamOpen(ledger, key, recovery, fragment_epoch)
+        opening = m.StreamOpen(ledger, key if shown is None else shown, recovery, fragment_epoch)
         stream = AddStream(self, self._last_stream, opening, on_acked, on_refused)
+        if shown is None:  # its owner opens another one when the capability is here
+            why = f"the capability to add to ledger {ledger} is asked for"
+            stream.take_refusal(0, refused or CapabilityOutdated(why))
+            return stream
         self.streams[stream.number] = stream
         body = opening.encode()
         self.link.send(envelope(Op.STREAM_OPEN, len(body), ident=stream.number) + body)
@@ -293,18 +318,53 @@ class BookieClient:
 
     async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
         """Refuse normal adds there for ever; durable when this returns (inv. 11)."""
-        return await self._ends(Op.FENCE, ledger, key, timeout_s)
+        return await self._ends(Op.FENCE, Kind.RECOVER, ledger, key, timeout_s)
 
     async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
         """The LAC and the last entry there."""
-        return await self._ends(Op.READ_LAC, ledger, key, timeout_s)
+        return await self._ends(Op.READ_LAC, Kind.LIST, ledger, key, timeout_s)
 
-    async def _ends(self, op: int, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
-        reply = await self.link.request(
-            op, m.LedgerRequest(ledger, key).encode(), timeout_s=timeout_s
-        )
+    async def _ends(
+        self, op: int, kind: Kind, ledger: int, key: bytes, timeout_s: float
+    ) -> FenceAnswer:
+        reply = await self._ask(op, kind, ledger, key, timeout_s)
         lac, last_entry = m.decode_ends(reply.body)
         return FenceAnswer(lac, last_entry, bool(reply.flags & m.FLAG_KNOWN))
+
+    async def _ask(self, op: int, kind: Kind, ledger: int, key: bytes, timeout_s: float) -> Reply:
+        def ask(shown: bytes) -> Awaitable[Reply]:
+            body = m.LedgerRequest(ledger, shown).encode()
+            return self.link.request(op, body, timeout_s=timeout_s)
+
+        return await self._with_key(kind, ledger, key, timeout_s, ask)
+
+    async def have_capability(self, kind: Kind, ledger: int, timeout_s: float) -> None:
+        """Wait up to that long until what follows need not; at once while none are shown."""
+        if self._keys is not None and self._keys.active:
+            await self._keys.have((self.bookie_id,), kind, ledger, timeout_s)
+
+    def _key(self, kind: Kind, ledger: int, key: bytes) -> bytes | None:
+        """What is shown; None: it is on its way. Raises `NotAllowed`."""
+        keys = self._keys
+        if keys is None or not keys.active:
+            return key
+        return keys.key(self.bookie_id, kind, ledger, key)
+
+    async def _with_key(
+        self,
+        kind: Kind,
+        ledger: int,
+        key: bytes,
+        timeout_s: float,
+        ask: Callable[[bytes], Awaitable[T]],
+    ) -> T:
+        if self._keys is None:
+            return await ask(key)
+        return await self._keys.patiently(self.bookie_id, kind, ledger, key, timeout_s, ask)
+
+    def _note_outdated(self, error: object) -> None:
+        if self._keys is not None and isinstance(error, CapabilityOutdated):
+            self._keys.outdated(self.bookie_id)
 
     async def read(
         self,
@@ -319,16 +379,33 @@ class BookieClient:
         timeout_s: float,
     ) -> ReadAnswer:
         """Entries first..last (inclusive), as many as fit ``bytes_max``, at least one if it is there."""
-        request = m.ReadRequest(ledger, key, first, last, bytes_max, fence, past_lac)
-        return await self.finish_read(self.begin_read(request, timeout_s), timeout_s)
+
+        def ask(shown: bytes) -> Awaitable[ReadAnswer]:
+            request = m.ReadRequest(ledger, shown, first, last, bytes_max, fence, past_lac)
+            pending = self.link.begin(Op.READ, request.encode(), timeout_s=timeout_s)
+            return self.finish_read(pending, timeout_s)
+
+        kind = Kind.RECOVER if fence else Kind.READ
+        return await self._with_key(kind, ledger, key, timeout_s, ask)
 
     def begin_read(self, request: m.ReadRequest, timeout_s: float) -> PendingReply:
-        """Ask, and go on: `finish_read` the reply, or `forget` it. Raises what closed the link."""
+        """Ask, and go on: `finish_read` the reply, or `forget` it. Raises what closed the link, `NotAllowed`.
+
+        Where a capability is not at hand yet the answer is `CapabilityOutdated`, once the cluster requires
+        it: `read` waits.
+        """
+        shown = self._key(Kind.RECOVER if request.fence else Kind.READ, request.ledger, request.key)
+        if shown is not None and shown is not request.key:
+            request = replace(request, key=shown)
         return self.link.begin(Op.READ, request.encode(), timeout_s=timeout_s)
 
     async def finish_read(self, pending: PendingReply, timeout_s: float) -> ReadAnswer:
         """Wait for the reply to `begin_read`."""
-        reply = await self.link.finish(pending, timeout_s)
+        try:
+            reply = await self.link.finish(pending, timeout_s)
+        except CapabilityOutdated as error:
+            self._note_outdated(error)
+            raise
         complete_to, lac, body = m.decode_read(reply.body)
         return ReadAnswer(complete_to, lac, bool(reply.flags & m.FLAG_KNOWN), body)
 
@@ -352,11 +429,15 @@ class BookieClient:
 
         def on_reply(reply: Reply | DistributedLogError) -> None:
             if not isinstance(reply, Reply):
+                self._note_outdated(reply)
                 on_answer(reply, False)
                 return
             lac, fenced, body = m.decode_wait(reply.body)
             on_answer(WaitAnswer(lac, fenced, body), bool(reply.flags & REPLY_MORE))
 
+        shown = self._key(Kind.READ, request.ledger, request.key)
+        if shown is not None and shown is not request.key:
+            request = replace(request, key=shown)
         return self.link.stand(
             Op.WAIT_LAC,
             request.encode(),
@@ -367,9 +448,7 @@ class BookieClient:
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         """Which entries are there."""
-        reply = await self.link.request(
-            Op.LIST_ENTRIES, m.LedgerRequest(ledger, key).encode(), timeout_s=timeout_s
-        )
+        reply = await self._ask(Op.LIST_ENTRIES, Kind.LIST, ledger, key, timeout_s)
         ranges = m.decode_pairs(reply.body, "LIST_ENTRIES")
         return EntryList(ranges, bool(reply.flags & m.FLAG_KNOWN))
 
@@ -402,6 +481,7 @@ class BookieClient:
                 stream.on_acked(count)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)
+            self._note_outdated(error)
             stream = self.streams.get(ident)
             if stream is not None:
                 stream.take_refusal(position, error)

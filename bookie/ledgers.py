@@ -133,8 +133,11 @@ class Ledger:
         return bool(self.flags & jb.DELETED)
 
     def check_key(self, key: bytes) -> None:
-        """Raise `WrongLedgerKey` unless it is the ledger's, or that is not known yet."""
-        if self.key and not hmac.compare_digest(self.key, key):
+        """Raise `WrongLedgerKey` unless it is the ledger's, or that is not known yet.
+
+        Empty: a capability was shown in its place (`gate.py`).
+        """
+        if key and self.key and not hmac.compare_digest(self.key, key):
             raise WrongLedgerKey(f"ledger {self.id}: the key shown is not the ledger's")
 
     def take_key(self, key: bytes) -> None:

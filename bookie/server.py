@@ -14,6 +14,7 @@ import trio
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint
+from .gate import Gate
 from .look_ups import LookUps, Standings
 from .read_turns import ReadTurns
 from .session import BookieSession
@@ -33,6 +34,7 @@ async def serve_bookie_protocol(
     listeners: Mapping[str, Listener],
     store: Store,
     *,
+    gate: Gate | None = None,
     missing_ledgers: MissingLedgers | None = None,
     standings: Standings | None = None,
     registered: Callable[[], bool] = lambda: True,
@@ -40,7 +42,7 @@ async def serve_bookie_protocol(
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
 
-    ``registered``: is it known to the metadata now?
+    ``registered``: is it known to the metadata now? ``gate``: who may do what; by default nobody is asked.
 
     ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21). So is ``standings``, asked before an add makes a ledger
@@ -48,10 +50,12 @@ async def serve_bookie_protocol(
     """
     async with trio.open_nursery() as nursery:
         turns = ReadTurns(store.options, nursery)
+        checks = gate or Gate(0.0)
 
         def info() -> dict[str, object]:
             return {
                 **store.info(),
+                **checks.info(),
                 "registered": registered(),
                 "outgoing_bytes": turns.outgoing_bytes,
                 "refused": sum(endpoint.refusals.counts.values()),
@@ -65,7 +69,9 @@ async def serve_bookie_protocol(
             store.adds.look_up = look_ups.look_up
             nursery.start_soon(look_ups.run)
         task_status.started()
-        await endpoint.serve(listeners, lambda link: BookieSession(store, turns, link, info))
+        await endpoint.serve(
+            listeners, lambda link: BookieSession(store, turns, checks, link, info)
+        )
 
 
 class LedgerChecks:

@@ -9,10 +9,12 @@ from collections.abc import Callable
 
 import trio
 
-from ..runtime.errors import DistributedLogError, ProtocolError, TooBusy
+from ..runtime.capabilities import Kind
+from ..runtime.errors import CapabilityOutdated, DistributedLogError, ProtocolError, TooBusy
 from ..runtime.frames import REPLY_MORE, Op, envelope, pack
 from ..runtime.link import Link
 from . import messages as m
+from .gate import Gate, ShownKeys
 from .ledgers import IncomingStream, Ledger, Waiter
 from .read_turns import ReadTurns
 from .session_reads import SessionReads
@@ -23,7 +25,12 @@ class BookieSession:
     """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
 
     def __init__(
-        self, store: Store, turns: ReadTurns, link: Link, info: Callable[[], dict[str, object]]
+        self,
+        store: Store,
+        turns: ReadTurns,
+        gate: Gate,
+        link: Link,
+        info: Callable[[], dict[str, object]],
     ) -> None:
         self._store = store
         self._adds = store.adds
@@ -38,8 +45,13 @@ class BookieSession:
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
         self._late_lacs: dict[IncomingStream, int] = {}
-        self._waiters: dict[Waiter, None] = {}
-        self._reads = SessionReads(store, turns, link, self)
+        self._stream_keys: dict[int, bytes] = {}
+        """What each was opened with."""
+        self._shown = ShownKeys(gate, link)
+        self._leave_gate = gate.subscribe(self._look_again)
+        self._waiters: dict[Waiter, bytes] = {}
+        """With what each has shown."""
+        self._reads = SessionReads(store, turns, self._shown, link, self)
         self._gathered = False
         """Has a frame of this receive gathered something?"""
         self._closed = False
@@ -93,6 +105,7 @@ class BookieSession:
     def on_closed(self) -> None:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
+        self._leave_gate()
         self._commits.gone(self)  # a frame may have ended the connection before `on_batch_end`
         for stream in self._streams.values():
             self._adds.close_stream(stream)
@@ -111,6 +124,7 @@ class BookieSession:
 
     def _on_stream_open(self, number: int, request: m.StreamOpen) -> None:
         if request.close:
+            self._stream_keys.pop(number, None)
             stream = self._streams.pop(number, None)
             if stream is not None:
                 self._adds.close_stream(stream)
@@ -122,14 +136,36 @@ class BookieSession:
         if len(self._streams) >= self._options.streams_max:
             raise TooBusy(f"{len(self._streams)} add streams are open on this connection")
         self._highest_stream = number
+        kind = Kind.RECOVER if request.recovery else Kind.ADD
+        try:
+            key = self._shown.key(kind, request.ledger, request.key)
+        except CapabilityOutdated as error:  # before anything is known of the ledger
+            self._refuse_stream(number, error, 0)
+            return
+        self._stream_keys[number] = request.key
         self._streams[number] = self._adds.open_stream(
             self,
             number,
             request.ledger,
-            request.key,
+            key,
             recovery=request.recovery,
             fragment_epoch=request.fragment_epoch,
         )
+
+    def _look_again(self) -> None:
+        """What is checked by has changed: is what was let in still allowed?"""
+        for number, stream in self._streams.items():
+            kind = Kind.RECOVER if stream.recovery else Kind.ADD
+            try:
+                self._shown.key(kind, stream.ledger.id, self._stream_keys[number])
+            except CapabilityOutdated as error:
+                self._adds.refuse(stream, error)
+        for waiter, shown in list(self._waiters.items()):
+            try:
+                self._shown.key(Kind.READ, waiter.ledger.id, shown)
+            except CapabilityOutdated as error:
+                self._store.waiters.forget(waiter)
+                self.on_wait_over(waiter, error)
 
     def _on_add(self, number: int, body: memoryview) -> None:
         stream = self._streams.get(number)
@@ -216,10 +252,12 @@ class BookieSession:
 
     def on_refused(self, stream: IncomingStream, error: DistributedLogError, position: int) -> None:
         """Tell the sender which record was the first that is not taken."""
-        if self._closed:
-            return
+        if not self._closed:
+            self._refuse_stream(stream.number, error, position)
+
+    def _refuse_stream(self, number: int, error: DistributedLogError, position: int) -> None:
         body = m.encode_refusal(error, position)
-        head = envelope(Op.STREAM_REFUSED, len(body), ident=stream.number, status=error.code)
+        head = envelope(Op.STREAM_REFUSED, len(body), ident=number, status=error.code)
         self._link.send(head + body)
 
     # --- fences and LACs --------------------------------------------------------------------------
@@ -231,11 +269,17 @@ class BookieSession:
             else:
                 self._reply_ends(ident, ledger)
 
-        self._store.fence(request.ledger, request.key, done)
+        try:
+            key = self._shown.key(Kind.RECOVER, request.ledger, request.key)
+        except CapabilityOutdated as error:
+            self._link.reply_error(ident, error)
+        else:
+            self._store.fence(request.ledger, key, done)
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:
-            self._reply_ends(ident, self._ledgers.look_up(request.ledger, request.key))
+            key = self._shown.key(Kind.LIST, request.ledger, request.key)
+            self._reply_ends(ident, self._ledgers.look_up(request.ledger, key))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
 
@@ -251,17 +295,18 @@ class BookieSession:
                 self,
                 ident,
                 ledger,
-                request.key,
+                key,
                 request.previous_lac,
                 request.bytes_max,
                 trio.current_time() + wait_s,
                 bool(flags & m.WAIT_STANDING),
             )
-            self._waiters[waiter] = None
+            self._waiters[waiter] = request.key
             return waiter
 
         try:
-            self._store.wait_lac(waiter_of, request.ledger, request.key)
+            key = self._shown.key(Kind.READ, request.ledger, request.key)
+            self._store.wait_lac(waiter_of, request.ledger, key)
         except DistributedLogError as error:
             for waiter in [each for each in self._waiters if each.ident == ident]:
                 del self._waiters[waiter]

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ..runtime.errors import CorruptData, DistributedLogError, LedgerStateUnknown, TooBusy
+from ..runtime.capabilities import Kind
+from ..runtime.errors import (
+    CapabilityOutdated,
+    CorruptData,
+    DistributedLogError,
+    LedgerStateUnknown,
+    TooBusy,
+)
 from ..runtime.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
 from ..runtime.link import Link
 from . import messages as m
+from .gate import ShownKeys
 from .ledgers import Ledger
 from .read_sources import Extent
 from .read_turns import READ_TURN_BYTES, ReadTurns
@@ -51,7 +59,9 @@ class _Listing:
 class SessionReads:
     """See the module. ``owner`` is the connection, in whose turn the device is asked."""
 
-    def __init__(self, store: Store, turns: ReadTurns, link: Link, owner: object) -> None:
+    def __init__(
+        self, store: Store, turns: ReadTurns, shown: ShownKeys, link: Link, owner: object
+    ) -> None:
         self.waiting: deque[_Read | _Listing] = deque()
         """Oldest first."""
         self.queued = False
@@ -59,6 +69,7 @@ class SessionReads:
         self._store = store
         self._options = store.options
         self._turns = turns
+        self._shown = shown
         self._link = link
         self._owner = owner
         self._parked = False
@@ -97,7 +108,12 @@ class SessionReads:
             elif not self._closed:
                 self._enqueue(_Read(ident, request))
 
-        self._store.fence(request.ledger, request.key, done)
+        try:
+            key = self._shown.key(Kind.RECOVER, request.ledger, request.key)
+        except CapabilityOutdated as error:
+            self._link.reply_error(ident, error)
+        else:
+            self._store.fence(request.ledger, key, done)
 
     def on_list(self, ident: int, request: m.LedgerRequest) -> None:
         """A LIST_ENTRIES has come."""
@@ -150,7 +166,8 @@ class SessionReads:
 
     def _read(self, read: _Read) -> int:
         request = read.request
-        ledger = self._store.ledgers.look_up(request.ledger, request.key)
+        key = self._shown.key(Kind.READ, request.ledger, request.key)
+        ledger = self._store.ledgers.look_up(request.ledger, key)
         last = request.last if request.past_lac else min(request.last, ledger.lac)
         bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
         found = self._store.collect(ledger, request.first, last, bytes_max, read.extent)
@@ -191,7 +208,9 @@ class SessionReads:
         return found.size + found.runs * RUN_BYTES
 
     def _list(self, listing: _Listing) -> int:
-        ledger = self._store.ledgers.look_up(listing.request.ledger, listing.request.key)
+        asked = listing.request
+        key = self._shown.key(Kind.LIST, asked.ledger, asked.key)
+        ledger = self._store.ledgers.look_up(asked.ledger, key)
         more, listing.at = self._store.ranges(ledger, listing.at, RUNS_MAX)
         cost = RUNS_MAX * RUN_BYTES
         last = listing.last

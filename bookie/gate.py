@@ -1,0 +1,140 @@
+"""Who may do what with which ledger here: what a bookie checks capabilities and passes by.
+
+In mode `open` nothing is checked but ledgers' stored keys, as ever. In `report` and `required` a key that is
+shown is looked at first: is it a capability (`runtime/capabilities.py`) of that principal? Then the stored
+key does not matter, on old ledgers as on new; and a ledger that becomes known by one is stored without a key.
+Where it is none, `report` counts it and goes by the stored key, `required` refuses.
+
+What is refused here is a passing thing, `CapabilityOutdated`: the leader alone says "not allowed". When
+this bookie hears that something was taken from somebody, or that a generation has ended, open streams and
+long polls are looked at again. One that hears nothing of the quorum for `silence_s` serves nodes alone.
+"""
+
+from collections.abc import Callable
+
+import trio
+
+from ..runtime.capabilities import Generation, Kind, is_capability, read_pass
+from ..runtime.capability_messages import GateAnswer
+from ..runtime.errors import CapabilityOutdated, NotAuthenticated
+from ..runtime.link import Link
+from ..runtime.principals import BOOKIE, METADATA, kind_of
+
+PROVEN = b""
+"""In place of a key: a capability was shown. It never comes from a wire, where a key has 16 bytes."""
+_KINDS = frozenset(int(kind) for kind in Kind)
+SHOWN_MAX = 4096
+"""Of a connection: so many capabilities that were looked at are remembered."""
+
+
+class Gate:
+    """Of one bookie, for all its connections."""
+
+    def __init__(self, silence_s: float) -> None:
+        self.mode = "open"
+        self.looks = False
+        """Is any key looked at here? False costs a connection nothing."""
+        self.version = 0
+        """Grows with each change of what is checked by."""
+        self.wanted = trio.Event()
+        """Somebody shows what is not known here: perhaps the leader has something newer."""
+        self.proved = 0
+        self.would_refuse = 0
+        """Without a capability, let through by a stored key in mode `report`."""
+        self.refused = 0
+        self._silence_s = silence_s
+        self._held: tuple[Generation, ...] = ()
+        self._since: dict[str, int] = {}
+        self._heard_at = trio.current_time()
+        self._listeners: dict[Callable[[], None], None] = {}
+
+    def hear(self, said: GateAnswer) -> None:
+        """The leader has answered; every connection looks again at what it let in, if anything changed."""
+        self._heard_at = trio.current_time()
+        since = dict(said.since)
+        if (self.mode, self._held, self._since) == (said.mode, said.held, since):
+            return
+        self.mode, self._held, self._since = said.mode, said.held, since
+        self.looks = bool(said.held) or said.mode == "required"
+        self.version += 1
+        for listener in list(self._listeners):
+            listener()
+
+    def subscribe(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Call that after each change; returns how to stop it."""
+        self._listeners[on_change] = None
+
+        def stop() -> None:
+            self._listeners.pop(on_change, None)
+
+        return stop
+
+    def principal_of(self, proof: bytes) -> str:
+        """Who shows this pass. Raises `NotAuthenticated`."""
+        try:
+            principal, since = read_pass(proof, self._held)
+        except NotAuthenticated:
+            self.wanted.set()
+            raise
+        if since < self._since.get(principal, 0):
+            raise NotAuthenticated("a pass from before something was taken from its holder")
+        return principal
+
+    def proves(self, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
+        """Is it a capability of that principal for what is wanted?"""
+        since = self._since.get(principal, 0)
+        return is_capability(key, self._held, wanted, ledger, principal, since)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Has the quorum not been heard for so long that nothing which it gave counts?"""
+        return self.mode == "required" and trio.current_time() - self._heard_at >= self._silence_s
+
+    def info(self) -> dict[str, int | str]:
+        """For `Op.INFO`."""
+        return {
+            "trust_mode": self.mode,
+            "trust_generation": self._held[0].number if self._held else 0,
+            "capabilities_proved": self.proved,
+            "capabilities_would_refuse": self.would_refuse,
+            "capabilities_refused": self.refused,
+        }
+
+
+class ShownKeys:
+    """What one connection has shown. Its principal does not change."""
+
+    __slots__ = ("_gate", "_link", "_seen", "_version")
+
+    def __init__(self, gate: Gate, link: Link) -> None:
+        self._gate = gate
+        self._link = link
+        self._seen: dict[tuple[int, Kind], bytes] = {}
+        self._version = gate.version
+
+    def key(self, wanted: Kind, ledger: int, key: bytes) -> bytes:
+        """The key for the store: `PROVEN`, or what was shown. Raises `CapabilityOutdated`."""
+        gate = self._gate
+        if not gate.looks:
+            return key
+        if self._version != gate.version or len(self._seen) >= SHOWN_MAX:
+            self._seen.clear()
+            self._version = gate.version
+        principal = self._link.principal
+        if not gate.is_cut_off or kind_of(principal) in (BOOKIE, METADATA):
+            if self._seen.get((ledger, wanted)) == key:
+                return PROVEN
+            if gate.proves(principal, wanted, ledger, key):
+                gate.proved += 1
+                self._seen[ledger, wanted] = key
+                return PROVEN
+        if key[0] in _KINDS:
+            gate.wanted.set()
+        if gate.mode != "required":
+            gate.would_refuse += gate.mode == "report"
+            return key
+        gate.refused += 1
+        raise CapabilityOutdated(
+            f"ledger {ledger}: no capability of {principal} to {wanted.name.lower()} it here, or one that"
+            " has ended: ask the metadata for another"
+        )
