@@ -11,7 +11,13 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.errors import DistributedLogError, ForeignData, LeaseExpired
+from ..runtime.errors import (
+    DistributedLogError,
+    ForeignData,
+    LeaseExpired,
+    OutcomeUnknown,
+    QuorumUnreachable,
+)
 from .events import LEASE_LOST
 
 RENEWALS_A_LEASE = 3
@@ -54,13 +60,19 @@ class Membership:
         """The lease under which this node's other temporary keys may be held too; 0: none now."""
 
     async def register(self) -> None:
-        """Take a lease and register. Raises `ForeignData` when the cookie has moved on."""
+        """Take a lease and register.
+
+        Raises `ForeignData` when the cookie has moved on, `QuorumUnreachable` also where it is not known what
+        was done: what nobody renews ends by itself.
+        """
         while True:
-            lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
             try:
+                lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
                 await self._say(lease, self._value())
             except LeaseExpired:
                 continue  # it ran out before it was used: whoever was stalled asks again
+            except OutcomeUnknown as error:
+                raise QuorumUnreachable(f"registering: {error}") from error
             self.lease = lease
             return
 

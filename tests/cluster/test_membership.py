@@ -7,7 +7,7 @@ import trio.testing
 from distributedlog.cluster.membership import REFRESH_S, Membership
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction, TransactionReply
-from distributedlog.runtime.errors import ForeignData
+from distributedlog.runtime.errors import ForeignData, OutcomeUnknown, QuorumUnreachable
 
 KEY = b"bookie/b1"
 COOKIE = b"cookie/b1"
@@ -74,6 +74,20 @@ async def test_a_lease_that_ends_before_it_was_used_is_taken_anew(
     found = await metadata.get(KEY)
     assert found is not None
     assert found.lease == membership.lease == 2
+
+
+class _Silent(LocalMetadata):
+    """Does what it is asked, and answers nobody."""
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        await super().grant_lease(ttl_ms)
+        raise OutcomeUnknown("no leader answered; the change may have been made")
+
+
+async def test_a_start_without_a_quorum_is_one_that_may_be_tried_again() -> None:
+    """Granted or not: nobody renews that lease. A proxy that started so ended with an error for good."""
+    with pytest.raises(QuorumUnreachable):
+        await _membership(_Silent(), [b"here"]).register()
 
 
 async def test_a_change_is_told_after_a_while(
