@@ -45,6 +45,11 @@ PROXY_DEEDS = (
     "kill", "kill", "crash point", "answers lost", "cut off", "cut off", "reset", "stall", "stall",
 )  # fmt: skip
 """To the proxy itself; it has no disk."""
+OFTEN = (
+    "entry durable", "frames answered", "range read", "entries sent", "log changed under a feed",
+)  # fmt: skip
+"""Hundreds in a seed: more of them pass unharmed."""
+OFTEN_SKIPPED_MAX = 200
 RARE = ("lose blocks", "wipe")
 """What destroys synced data, on the one bookie that may lose it."""
 
@@ -85,6 +90,9 @@ class Ambushes:
             "lose blocks": lambda actor, asked: nemesis.lose_blocks(chance),
             "wipe": lambda actor, asked: nemesis.wipe_once(chance),
         }
+        for kind in self._kinds:  # what is rare would have no strike left
+            if kind in AT_PROXIES and kind not in OFTEN:
+                self._lay(kind)
         if chance.random() < 0.3:  # the very first start, too
             for kind in self._kinds:
                 if kind in STEPS or kind == "bookie registered":
@@ -105,7 +113,10 @@ class Ambushes:
             deeds = PROXY_DEEDS
         elif chance.random() < 0.05:
             deeds = RARE
-        self._laid[kind] = _Ambush(chance.choice(deeds), chance.choice((0, 0, 0, 1, 2, 5)))
+        skip = chance.choice((0, 0, 0, 1, 2, 5))
+        if kind in OFTEN:
+            skip = chance.randrange(OFTEN_SKIPPED_MAX)
+        self._laid[kind] = _Ambush(chance.choice(deeds), skip)
 
     def on_moment(self, kind: str, actor: str, asked: str) -> None:
         """See `moments.OnMoment`. What is done is done a little later: this is called out of a send."""

@@ -23,6 +23,7 @@ from ..proxy.entry_source import EntrySource
 from ..proxy.feed import Feed
 from ..proxy.owner import Owner
 from ..proxy.producer_sink import ProducerSink
+from ..proxy.wire import Refusal
 from ..runtime.errors import Moved, ProducerForgotten
 from .planting import Patch, planted
 from .proxied import ProxiedRun
@@ -118,7 +119,9 @@ async def _told_before_it_is_settled(self: Owner, key: Any, target: str) -> bool
         return False
     for stream in list(one.streams):
         if stream.unanswered:
-            stream.refuse(Moved("it moves", target), stream.unanswered[0][0])
+            first = stream.unanswered[0][0]
+            stream._told = True
+            stream._refuse(stream.number, Refusal(Moved("it moves", target), first, first, 0))
     return await _give_up(self, key, target)
 
 
