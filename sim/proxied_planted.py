@@ -144,7 +144,11 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     ),
     "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
 }
-STARTS: dict[str, int] = {}
+STARTS = {
+    "two owners: nobody is fenced (H60)": 3,
+    "the ring gives what was truncated (H188)": 4,
+    "told before it is settled (H76)": 7,
+}
 """A seed that found it; of others from 0 on."""
 
 
