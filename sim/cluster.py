@@ -68,6 +68,10 @@ class Shape:
     lost_after_s: float = 20.0
     audit_every_s: float = 5.0
     purge_grace_s: float = 3.0
+    racks: tuple[str, ...] = ()
+    """Where the bookies stand, one after the other; none: nowhere that is known."""
+    enforced: bool = False
+    """Rather no new ledger than one in a single rack."""
     disk_bytes: int = 1 << 28
 
 
@@ -234,6 +238,7 @@ class SimCluster:
             lost_after_s=self.shape.lost_after_s,
             audit_every_s=self.shape.audit_every_s,
             purge_grace_s=self.shape.purge_grace_s,
+            rack=self._rack_of(name),
             store=self.shape.store,
         )
         await self._serve(name, host, config)
@@ -251,6 +256,10 @@ class SimCluster:
             options=options,
         )
         await self._serve(name, host, config)
+
+    def _rack_of(self, name: str) -> str:
+        racks = self.shape.racks
+        return racks[self.bookies.index(name) % len(racks)] if racks else ""
 
     async def _serve(self, name: str, host: Host, config: NodeConfig) -> None:
         async with trio.open_nursery() as nursery:

@@ -1,9 +1,10 @@
-"""L8: once everything is healed, repair brings every closed ledger to all the copies its record names.
+"""L8: once everything is healed, repair brings every closed ledger to all the copies its record names; and
+those of a new one stand in more than one rack, where there is more than one.
 
 Asked from outside, as a client sees it: each bookie of each ensemble is connected and lists what it holds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..cluster.copying import lacking, list_held
@@ -36,3 +37,14 @@ async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[
                 for gap in gaps
             ]
     return found
+
+
+async def together(namespace: Any, racks: Sequence[str]) -> str:
+    """Why a new ledger would have all its copies in one of these racks; or ""."""
+    pool = namespace.ledgers.pool
+    there = {one.labels.get("rack", "") for one in pool.candidates()}
+    if len(there) < len({*racks}):
+        return f"of {racks} there are {sorted(there)}"
+    bookies = (await namespace.ledgers.prepare()).metadata.bookies()
+    chosen = {pool.labels(one).get("rack", "") for one in bookies}
+    return "" if len(chosen) >= min(2, len(there)) else f"a new ledger in {chosen} of {there}"

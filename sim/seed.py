@@ -12,6 +12,8 @@ from typing import ClassVar
 
 import trio
 
+from ..cluster.placing import set_policy
+from ..ledger.placement_policy import PlacementPolicy
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
@@ -21,7 +23,7 @@ from ..verify.history import History, ReadRecord
 from ..verify.registers import check_registers
 from .ambush import Ambushes
 from .cluster import Shape, SimCluster
-from .copies import missing_copies
+from .copies import missing_copies, together
 from .disk import draw_disk_faults
 from .moments import Moments
 from .nemesis import Nemesis
@@ -32,6 +34,8 @@ from .tuning import bounded, draw_bounds
 LOGS = ("story", "tale", "legend")
 QUORUMS = (*[(3, 3, 2)] * 6, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
 """Ensemble, write quorum, ack quorum: one for all logs of a seed."""
+RACKS = ((), ("r1", "r2"), ("r1", "r2", "r3"))
+"""Of a seed's bookies, one after the other."""
 AUDIT_S = 5.0
 NEVER_S = 1e6
 CHAOS_S = 20.0
@@ -89,7 +93,7 @@ class SeedRun(ABC):
         self.result = Result(seed)
         chance = self.simulation.chance("swarm")
         self.rates = draw_rates(chance)
-        self.shape = draw_shape(chance)
+        self.shape = draw_shape(chance, self.simulation.chance("space"))
         self.bounds = draw_bounds(chance)
         logs = LOGS[: chance.choice((1, 1, 1, 2, 3))]
         self.histories = {log: History() for log in logs} | {LOGS[0]: self.history}
@@ -143,7 +147,7 @@ class SeedRun(ABC):
                 raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
             for name in writers:
                 cluster.start_client(name, self._write, proxied=self.proxied)
-            for name, work in zip(others, (self._read, self._measure), strict=False):
+            for name, work in zip(others, (self._read, self._place), strict=False):
                 cluster.start_client(name, work)
             with trio.move_on_after(self.chaos_s):
                 async with trio.open_nursery() as plagues:
@@ -151,6 +155,12 @@ class SeedRun(ABC):
                     plagues.start_soon(ambushes.run)
                     await trio.sleep_forever()
             await self._judge(simulation)
+
+    async def _place(self, namespace: Namespace, host: Host) -> None:
+        """The main of the fourth: it may want copies apart, whatever comes of it."""
+        if self.shape.enforced:
+            await set_policy(namespace.metadata, PlacementPolicy(enforced=True))
+        await self._measure(namespace, host)
 
     # --- what a workload is -----------------------------------------------------------------------
 
@@ -164,7 +174,7 @@ class SeedRun(ABC):
 
     @abstractmethod
     async def _measure(self, namespace: Namespace, host: Host) -> None:
-        """The main of the fourth."""
+        """What the fourth does then."""
 
     @abstractmethod
     async def _prove(self, namespace: Namespace, host: Host) -> None:
@@ -265,6 +275,10 @@ class LogRun(SeedRun):
         while left := await missing_copies(namespace, self._is_noted):
             self._lacked = left
             await trio.sleep(1.0)
+        racks = self.shape.racks[: self.shape.bookies]
+        while why := await together(namespace, racks):
+            self._lacked = [why]
+            await trio.sleep(1.0)
         self._whole.set()
 
     async def _conclude(self) -> None:
@@ -272,7 +286,7 @@ class LogRun(SeedRun):
             await self._whole.wait()
         if repaired.cancelled_caught:
             raise Violation(
-                f"L8: {len(self._lacked)} copies are missing {COPIES_S:g} s after healing:"
+                f"L8: {len(self._lacked)} copies are missing, or together, {COPIES_S:g} s after healing:"
                 f" {self._lacked[:5]}"
             )
         for log, history in self.histories.items():
@@ -291,10 +305,16 @@ class LogRun(SeedRun):
         )
 
 
-def draw_shape(chance: Random) -> Shape:
-    """How the cluster of a seed is made: small files and segments, so that all of them roll."""
+def draw_shape(chance: Random, space: Random) -> Shape:
+    """How the cluster of a seed is made: small files and segments, so that all of them roll.
+
+    ``space`` draws what bookies do with their room, and where they stand.
+    """
     quorums = chance.choice(QUORUMS)
+    racks = space.choice(RACKS)
     return Shape(
+        racks=racks,
+        enforced=len(racks) > 2 and space.random() < 0.5,
         quorums=quorums,
         bookies=quorums[0] + chance.choice((0, 1, 1) if quorums[0] < 5 else (0, 1)),
         audit_every_s=chance.choice((AUDIT_S, AUDIT_S, NEVER_S)),
@@ -306,6 +326,8 @@ def draw_shape(chance: Random) -> Shape:
             "checkpoint_s": chance.choice((0.5, 2.0, 5.0)),
             "checkpoint_bytes": chance.choice((16, 256)) * 1024,
             "free_bytes_min": 8 * 1024 * 1024,
+            "compaction_s": space.choice((0.7, 10.0)),
+            "ledgers_in_memory_max": space.choice((2, 20_000)),
         },
         client={
             "segment_bytes_max": chance.choice((4, 16, 256)) * 1024,

@@ -308,3 +308,11 @@ def a_recovered_ledger_is_cut_by_one() -> None:
         return closed
 
     patch(LedgerClient, "recover", recover)
+
+
+@bug("cluster")
+def nobody_looks_where_a_bookie_stands() -> None:
+    """H111: copies of an entry in one rack, where there is another one."""
+    from distributedlog.ledger.registration import BookieRegistration
+
+    patch(BookieRegistration, "where", lambda self: {})
