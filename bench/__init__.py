@@ -4,6 +4,7 @@ floor.py, floor_node.py         what the machine allows: every figure is a ratio
 write.py, read.py, tail.py      rates and latencies of one log, or many; from call to reader
 metadata.py                     changes a second of a metadata quorum, and what each costs
 metadata_state.py               what its state costs: an insert, a key, a snapshot, a restart
+metadata_snapshots.py           what a change waits for while snapshots of a large state are taken
 interference.py                 what a lone writer feels of a reader that catches up
 proxies.py                      one log for many connections through a write proxy; many logs on one
 spark.py                        Spark's source and sink beside the same without us
