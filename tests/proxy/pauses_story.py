@@ -168,7 +168,8 @@ async def _kill(
     nursery: trio.Nursery,
 ) -> tuple[float, list[Written]]:
     rows = await owned(direct.metadata)  # type: ignore[arg-type]
-    owner = next(r["proxy"] for r in rows if r["log"] == chance.choice(written).name)
+    chosen = chance.choice(written).name
+    owner = next(r["proxy"] for r in rows if r["log"] == chosen)
     met = [
         one for one in written if any(r["log"] == one.name and r["proxy"] == owner for r in rows)
     ]
