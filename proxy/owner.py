@@ -119,6 +119,8 @@ class Owner:
                 now = trio.current_time()
                 self._hasty = {k: at for k, at in self._hasty.items() if now - at < HASTE_S}
                 for key, one in list(self.logs.items()):
+                    if one.leaving:
+                        continue
                     if one.writer.over is not None:
                         self._forget(key, one)
                     elif now - one.used_at > self.options.idle_s:
@@ -133,10 +135,12 @@ class Owner:
     def has(self, path: str, name: str) -> WrittenLog | None:
         """A log that is written here now."""
         one = self.logs.get((path, name))
-        if one is not None and one.writer.over is not None:
+        if one is None or one.leaving:
+            return None  # its writer is over while it is given up, and who does that tells its producers
+        if one.writer.over is not None:
             self._forget((path, name), one)
             return None
-        return one if one is not None and not one.leaving else None
+        return one
 
     def hold(self, more: int) -> None:
         """So many more bytes of frames are not answered, or fewer."""

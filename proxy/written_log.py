@@ -110,7 +110,9 @@ class WrittenLog:
         self.streams.clear()
 
     def end(self, error: DistributedLogError) -> None:
-        """Its writer is over: whoever is not told by what he sent is told now."""
+        """Its writer is over: whoever is not told by what he sent is told now, or by `release`."""
+        if self.leaving:
+            return
         self._drop(as_told(error), withhold=False)
         self.streams.clear()
 

@@ -1,4 +1,4 @@
-"""In virtual time: for how long nobody writes a log whose owner was killed, whatever else is wrong."""
+"""In virtual time: for how long nobody writes a log that moves, or whose owner was killed."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +13,11 @@ from distributedlog.cluster.proxies import serve_proxy_node
 from distributedlog.log.lock import holder_of
 from distributedlog.log.namespace import Namespace
 from distributedlog.proxy.route import order
+from distributedlog.proxy.wire import ProxyCall
+from distributedlog.runtime.frames import Op
+from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address, Host
+from distributedlog.runtime.rpc import Endpoint
 from distributedlog.sim.cluster import PORT, Shape, SimCluster
 from distributedlog.sim.host import SimHost
 from distributedlog.sim.scheduler import Simulation
@@ -35,6 +39,8 @@ AGAIN_S = 0.4
 KILL_S = 0.8
 """What a kill may cost its producers: less than the end of a lease, which nobody is to wait for."""
 STALL_S = 8.0
+MOVE_S = 0.6
+"""What a move may cost them on slow disks: less than the second after which they ask others."""
 SILENT_S = 2.5
 """What it may cost them while the next one in order hangs."""
 
@@ -119,13 +125,32 @@ class World:
         while self.acked < wanted:  # noqa: ASYNC110
             await trio.sleep(0.01)
 
+    async def come_and_go(self, host: Host) -> None:
+        """Another writer of the log, which is opened and closed all the time."""
+        async with open_namespace(self.tier.uri, host=host) as namespace:
+            while True:
+                writer = await namespace.open_log(LOG).open_writer()
+                await writer.aclose()
+                await trio.sleep(EVERY_S / 2)
+
+    async def move(self, host: Host) -> None:
+        """Have the log given to another proxy."""
+        owner = await self.owner()
+        target = next(one for one in self.tier.living() if one != owner)
+        call = ProxyCall("move", ["sim", LOG, target])
+        async with trio.open_nursery() as nursery:
+            place = (self.tier.machines[self.tier.names[owner]].ip, PORT)
+            link = await Endpoint(host, Hello).dial(place, nursery=nursery)
+            await link.request(Op.PROXY_CALL, call.encode(), timeout_s=30)
+            nursery.cancel_scope.cancel()
+
     async def owner(self) -> str:
         holder = await holder_of(self.direct.metadata, await self.direct.find(LOG))
         assert holder is not None
         return holder.proxy
 
 
-def played(seed: int, story: Callable[[World], Awaitable[None]], proxies: int) -> World:
+def played(seed: int, story: Callable[[World, Host], Awaitable[None]], proxies: int) -> World:
     """The world after a story in it."""
     simulation = Simulation(seed)
     found: list[World] = []
@@ -145,7 +170,7 @@ def played(seed: int, story: Callable[[World], Awaitable[None]], proxies: int) -
                 found.append(world)
                 nursery.start_soon(world.write, host)
                 await world.more(10)
-                await story(world)
+                await story(world, host)
                 nursery.cancel_scope.cancel()
             over.set()
 
@@ -162,7 +187,7 @@ def played(seed: int, story: Callable[[World], Awaitable[None]], proxies: int) -
 def test_an_owner_that_is_killed_again_and_again_is_missed_for_less_than_a_lease() -> None:
     """H78: its address refuses, so that nobody waits for its lease."""
 
-    async def story(world: World) -> None:
+    async def story(world: World, _: Host) -> None:
         for kill in range(4):
             name = world.tier.names[await world.owner()]
             world.tier.machines[name].kill()
@@ -179,7 +204,7 @@ def test_an_owner_that_is_killed_again_and_again_is_missed_for_less_than_a_lease
 def test_who_hangs_is_not_waited_for_when_a_log_needs_another_owner() -> None:
     """Two at once: the owner is killed while the one that is asked next does not answer (H183)."""
 
-    async def story(world: World) -> None:
+    async def story(world: World, _: Host) -> None:
         owner = await world.owner()
         others = [one for one in world.tier.living() if one != owner]
         following = order("sim", LOG, others)[0]
@@ -191,3 +216,19 @@ def test_who_hangs_is_not_waited_for_when_a_log_needs_another_owner() -> None:
     world = played(1, story, 3)
 
     assert world.longest_s < SILENT_S
+
+
+@pytest.mark.seeds
+def test_whose_log_moves_is_told_whoever_else_asks_for_it_meanwhile() -> None:
+    """H76: a writer that waits for nothing but to be told goes on at once, and not by asking others."""
+
+    async def story(world: World, host: Host) -> None:
+        world.nursery.start_soon(world.come_and_go, host)
+        for _ in range(2):
+            await world.more(10)
+            await world.move(host)
+        await world.more(10)
+
+    world = played(1, story, 3)
+
+    assert world.longest_s < MOVE_S
