@@ -8,6 +8,7 @@
         cookie.py, membership.py    whose disks these are (H6); the registration and its lease
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
+        key_classes.py              what kinds of keys there are, and who may read and write them
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
     local.py, plan.py               a whole cluster on this machine, and which nodes it has

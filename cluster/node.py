@@ -34,6 +34,7 @@ from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
 from .events import LIMBO, OPENED, SERVES
 from .existing import end_tombstones, missing_ledgers, standings
+from .key_classes import KEY_CLASSES
 from .membership import Membership
 from .merging import Merge, Merging
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
@@ -77,7 +78,7 @@ async def serve_metadata_node(
                 config.name, config.voters, advertised(listeners, config.advertise)
             )
             async with trio.open_nursery() as nursery:
-                node_id = await nursery.start(serve_metadata, host, options, listeners)
+                node_id = await nursery.start(serve_metadata, host, options, listeners, KEY_CLASSES)
                 task_status.started(ready(config.name, "metadata", node_id, listeners))
         finally:
             for listener in listeners.values():

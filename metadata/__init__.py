@@ -23,9 +23,16 @@ The replicated state (pure):
 
     commands.py, answers.py         what goes through the log, and what comes back
     kv.py, history.py               keys with revisions, as in etcd v3; what watches resume from
+    owners.py                       whose a request is, and a lease
     request_ring.py, kv_snapshot.py requests sent again are not done again; the state in chunks
     state_digests.py                whether all nodes have made the same state
     saves.py                        the state in a file that outlives every node
+
+Who may do what (pure):
+
+    rights.py, trust_records.py     rights, roles, paths; the keys that give them to users
+    classes.py, judge.py            what kinds of keys there are; may this principal do that
+    trust_changes.py                what is asked to be changed of it, as a transaction
 
 A node, which drives both:
 

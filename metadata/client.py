@@ -35,11 +35,14 @@ from .watching import Watcher
 from .wire import (
     MembersRequest,
     ReadRequest,
+    TrustReport,
+    TrustRequest,
     WatchRequest,
     decode_item,
     decode_members,
     decode_outcome,
     decode_page,
+    decode_trust,
 )
 
 UNDER_WAY_MAX = 256
@@ -168,6 +171,21 @@ class MetadataClient:
         reply = await self.ask(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
+    async def change_trust(self, *change: str) -> None:
+        """Have it changed who may do what (`trust_changes.py` has the changes).
+
+        Raises `NotAllowed`, `InvalidRequest` for what cannot be, or not while a node is too old for it.
+        """
+        client = self._client_id
+        await self._command(
+            lambda n, base: TrustRequest(False, client, n, base, change), Op.META_TRUST
+        )
+
+    async def trust_report(self, *, own: bool = False) -> TrustReport:
+        """What the leader says of who may do what; ``own``: of us alone."""
+        reply = await self.ask(Op.META_TRUST, TrustRequest(own).encode())
+        return decode_trust(reply.body)
+
     # --- leases -----------------------------------------------------------------------------------
 
     def _heard_of(self, lease: int) -> None:
@@ -199,7 +217,9 @@ class MetadataClient:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def _command(self, make: Callable[[int, int], Command]) -> Answer:
+    async def _command(
+        self, make: Callable[[int, int], Command | TrustRequest], op: int = Op.META_TRANSACT
+    ) -> Answer:
         """Have a command done once, and return its answer."""
         if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
             await self.get(b"\0")
@@ -207,9 +227,10 @@ class MetadataClient:
         number = self._request  # others take theirs while this one waits
         question = Question(self._questions)
         while True:
-            command = encode_command(make(number, self._base_index))
+            made = make(number, self._base_index)
+            command = made.encode() if isinstance(made, TrustRequest) else encode_command(made)
             try:
-                reply = await self.ask(Op.META_TRANSACT, command, question=question)
+                reply = await self.ask(op, command, question=question)
             except DistributedLogError as error:
                 if question.unanswered and error.definite:  # of this sending, not of those before
                     raise OutcomeUnknown(f"{error}; the change may have been made") from error

@@ -15,10 +15,13 @@ from typing import Any
 
 from ..runtime.errors import ProtocolError, UnsupportedFormat
 from ..runtime.frames import pack, unpack
+from .owners import CLIENT_CHARS_MAX
 from .transaction import NUMBER_MAX, Transaction
 
-CLIENT_CHARS_MAX = 64
 NO_CHANGE = Transaction()
+TRUST = "trust"
+TRUST_BEGINS = pack([TRUST, 0, 0])[:7]
+"""Of the bytes of a `TrustChange`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -38,6 +41,16 @@ class Nothing(Command):
 @dataclass(slots=True, unsafe_hash=True)
 class Transact(Command):
     """A conditional change."""
+
+    transaction: Transaction = NO_CHANGE
+
+
+@dataclass(slots=True, unsafe_hash=True)
+class TrustChange(Command):
+    """A change of who may do what, composed by the leader (`trust_changes.py`); its kind says that it is one.
+
+    So a key that somebody puts is none, and no command but this one costs a look at its keys.
+    """
 
     transaction: Transaction = NO_CHANGE
 
@@ -86,6 +99,8 @@ def encode_command(command: Command) -> bytes:
     head = [command.client, command.request, command.base_index]
     if isinstance(command, Transact):
         return pack(["transact", head, command.transaction.to_list()])
+    if isinstance(command, TrustChange):
+        return pack([TRUST, head, command.transaction.to_list()])
     if isinstance(command, Grant):
         return pack(["grant", head, command.ttl_ms])
     if isinstance(command, Revoke):
@@ -107,6 +122,8 @@ def decode_command(data: bytes) -> Command:
     head = (client, _number(request), _number(base_index))
     if kind == "transact":
         return Transact(*head, Transaction.from_list(content))
+    if kind == TRUST:
+        return TrustChange(*head, Transaction.from_list(content))
     if kind == "grant":
         return Grant(*head, _number(content))
     if kind == "revoke":

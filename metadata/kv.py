@@ -10,6 +10,7 @@ What a key has is one `bytes`: its numbers, then its value. An object a key woul
 values, and the search for cyclic garbage would look at each of them: 0.3 s in one turn at a million keys.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from sys import maxsize
@@ -33,9 +34,10 @@ from .answers import (
     STALE_REQUEST,
     Answer,
 )
-from .commands import Command, Expire, Grant, Revoke, Transact, decode_command
+from .commands import Command, Expire, Grant, Revoke, Transact, TrustChange, decode_command
 from .history import HISTORY_BYTES_MAX, History
 from .interface import Event, RangePage
+from .owners import owner_of
 from .request_ring import DONE, MESSAGE_CHARS_MAX, REFUSED, RING_SIZE, Remembered, RequestRing
 from .transaction import (
     BYTES_MAX,
@@ -62,6 +64,7 @@ HEAD = Struct("<qqqq")
 _DIGEST = Struct("<QqqqqQ")
 _SUM_MASK = (1 << 64) - 1
 DIGEST_BITS = 62
+CHANGES = (Transact, TrustChange)
 
 
 @dataclass(slots=True)
@@ -69,6 +72,8 @@ class Lease:
     """A lease and the keys that live under it (a dict for its order)."""
 
     ttl_ms: int
+    owner: str = ""
+    """The principal that it was granted to; "": to an anonymous client, or by a node of before."""
     keys: dict[bytes, None] = field(default_factory=dict)
     key_bytes: int = 0
 
@@ -86,6 +91,9 @@ class KeyValueState:
         self.revision = 0
         self.index = 0
         """The log index of the last command applied."""
+        self.trust_revision = 0
+        """Of the last change of who may do what (`commands.TrustChange`); 0: there was none, and nothing is
+        judged."""
         self.leases: dict[int, Lease] = {}
         self.next_lease = 1
         self.keys = SortedKeys()
@@ -144,6 +152,17 @@ class KeyValueState:
                 break
             found.append(_item(key, stored))
         return RangePage(tuple(found), self.revision, len(found) < len(keys))
+
+    def range_of(self, parts: Iterable[tuple[bytes, bytes]], limit: int) -> RangePage:
+        """The same, of parts of a range, in order."""
+        found: list[KeyValue] = []
+        parts = list(parts)
+        for number, (start, end) in enumerate(parts):
+            page = self.range(start, end, limit - len(found))
+            found += page.items
+            if page.more or len(found) >= limit:
+                return RangePage(tuple(found), self.revision, page.more or number + 1 < len(parts))
+        return RangePage(tuple(found), self.revision, False)
 
     def events_after(
         self, revision: int, start: bytes, end: bytes
@@ -206,8 +225,13 @@ class KeyValueState:
     def _do(self, meant: Command) -> tuple[Answer, tuple[Event, ...]]:
         if isinstance(meant, Transact):
             return self._transact(meant.transaction)
+        if isinstance(meant, TrustChange):
+            answer, events = self._transact(meant.transaction)
+            if events:
+                self.trust_revision = self.revision
+            return answer, events
         if isinstance(meant, Grant):
-            return self._grant(meant.ttl_ms), ()
+            return self._grant(meant.ttl_ms, owner_of(meant.client)), ()
         if isinstance(meant, Revoke | Expire):
             return Answer(lease=meant.lease), self._end_lease(meant.lease)
         return Answer(), ()
@@ -220,10 +244,10 @@ class KeyValueState:
     def _again(self, meant: Command, known: Remembered) -> Answer:
         """The answer to a command that was done before, or refused before."""
         if known.code == REFUSED:
-            return self._refusal(meant.transaction) if isinstance(meant, Transact) else Answer()
+            return self._refusal(meant.transaction) if isinstance(meant, CHANGES) else Answer()
         if known.code != DONE:
             return Answer(error=from_code(known.code, str(known.outcome)))
-        if isinstance(meant, Transact):
+        if isinstance(meant, CHANGES):
             return Answer(TransactionReply(True, int(known.outcome)))
         return Answer(lease=int(known.outcome))
 
@@ -325,12 +349,12 @@ class KeyValueState:
 
     # --- leases -----------------------------------------------------------------------------------
 
-    def _grant(self, ttl_ms: int) -> Answer:
+    def _grant(self, ttl_ms: int, owner: str) -> Answer:
         if len(self.leases) >= self._leases_max:
             return Answer(error=TooBusy(f"there are {len(self.leases)} leases already"))
         lease = self.next_lease
         self.next_lease += 1
-        self.leases[lease] = Lease(min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX))
+        self.leases[lease] = Lease(min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX), owner)
         return Answer(lease=lease)
 
     def _end_lease(self, lease_id: int) -> tuple[Event, ...]:
@@ -354,9 +378,9 @@ class KeyValueState:
         self._is_viewed = True
         return view
 
-    def add_lease(self, lease_id: int, ttl_ms: int) -> None:
+    def add_lease(self, lease_id: int, ttl_ms: int, owner: str = "") -> None:
         """A snapshot has it."""
-        self.leases[lease_id] = Lease(ttl_ms)
+        self.leases[lease_id] = Lease(ttl_ms, owner)
 
     def add_stored(self, key: bytes, stored: bytes, lease_id: int) -> None:
         """A snapshot has it, after all that were added."""
@@ -380,7 +404,10 @@ class StateView:
         self.index = state.index
         self.revision = state.revision
         self.next_lease = state.next_lease
-        self.leases = [(lease_id, lease.ttl_ms) for lease_id, lease in state.leases.items()]
+        self.trust_revision = state.trust_revision
+        self.leases = [
+            (lease_id, lease.ttl_ms, lease.owner) for lease_id, lease in state.leases.items()
+        ]
         self.floor = state.ring.floor
         self.requests = state.ring.rows()
         self.count = len(state.stored)

@@ -10,6 +10,10 @@ no chunk of msgpack begins with a K. Format 1 had the keys as msgpack rows:
 
     ["items",    [[key, value, version, create revision, mod revision, lease], ...]]
 
+From format 3 on the head ends with the revision of the last change of trust, and each lease with its owner:
+
+    [3, …, requests, trust revision]                ["leases", [[lease, ttl ms, principal or ""], ...]]
+
 The history of changes is left out on purpose, see `history.py`.
 """
 
@@ -22,12 +26,14 @@ from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.schema import Form, Misfit, list_of_any, number, row, rows, stored, text, word
 from .answers import item_from_list
-from .commands import CLIENT_CHARS_MAX
 from .kv import HEAD, KeyValueState, StateView, pack_item
+from .owners import CLIENT_CHARS_MAX, PRINCIPAL_CHARS_MAX
 from .request_ring import MESSAGE_CHARS_MAX, Remembered
 from .transaction import KEY_BYTES_MAX, KeyValue
 
-SNAPSHOT_FORMAT = 2
+SNAPSHOT_FORMAT = 3
+FORMAT_OPEN = 2
+"""Where no lease has an owner and nobody was ever told what he may do: what programs of before read."""
 CHUNK_BYTES = 64 * 1024
 """About the size of a chunk (one key may make it larger): half a millisecond of work."""
 CHUNK_ROWS_MAX = 4096
@@ -46,9 +52,15 @@ def snapshot(state: KeyValueState, changes_bytes_max: int = maxsize) -> Iterator
 
 
 def _chunks(view: StateView) -> Iterator[bytes]:
-    head = [SNAPSHOT_FORMAT, view.index, view.revision, view.next_lease, view.floor]
-    yield pack([*head, len(view.leases), view.count, len(view.requests)])
-    yield from _grouped("leases", ((16, lease) for lease in view.leases))
+    owned = any(owner for _, _, owner in view.leases)
+    form = SNAPSHOT_FORMAT if owned or view.trust_revision else FORMAT_OPEN
+    head = [form, view.index, view.revision, view.next_lease, view.floor]
+    counts = [len(view.leases), view.count, len(view.requests)]
+    yield pack([*head, *counts, *([view.trust_revision] if form == SNAPSHOT_FORMAT else [])])
+    if form == FORMAT_OPEN:
+        yield from _grouped("leases", ((16, lease[:2]) for lease in view.leases))
+    else:
+        yield from _grouped("leases", ((24 + len(lease[2]), lease) for lease in view.leases))
     yield from _key_chunks(view)
     yield from _grouped("requests", map(_request_row, view.requests))
 
@@ -86,7 +98,7 @@ class SnapshotBuilder:
                 return
             kind, listed = stored(chunk, _CHUNK, "a snapshot's chunk")
             self._missing[_KINDS.index(kind)] -= len(listed)
-            form: Form = {"leases": _LEASE, "items": item_from_list, "requests": _REQUEST}[kind]
+            form: Form = {"leases": _lease, "items": item_from_list, "requests": _REQUEST}[kind]
             takes: dict[str, Callable[[Any], None]] = {
                 "leases": self._take_lease,
                 "items": self._take_item,
@@ -111,13 +123,15 @@ class SnapshotBuilder:
                 f"a snapshot of format {head[0]}, known are up to {SNAPSHOT_FORMAT}:"
                 " written by a newer version"
             )
-        if len(head) != HEAD_FIELDS:
+        if len(head) != HEAD_FIELDS + (head[0] == SNAPSHOT_FORMAT):
             raise CorruptData(f"the head of a snapshot has {len(head)} fields")
         _, state.index, state.revision, state.next_lease, state.ring.floor, *missing = head
+        if head[0] == SNAPSHOT_FORMAT:
+            state.trust_revision = missing.pop()
         state.history.compacted_to = state.revision
         self._missing = missing
 
-    def _take_lease(self, lease: tuple[int, int]) -> None:
+    def _take_lease(self, lease: tuple[int, int] | tuple[int, int, str]) -> None:
         self._state.add_lease(*lease)
 
     def _take_keys(self, chunk: bytes) -> int:
@@ -175,7 +189,16 @@ _MESSAGE = text(MESSAGE_CHARS_MAX)
 _HEAD = rows(_NUMBER, 64, 1)
 _KINDS = ("leases", "items", "requests")
 _CHUNK = row(word(*_KINDS), list_of_any)
-_LEASE = row(_NUMBER, _NUMBER)
+_OWNED = row(_NUMBER, _NUMBER, text(PRINCIPAL_CHARS_MAX))
+_UNOWNED = row(_NUMBER, _NUMBER)
+
+
+def _lease(value: Any) -> tuple[int, int] | tuple[int, int, str]:
+    """With whose it is, from format 3 on."""
+    found: tuple[int, int] = _OWNED(value) if len(list_of_any(value)) == 3 else _UNOWNED(value)
+    return found
+
+
 _REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
 
 

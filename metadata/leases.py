@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from ..runtime.errors import DistributedLogError, LeaseExpired
+from ..runtime.errors import DistributedLogError, LeaseExpired, NotAllowed, TooBusy
 from ..runtime.link import Link
 from .answers import Answer
 from .commands import Expire, encode_command
@@ -87,11 +87,27 @@ class Leases:
             held = self._replica.state.leases.get(lease)
             if error is None and (held is None or lease in self._ending):
                 error = LeaseExpired(f"lease {lease} is gone")
+            elif error is None:
+                error = self.why_not(lease, link.principal)
             if error is None and held is not None:
                 self._keep(lease, link, asked_at + held.ttl_ms / 1000)
             reply(error)
 
         self._replica.read(confirmed)
+
+    def why_not(self, lease: int, principal: str) -> DistributedLogError | None:
+        """Why this principal neither keeps nor ends that lease: it is another one's (H217).
+
+        One without an owner, of an anonymous client or of a version before, is whoever's knows its number.
+        """
+        held = self._replica.state.leases.get(lease)
+        if held is None:
+            if self._replica.caught_up:
+                return None
+            return TooBusy("this metadata node has just begun to lead: come again")
+        if held.owner in ("", principal):
+            return None
+        return NotAllowed(f"{principal} may not touch lease {lease}: it is another's")
 
     async def run(self) -> None:
         """Propose the end of leases that are due."""

@@ -4,16 +4,22 @@ What the parts do is theirs; here they are made, know each other, and are run.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import trio
 
+from ..runtime.errors import InvalidRequest, NotAllowed
+from ..runtime.hello import FEATURE_TRUST
+from ..runtime.link import Link
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import Admission
+from .classes import Classes
+from .commands import TrustChange
 from .events import LESS
 from .forming import Founding
+from .judge import Judge, Windows
 from .kv import KeyValueState
 from .leases import Leases
 from .members import Members
@@ -28,6 +34,8 @@ from .room import Room, is_short
 from .served_watches import ServedWatches
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
+from .trust_changes import compose
+from .wire import TrustReport
 
 ASK_S = 1.0
 ROT = "rot"
@@ -54,14 +62,20 @@ class MemberNode:
         reasons: Reasons,
         watches: Iterable[ServedWatches],
         nursery: trio.Nursery,
+        classes: Classes,
+        wall_ms: Callable[[], int],
     ) -> None:
-        """``watches``: those of all connections, as they come and go."""
+        """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
         self.endpoint = endpoint
         self._watches = watches
         self._nursery = nursery
         self._members = members
         self._snapshots_out: dict[str, None] = {}
         self._told_state = ""
+        self._wall_ms = wall_ms
+        self._judge = Judge(classes)
+        self._trust_revision = 0
+        """What the watches were judged by."""
         self.replica = Replica(
             node_id,
             loaded,
@@ -177,7 +191,71 @@ class MemberNode:
         member = raft.configuration.member(node_id)
         return Founding(cluster_id, {member.name if member else "": node_id}, let_in=True)
 
+    @property
+    def trust(self) -> Judge:
+        """Who may do what, by the state as it is now."""
+        self._judge.see(self.replica.state)
+        return self._judge
+
+    def may_read(
+        self, principal: str, start: bytes, end: bytes | None
+    ) -> NotAllowed | Windows | None:
+        """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
+        if not self.replica.state.trust_revision:
+            return None
+        return self.trust.read(principal, start, end)
+
+    def change_of_trust(
+        self, head: TrustChange, change: Sequence[str], principal: str, link: Link
+    ) -> TrustChange:
+        """What a client asks to be changed about who may do what, for the log; ``head``: its request.
+
+        Raises `NotLeader`, `NotAllowed`, `InvalidRequest`.
+        """
+        replica = self.replica
+        if not replica.leads:
+            raise replica.not_leader()
+        if replica.state.answered(head) is not None:
+            return head
+        if not replica.state.trust_revision:
+            lacking = self.peers.lacking(FEATURE_TRUST)
+            if lacking:
+                raise InvalidRequest(
+                    "nobody is told what he may do before all metadata nodes know of it:"
+                    f" {', '.join(lacking)} is away, or older"
+                )
+        head.transaction = compose(
+            self.trust,
+            replica.state,
+            change,
+            principal=principal,
+            address=link.peer_address,
+            now_ms=self._wall_ms(),
+            index=replica.raft.log.last_index + 1,
+        )
+        return head
+
+    def trust_report(self, principal: str, *, own: bool) -> TrustReport:
+        """What the leader says of it; ``own``: only to whom it says it."""
+        trust = self.trust
+        would = tuple(
+            (who, what, times) for (who, what), times in trust.would_refuse.items() if not own
+        )
+        return TrustReport(trust.mode, principal, trust.cluster_rights(principal), would)
+
+    def _judge_watches(self) -> None:
+        """Who may what has changed: what was opened before is judged again, and who is out is put out."""
+        trust = self.trust
+        self._trust_revision = trust.revision
+        for watches in list(self._watches):
+            if trust.mode == "required" and watches.is_out(trust):
+                continue
+            watches.judge(self.may_read)
+
     def _push_changes(self) -> None:
+        state = self.replica.state
+        if state.trust_revision and self.trust.revision != self._trust_revision:
+            self._judge_watches()
         for watches in self._watches:
             watches.push(self.replica.state)
 

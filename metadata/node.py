@@ -19,6 +19,7 @@ from ..runtime.identity import NodeIdentity, new_node_id
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import who_is_at
+from .classes import Classes
 from .configuration import Configuration, Member
 from .events import DAMAGED, RECALLED
 from .forming import FormAnswer, Founding, listed, may_found, may_join
@@ -45,7 +46,15 @@ RECALL_S = 0.5
 class MetadataNode:
     """One node: it forms, loads, and then is what `member` is."""
 
-    def __init__(self, host: Host, options: MetadataOptions, identity: NodeIdentity) -> None:
+    def __init__(
+        self,
+        host: Host,
+        options: MetadataOptions,
+        identity: NodeIdentity,
+        classes: Classes | None = None,
+    ) -> None:
+        """``classes``: what the keys are, for who is judged (`judge.py`)."""
+        self._classes = classes or Classes()
         self.options = options
         self.identity = identity
         self.cluster_id = ""
@@ -256,5 +265,7 @@ class MetadataNode:
             reasons=self.reasons,
             watches=self.watches,
             nursery=nursery,
+            classes=self._classes,
+            wall_ms=self._host.wall_ms,
         )
         self.member.start()

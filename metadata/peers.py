@@ -95,6 +95,17 @@ class Peers:
                 scope = self._kept[peer] = trio.CancelScope()
                 self._nursery.start_soon(self._keep, peer, scope)
 
+    def lacking(self, feature: int) -> list[str]:
+        """The names of the other voters that do not say that they know it: older, or not there to ask."""
+        found = []
+        for peer in self._replica.raft.voters:
+            link = self._links.get(peer)
+            if peer == self._replica.raft.node_id:
+                continue
+            if link is None or link.closed is not None or not link.peer.features & feature:
+                found.append(self.name(peer))
+        return found
+
     def on_heard(self, peer: str, link: Link) -> None:
         """A node speaks to us: its answer finds a way back."""
         self._ways_back[peer] = link

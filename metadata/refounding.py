@@ -135,6 +135,7 @@ def moved_ahead(
     after.revision = before.revision + AHEAD
     after.next_lease = before.next_lease + VERSIONS_AHEAD
     after.history.compacted_to = after.revision
+    after.trust_revision = after.revision if before.trust_revision else 0
     for remembered in before.ring.rows():
         after.ring.add(*remembered)
     after.ring.floor = after.index

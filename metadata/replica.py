@@ -24,7 +24,7 @@ from ..runtime.errors import (
 )
 from . import kv_snapshot
 from .answers import Answer
-from .commands import Command, Transact
+from .commands import TRUST_BEGINS, Command, Transact, TrustChange
 from .configuration import UNKNOWN, Configuration, is_configuration
 from .events import LEADER, STATE_DIFFERS
 from .intake import NEVER_S, Intake
@@ -163,6 +163,10 @@ class Replica:
         """What the storage had written when the newest snapshot was begun, about."""
         self._snapshot_wanted = trio.Event()
         self._leads = False
+        self._led_term = self._led_from = 0
+        """How far its log went when it came to lead: less is a state of before."""
+        self._judged_from = 0
+        """Before that is applied no request is proposed: by whom it is may count."""
         self._told_leader = ("", 0)
         self._members = self.raft.configuration
 
@@ -172,6 +176,11 @@ class Replica:
     def leads(self) -> bool:
         """Does this node lead, as far as it knows?"""
         return self.raft.role is Role.LEADER
+
+    @property
+    def caught_up(self) -> bool:
+        """Has it applied all that was in its log when it came to lead?"""
+        return self.state.index >= self._led_from
 
     def on_message(self, message: Message) -> None:
         """A peer's message; `drain` follows when all of its batch are in."""
@@ -247,6 +256,9 @@ class Replica:
             else:
                 reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
             return
+        if self.state.index < self._judged_from:
+            reply(TooBusy("who may do what is being changed, or is just read by a new leader"))
+            return
         refusal = self.room.refusal(self.raft.uncommitted_bytes + len(command))
         if refusal is not None and (self.room.full or self._grows(meant)):
             reply(refusal)
@@ -258,6 +270,8 @@ class Replica:
             return
         index = self.propose(command, reply, name, meant)
         if index is not None:
+            if isinstance(meant, TrustChange):
+                self._judged_from = index
             proposed = self._proposals[index]
             proposed.asker, proposed.size = asker, len(command)
             self._intake.on_taken(asker, len(command), now)
@@ -427,12 +441,22 @@ class Replica:
             for proposal in proposals.values():  # not NotLeader: the next leader may commit it
                 for reply in proposal.replies:
                     reply(OutcomeUnknown("this metadata node led no longer before it was done"))
+        if self.leads and self._led_term != self.raft.term:
+            self._led_term, self._led_from = self.raft.term, self.raft.log.last_index
+            self._judged_from = self._led_from if self._is_trust_at_stake() else 0
         self._tell_leader()
         if self._leads != self.leads:
             self._leads = self.leads
             self.digests.on_role()
             self._on_state()
             self._on_role()
+
+    def _is_trust_at_stake(self) -> bool:
+        """Is anything judged here, or will be by what is in the log and was not applied yet?"""
+        if self.state.trust_revision:
+            return True
+        tail = self.raft.log.tail(self.state.index + 1)
+        return any(entry.data.startswith(TRUST_BEGINS) for entry in tail)
 
     def _tell_leader(self) -> None:
         """Log whom this node follows, once a change: terms in which nobody comes to lead say nothing."""

@@ -5,12 +5,21 @@ connection reads too slowly, or asks for changes that are forgotten, is told its
 again (`watching.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..runtime.errors import Compacted, DistributedLogError, TooBusy
+from ..runtime.errors import (
+    Compacted,
+    DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
+    TooBusy,
+)
 from ..runtime.frames import Op, envelope, error_body
 from ..runtime.link import Link
+from ..runtime.principals import ANONYMOUS
 from .interface import Event, WatchBatch
+from .judge import Judge, Windows
 from .kv import KeyValueState
 from .wire import WatchRequest, encode_events
 
@@ -33,6 +42,25 @@ class _Watch:
     """The revision up to which its changes were looked for."""
     told: int | None = None
     """The revision that its client knows of from here."""
+    parts: Windows | None = None
+    """Those of the range that it may see; None: all of it."""
+
+    def visible(
+        self, found: list[tuple[int, tuple[Event, ...]]]
+    ) -> list[tuple[int, tuple[Event, ...]]]:
+        """What is in these parts."""
+        if self.parts is None:
+            return found
+        seen = []
+        for revision, events in found:
+            inside = tuple(
+                event
+                for event in events
+                if any(start <= event.item.key < end for start, end in self.parts)
+            )
+            if inside:
+                seen.append((revision, inside))
+        return seen
 
 
 class ServedWatches:
@@ -43,17 +71,39 @@ class ServedWatches:
         self._watches: dict[int, _Watch] = {}
         """By the client's number."""
 
-    def open(self, state: KeyValueState, ident: int, request: WatchRequest) -> None:
-        """The client wants one more."""
+    def open(
+        self,
+        state: KeyValueState,
+        ident: int,
+        request: WatchRequest,
+        parts: Windows | None = None,
+    ) -> None:
+        """The client wants one more. ``parts``: of its range, what it may see."""
         if len(self._watches) >= WATCHES_MAX:
             self.end(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
             return
-        self._watches[ident] = _Watch(request, request.after_revision)
+        self._watches[ident] = _Watch(request, request.after_revision, parts=parts)
         self.push(state, ident)
 
     def cancel(self, ident: int) -> None:
         """The client wants it no more."""
         self._watches.pop(ident, None)
+
+    def judge(self, may_read: Callable[[str, bytes, bytes], NotAllowed | Windows | None]) -> None:
+        """Who may what has changed: end those that are allowed no more."""
+        for ident, watch in list(self._watches.items()):
+            part = may_read(self._link.principal, watch.request.start, watch.request.end)
+            if isinstance(part, NotAllowed):
+                self.end(ident, part)
+            else:
+                watch.parts = part
+
+    def is_out(self, trust: Judge) -> bool:
+        """Is it the connection of somebody who is no user any more? Then it ends here."""
+        if trust.is_live(self._link.principal) or self._link.principal == ANONYMOUS:
+            return False
+        self._link.refuse(NotAuthenticated(f"{self._link.principal} was disabled"))
+        return True
 
     def end_all(self, error: DistributedLogError) -> None:
         """No watch can be served here any more."""
@@ -81,7 +131,7 @@ class ServedWatches:
                 continue
             start, end = watch.request.start, watch.request.end
             try:
-                found = state.events_after(watch.seen, start, end)
+                found = watch.visible(state.events_after(watch.seen, start, end))
             except Compacted as error:
                 self.end(ident, error)
                 continue

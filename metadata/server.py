@@ -11,6 +11,7 @@ import trio
 from ..runtime.errors import ForeignData
 from ..runtime.host import Host, Listener
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
+from .classes import Classes
 from .node import MetadataNode
 from .options import MetadataOptions
 from .sessions import MetadataSession
@@ -22,13 +23,15 @@ async def serve_metadata(
     host: Host,
     options: MetadataOptions,
     listeners: Mapping[str, Listener],
+    classes: Classes | None = None,
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a metadata node on ``host.disks["metadata"]``, which the caller has locked, until cancelled.
 
     Started with its node id, once it answers on its listeners: it may still wait for its peers to form a
-    cluster. Raises `ForeignData`, `InvalidRequest`, `CorruptData`, `UnsupportedFormat`, `DiskFailed`.
+    cluster. ``classes``: what its keys are to who judges. Raises `ForeignData`, `InvalidRequest`,
+    `CorruptData`, `UnsupportedFormat`, `DiskFailed`.
     """
     disk = host.disks["metadata"]
     identity = await load_identity(disk)
@@ -44,7 +47,7 @@ async def serve_metadata(
         await store_identity(disk, identity)  # before anybody is told of it (H5)
     if identity.kind != "metadata":
         raise ForeignData(f"this data directory belongs to {identity.kind} {identity.label}")
-    node = MetadataNode(host, options, identity)
+    node = MetadataNode(host, options, identity, classes)
     async with trio.open_nursery() as nursery:
         await nursery.start(_serve, node, listeners)
         task_status.started(identity.node_id)

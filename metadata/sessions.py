@@ -6,6 +6,7 @@ Synchronous: a frame is decoded and handed on; its answer is sent when the state
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
+    NotAllowed,
     NotReady,
     ProtocolError,
     TooBusy,
@@ -13,22 +14,26 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, pack
 from ..runtime.link import Link
+from ..runtime.principals import ANONYMOUS
 from ..runtime.schema import message
 from .answers import Answer
-from .commands import Grant, Revoke, Transact, decode_command
+from .commands import Command, Grant, Revoke, Transact, TrustChange, decode_command, encode_command
 from .forming import Founding
 from .ghost import Place
 from .intake import NEVER_S
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
+from .owners import PRINCIPAL_CHARS_MAX, client_of, is_principal
 from .recalling import Statement
+from .rights import ADMIN, KNOWN, OPERATOR
 from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
 from .served_watches import ServedWatches
 from .wire import (
     STATUS_QUESTION,
     MembersRequest,
     ReadRequest,
+    TrustRequest,
     WatchRequest,
     decode_digest,
     decode_lease,
@@ -37,7 +42,10 @@ from .wire import (
     encode_outcome,
     encode_page,
     encode_rows,
+    encode_trust,
 )
+
+FROM_CLIENTS = (Transact, Grant, Revoke)
 
 
 class MetadataSession:
@@ -46,6 +54,7 @@ class MetadataSession:
     def __init__(self, node: MetadataNode, link: Link) -> None:
         self._node = node
         self._link = link
+        self._principal = link.principal
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
         self._save: SaveGivenOut | None = None
@@ -73,6 +82,8 @@ class MetadataSession:
             self._read(member, ident, body)
         elif op == Op.META_TRANSACT:
             self._transact(member, ident, deadline_ms, body)
+        elif op == Op.META_TRUST:
+            self._trust(member, ident, deadline_ms, body)
         elif op == Op.META_LEASE:
             self._renew(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
@@ -133,11 +144,22 @@ class MetadataSession:
                 self._link.reply_error(ident, self._led_from_here(member, error))
             elif not self._has_credit(ident):
                 return
+            part = (
+                member.may_read(self._principal, request.start, request.end)
+                if state.trust_revision
+                else None
+            )
+            if isinstance(part, NotAllowed):
+                self._link.reply_error(ident, part)
             elif request.end is None:
                 item = state.get(request.start)
                 self._link.reply(ident, encode_item(state.index, state.revision, item))
             else:
-                page = state.range(request.start, request.end, request.limit)
+                page = (
+                    state.range(request.start, request.end, request.limit)
+                    if part is None
+                    else state.range_of(part, request.limit)
+                )
                 self._link.reply(ident, encode_page(state.index, page))
 
         member.replica.read(ready)
@@ -174,6 +196,8 @@ class MetadataSession:
             if error is not None:
                 self._link.reply_error(ident, self._led_from_here(member, error))
                 return
+            if not self._allowed(member, ident, ADMIN, "have a save"):
+                return
             index, log = replica.state.index, replica.raft.log
             term = log.term_at(index) or log.base_term
             head = SaveHead(self._node.cluster_id, index, term, log.configuration_at(index))
@@ -190,8 +214,17 @@ class MetadataSession:
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
             return
-        if not isinstance(meant, Transact | Grant | Revoke) or not meant.client:
+        if type(meant) not in FROM_CLIENTS or not meant.client or "/" in meant.client:
             raise ProtocolError(f"{self._link.peer_address} sent a command that is not a client's")
+        if self._principal != ANONYMOUS:
+            meant.client = client_of(self._principal, meant.client)
+            command = encode_command(meant)
+        replica = member.replica
+        if replica.leads:
+            refused = self._why_not(member, meant)
+            if refused is not None:
+                self._link.reply_error(ident, refused)
+                return
 
         def done(answer: Answer | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
@@ -203,6 +236,55 @@ class MetadataSession:
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         member.replica.request(command, meant, done, asker=self._link, within_s=within_s)
+
+    def _why_not(self, member: MemberNode, meant: Command) -> DistributedLogError | None:
+        """Why this client's command is not proposed."""
+        if not is_principal(self._principal) and self._principal != ANONYMOUS:
+            return NotAllowed(
+                f"the name of a principal has at most {PRINCIPAL_CHARS_MAX} characters, with its kind"
+            )
+        if isinstance(meant, Revoke):
+            return member.leases.why_not(meant.lease, self._principal)
+        if member.replica.state.trust_revision:
+            if isinstance(meant, Transact):
+                return member.trust.transact(self._principal, meant.transaction)
+            return member.trust.op(self._principal, KNOWN, "hold a lease")
+        return None
+
+    def _trust(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
+        request = TrustRequest.decode(body)
+        if request.change is None:
+
+            def ready(error: DistributedLogError | None) -> None:
+                if error is not None:
+                    self._link.reply_error(ident, self._led_from_here(member, error))
+                elif request.own or self._allowed(
+                    member, ident, ADMIN | OPERATOR, "see who is refused"
+                ):
+                    self._link.reply(
+                        ident, encode_trust(member.trust_report(self._principal, own=request.own))
+                    )
+
+            member.replica.read(ready)
+            return
+
+        def done(answer: Answer | DistributedLogError) -> None:
+            if isinstance(answer, DistributedLogError):
+                self._link.reply_error(ident, self._led_from_here(member, answer))
+            else:
+                self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
+
+        client = client_of(self._principal, request.client)
+        head = TrustChange(client, request.request, request.base_index)
+        try:
+            change = member.change_of_trust(head, request.change, self._principal, self._link)
+        except DistributedLogError as error:
+            self._link.reply_error(ident, self._led_from_here(member, error))
+            return
+        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        member.replica.request(
+            encode_command(change), change, done, asker=self._link, within_s=within_s
+        )
 
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
@@ -248,11 +330,21 @@ class MetadataSession:
             else:
                 self._link.reply_error(ident, self._led_from_here(member, error))
 
-        member.admission.ask(request, done)
+        if self._allowed(member, ident, OPERATOR, "change the members of the quorum"):
+            member.admission.ask(request, done)
 
     def _show_members(self, member: MemberNode | None, ident: int) -> None:
         reached = member.board.reach(self._link.listener) if member is not None else []
         self._link.reply(ident, encode_members(reached))
+
+    def _allowed(self, member: MemberNode, ident: int, rights: int, what: str) -> bool:
+        """May this principal have that of the cluster? Else it is told."""
+        if not member.replica.state.trust_revision:
+            return True
+        refused = member.trust.op(self._principal, rights, what)
+        if refused is not None:
+            self._link.reply_error(ident, refused)
+        return refused is None
 
     def _has_credit(self, ident: int) -> bool:
         """May it be answered? Else the peer is told to read what it was sent, and to come again."""
@@ -275,5 +367,14 @@ class MetadataSession:
         lost = member.quorum_contact.lost
         if lost is not None:
             self._watches.end(ident, lost)
+            return
+        state = member.replica.state
+        if state.trust_revision and state.revision < request.after_revision:
+            # It knows of more than this node: perhaps of the very grant that it comes for.
+            self._watches.end(ident, NotReady("this metadata node is not so far yet"))
+            return
+        part = member.may_read(self._principal, request.start, request.end)
+        if isinstance(part, NotAllowed):
+            self._watches.end(ident, part)
         else:
-            self._watches.open(member.replica.state, ident, request)
+            self._watches.open(state, ident, request, part)

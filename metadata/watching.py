@@ -12,7 +12,7 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink
-from ..runtime.errors import Compacted, DistributedLogError, ProtocolError
+from ..runtime.errors import Compacted, DistributedLogError, NotAllowed, ProtocolError
 from ..runtime.frames import Op, envelope, error_from
 from .interface import Watch, WatchBatch
 from .quorum_links import QuorumLinks
@@ -21,6 +21,9 @@ from .wire import WatchRequest, decode_events
 WAITING_BYTES_MAX = 8 * 1024 * 1024
 AGAIN_S = 0.05
 AGAIN_MAX_S = 1.0
+
+FINAL = (Compacted, NotAllowed)
+"""Ends of a watch that no other node would tell otherwise."""
 
 
 class Watcher:
@@ -112,7 +115,7 @@ class ClientWatch:
                 self.revision = max(self.revision, batch.revision)
                 if batch.events:
                     return batch
-            if isinstance(self.ended, Compacted):
+            if isinstance(self.ended, FINAL):
                 raise self.ended
             if self.link is None:
                 if self.ended is not None:  # this node cannot serve it

@@ -13,6 +13,8 @@
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
     META_FORM      empty | a founding (`forming.py`)     REPLY  FormAnswer
     META_SAVE      see `saves.py`
+    META_TRUST     ["who"] | ["show"]                    REPLY  TrustReport
+                   ["change", client, request, base index, a change (`trust_changes.py`)] REPLY as TRANSACT
     META_DIFFERS   [index, digest] of a leader           no reply (`state_digests.py`)
     META_RECALL    empty                                 REPLY  Statement (`recalling.py`)
 
@@ -34,6 +36,7 @@ from ..runtime.schema import (
     mapping,
     message,
     number,
+    read,
     row,
     rows,
     text,
@@ -48,10 +51,14 @@ from .answers import (
 )
 from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
+from .owners import CLIENT_CHARS_MAX
+from .rights import ROLES
 from .transaction import KeyValue
+from .trust_records import MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
 
 RANGE_LIMIT_MAX = 10_000
 ROWS_MAX = 64 * 1024
+PATH_CHARS_MAX = 255
 NODES_MAX = 64
 """Rows of a status: the members, and those that wait to be."""
 PLACE_CHARS_MAX = 300
@@ -82,6 +89,36 @@ _EVENT = row(word("put", "delete"), _there)
 _FOUND = row(number(), number(), item_from_list)
 _PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
 _EVENTS = row(number(), rows(_event, ROWS_MAX))
+_TRUST = row(
+    word(*MODES),
+    text(),
+    number(),
+    rows(row(text(), text(4096), number()), WOULD_REFUSE_MAX),
+    later=True,
+)
+_NAME = text(NAME_CHARS_MAX)
+_PATH_OF_LOGS = text(PATH_CHARS_MAX)
+_CHANGES = {
+    "mode": row(word("mode"), word(*MODES), _NAME),
+    "user": row(word("user"), _NAME),
+    "disable": row(word("disable"), _NAME),
+    "enable": row(word("enable"), _NAME),
+    "remove": row(word("remove"), _NAME),
+    "tokens": row(word("tokens"), _NAME),
+    "refuse": row(word("refuse"), _NAME, _NAME),
+    "grant": row(word("grant"), _NAME, word(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
+    "revoke": row(word("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
+}
+"""Of trust: see `trust_changes.py`."""
+
+
+def _change(value: Any) -> tuple[str, ...]:
+    kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
+    found: tuple[str, ...] = _CHANGES.get(kind, _CHANGES["user"])(value)
+    return found
+
+
+_CHANGE = row(word("change"), text(CLIENT_CHARS_MAX, 1), number(), number(), _change)
 _DIGEST = row(number(1), number())
 _LEASE = row(word("renew"), number())
 STATUS_QUESTION = row(word("self", "all"))
@@ -244,6 +281,60 @@ def decode_rows(body: Buffer) -> list[Row]:
         Row(MemberStatus(*(*status, why)), advertised)
         for *status, advertised, why in message(body, _ROWS, "META_STATUS")
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRequest:
+    """A question about who may do what, or a change of it."""
+
+    own: bool = False
+    """What the asker itself is here; else all that a leader says."""
+    client: str = ""
+    request: int = 0
+    base_index: int = 0
+    change: tuple[str, ...] | None = None
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        if self.change is None:
+            return pack(["who" if self.own else "show"])
+        return pack(["change", self.client, self.request, self.base_index, list(self.change)])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "TrustRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_TRUST"):
+            case ["who" | "show" as kind]:
+                return cls(own=kind == "who")
+            case ["change", *_] as said:
+                _, client, number, base_index, change = read(said, _CHANGE, "META_TRUST")
+                if "/" not in client:
+                    return cls(False, client, number, base_index, change)
+        raise ProtocolError("a question about trust that cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class TrustReport:
+    """What a leader says of who may do what."""
+
+    mode: str
+    principal: str
+    """Of who asked."""
+    rights: int
+    """Its rights on the cluster (`rights.py`)."""
+    would_refuse: tuple[tuple[str, str, int], ...] = ()
+    """In mode report: principal, what it was let do all the same, how often since this node leads."""
+
+
+def encode_trust(report: TrustReport) -> bytes:
+    """The answer to META_TRUST without a change."""
+    rows_ = [list(one) for one in report.would_refuse]
+    return pack([report.mode, report.principal, report.rights, rows_])
+
+
+def decode_trust(body: Buffer) -> TrustReport:
+    """Raises `ProtocolError`."""
+    return TrustReport(*message(body, _TRUST, "META_TRUST"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,8 @@ class Op:
     META_CAPS = 75  # capabilities of ledgers, and what bookies check them by
     META_DIFFERS = 79  # a leader to a follower whose state is not what most have; no reply
     META_RECALL = 78  # between metadata nodes: what one that has forgotten it may have promised
-    META_SAVE = 77  # the whole state, chunk by chunk (74, 76 are kept)
+    META_TRUST = 76  # who may do what
+    META_SAVE = 77  # the whole state, chunk by chunk (74 is kept)
 
     MEMBERS = 97  # which proxies there are; standing (96 is kept)
     PRODUCE_OPEN = 98

@@ -45,6 +45,7 @@ ROWS: dict[int, frozenset[str]] = {
     Op.META_CAPS: ALL,
     Op.META_DIFFERS: QUORUM,
     Op.META_RECALL: QUORUM,
+    Op.META_TRUST: ALL,
     Op.META_SAVE: QUORUM | {USER},
     Op.MEMBERS: CLIENTS,
     Op.PRODUCE_OPEN: CLIENTS,

@@ -71,10 +71,12 @@ PURE = {
         "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
     },
     "metadata": {
-        "answers", "commands", "configuration", "forming", "ghost", "history",
-        "intake", "interface", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations", "membership",
-        "messages", "options", "outbox", "progress", "quorum", "raft", "raft_log", "read_rounds", "ready",
-        "request_ring", "saves", "state_digests", "transaction", "wire",
+        "answers", "classes", "commands", "configuration", "forming", "ghost", "history",
+        "intake", "interface", "judge", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations",
+        "membership", "messages", "options", "outbox", "owners", "progress", "quorum", "raft", "raft_log",
+        "read_rounds", "ready",
+        "request_ring", "rights", "saves", "state_digests", "transaction", "trust_changes", "trust_records",
+        "wire",
     },
     "bookie": {
         "cold_blocks", "compaction_policy", "cutting", "entry", "events", "index_records", "journal_blocks",

@@ -56,6 +56,7 @@ from distributedlog.metadata import (
     messages,
     recalling,
     saves,
+    trust_records,
     wire,
 )
 from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
@@ -323,6 +324,7 @@ CODECS = [
             commands.encode_command(commands.Transact("c", 1, 2, TRANSACTION)),
             commands.encode_command(commands.Grant("c", 1, 2, 1000)),
             commands.encode_command(commands.Revoke("c", 1, 2, 7)),
+            commands.encode_command(commands.TrustChange("c", 1, 2, TRANSACTION)),
         ],
         (*PEER, TransactionTooLarge, InvalidRequest),
         ("metadata/commands.py decode_command",),
@@ -492,6 +494,51 @@ CODECS = [
         [wire.ReadRequest(b"a", None).encode(), wire.ReadRequest(b"a", b"b", 10).encode()],
         PEER,
         ("metadata/wire.py ReadRequest.decode",),
+    ),
+    Codec(
+        "META_TRUST",
+        wire.TrustRequest.decode,
+        [
+            wire.TrustRequest(True).encode(),
+            wire.TrustRequest(False, "c", 1, 2, ("grant", "etl", "writer", "ns", "a/")).encode(),
+        ],
+        PEER,
+        ("metadata/wire.py TrustRequest.decode",),
+    ),
+    Codec(
+        "the answer to META_TRUST",
+        wire.decode_trust,
+        [wire.encode_trust(wire.TrustReport("report", "user/a", 64, (("user/b", "no", 2),)))],
+        PEER,
+        ("metadata/wire.py decode_trust",),
+    ),
+    Codec(
+        "a user",
+        trust_records.User.decode,
+        [trust_records.User(1, True, 2, ("ab",), "q").encode()],
+        (CorruptData,),
+        ("metadata/trust_records.py User.decode",),
+    ),
+    Codec(
+        "a line of the audit",
+        trust_records.AuditLine.decode,
+        [trust_records.AuditLine(1, "user/a", "h:1", "grant", "b reader").encode()],
+        (CorruptData,),
+        ("metadata/trust_records.py AuditLine.decode",),
+    ),
+    Codec(
+        "a mode of trust",
+        trust_records.decode_mode,
+        [trust_records.encode_mode("report")],
+        (CorruptData,),
+        ("metadata/trust_records.py decode_mode",),
+    ),
+    Codec(
+        "a grant",
+        trust_records.decode_grant,
+        [trust_records.encode_grant("writer")],
+        (CorruptData,),
+        ("metadata/trust_records.py decode_grant",),
     ),
     Codec(
         "META_WATCH",

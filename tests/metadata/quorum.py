@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import trio
 
+from distributedlog.metadata.classes import Classes
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.options import MetadataOptions
@@ -28,7 +29,14 @@ CLIENT_TIMEOUT_S = 10.0
 class Quorum:
     """``names`` are the nodes; nothing runs until `start`."""
 
-    def __init__(self, names: Sequence[str], nursery: trio.Nursery, *, seed: int = 1) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        nursery: trio.Nursery,
+        *,
+        seed: int = 1,
+        classes: Classes | None = None,
+    ) -> None:
         self.names = tuple(names)
         self.disks = {name: MemoryDisk() for name in names}
         self.peers = {name: (name, 4181) for name in names}
@@ -42,6 +50,7 @@ class Quorum:
         self._wires: list[tuple[str, str, Connection]] = []
         self._running: dict[str, tuple[trio.CancelScope, trio.Event]] = {}
         self._clients = 0
+        self._classes = classes
         self.may_end: set[str] = set()
         """Nodes that may end by themselves; why they did is in ``ended``."""
         self.ended: dict[str, BaseExceptionGroup] = {}
@@ -116,15 +125,22 @@ class Quorum:
         *names: str,
         timeout_s: float = CLIENT_TIMEOUT_S,
         nursery: trio.Nursery | None = None,
+        principal: str = "",
+        client_id: str = "",
     ) -> MetadataClient:
-        """A client that knows these nodes (all, if none is named); it lives as long as ``nursery``."""
+        """A client that knows these nodes (all, if none is named); it lives as long as ``nursery``.
+
+        ``principal``: who it has proved to be, where the nodes believe that (`trusting`).
+        """
         self._clients += 1
         name = f"client {self._clients}"
+        if principal:
+            name = f"{principal} {name}"
         hello = Hello(cluster_id="", node_id=name, kind="client")
         client = MetadataClient(
             Endpoint(self._network.host(name), lambda: hello),
             [self.peers[known] for known in names or self.names],
-            client_id=name,
+            client_id=client_id or f"client {self._clients}",
             timeout_s=timeout_s,
         )
         await (nursery or self._nursery).start(
@@ -179,7 +195,9 @@ class Quorum:
                 self._running[name] = (scope, ended)
                 async with trio.open_nursery() as nursery:
                     options = MetadataOptions(self._called[name], self._listed[name])
-                    await nursery.start(serve_metadata, host, options, {"": listener})
+                    await nursery.start(
+                        serve_metadata, host, options, {"": listener}, self._classes
+                    )
                     task_status.started()
         except BaseExceptionGroup as group:
             if name not in self.may_end:
@@ -235,10 +253,12 @@ class MutedListener:
 
 
 @asynccontextmanager
-async def quorum(size: int, *, seed: int = 1) -> AsyncIterator[Quorum]:
+async def quorum(
+    size: int, *, seed: int = 1, classes: Classes | None = None
+) -> AsyncIterator[Quorum]:
     """A quorum of ``size`` nodes m1, m2, …, none of them started."""
     async with trio.open_nursery() as nursery:
-        yield Quorum([f"m{n + 1}" for n in range(size)], nursery, seed=seed)
+        yield Quorum([f"m{n + 1}" for n in range(size)], nursery, seed=seed, classes=classes)
         nursery.cancel_scope.cancel()
 
 

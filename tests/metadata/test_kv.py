@@ -517,7 +517,7 @@ def put_of(client: str, request: int, key: bytes, value: bytes) -> Transact:
 
 def test_a_snapshot_of_a_later_format_is_refused_in_words() -> None:
     with pytest.raises(UnsupportedFormat, match="newer version"):
-        restore([pack([3, 0, 0, 1, 0, 0, 0, 0])])
+        restore([pack([4, 0, 0, 1, 0, 0, 0, 0])])
 
 
 def row_of(key: bytes, stored: bytes, *, stored_bytes: int | None = None) -> bytes:

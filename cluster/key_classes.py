@@ -1,0 +1,233 @@
+"""Every kind of key that the tree puts into the metadata store, and who may read and write it.
+
+One table, and what is not in it is denied (`metadata/classes.py`); a test makes a key of each kind that the
+code can make and finds it here. What hangs on a log goes by the rights on its path; a ledger's keys by those
+on the log that its record was made for. Bookies change the records of ledgers that they hold or are to hold,
+and the one that repairs (`repair.py`) those of all, and the logs' where segments go. An operator sees all
+keys of the store but secrets, and no record of any log.
+"""
+
+from collections.abc import Callable
+
+from ..ledger import ids, keys
+from ..ledger.metadata import LedgerMetadata
+from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX
+from ..log.retention import CLOCK_KEY
+from ..log.settings import BIND_PREFIX, CONF_PREFIX
+from ..log.state import LogState
+from ..log.tombstone import GONE_PREFIX
+from ..metadata.classes import NOWHERE, Classes, KeyClass, Place
+from ..metadata.rights import (
+    ADMIN,
+    ANY_OF_A_LOG,
+    BOOKIE,
+    EVERYBODY,
+    HOLDER,
+    JANITOR,
+    KNOWN,
+    MANAGE,
+    OPERATOR,
+    OWN,
+    PROXY,
+    READ,
+    WRITE,
+)
+from ..metadata.trust_records import AUDIT_PREFIX, ENDED_PREFIX, MODE_KEY, TRUST_PREFIX
+from ..proxy.registration import PREFIX as PROXIES
+from .cookie import decode_cookie
+from .repair import ELECTION_KEY
+from .restored import HOLD, RESTORES
+
+SEES = BOOKIE | PROXY | OPERATOR
+"""Of what tells no record: nodes go by it, operators look after it."""
+ID_DIGITS = 16
+IDS_AT_ONCE = 1_000_000
+"""``next/ledger`` moves no further in one step: it is never to reach its end."""
+
+Where = Callable[[bytes], Place | None]
+
+
+def _of_log(before: bytes) -> tuple[Where, Callable[[bytes], bytes]]:
+    """Keys PREFIX log id, and more: their place, and how far a key must go to say it."""
+
+    def place(key: bytes) -> Place | None:
+        log = key[len(before) : len(before) + ID_DIGITS]
+        return Place(log=log) if _is_id(log) else None
+
+    def span(key: bytes) -> bytes:
+        whole = key[: len(before) + ID_DIGITS + 1]
+        return whole if whole.endswith(b"/") and len(whole) == len(before) + ID_DIGITS + 1 else b""
+
+    return place, span
+
+
+def _of_reader(key: bytes) -> Place | None:
+    """Positions and their like: log/ID/KIND/NAME, a user's own where the name begins with ~user/."""
+    parts = key.split(b"/", 4)
+    if len(parts) < 2 or not _is_id(parts[1]):
+        return None
+    if len(parts) < 4:
+        return Place(log=parts[1])
+    own = parts[3][1:].decode(errors="replace") if parts[3][:1] == b"~" and len(parts) > 4 else ""
+    return Place(log=parts[1], user=own)
+
+
+def _of_ledger(key: bytes) -> Place | None:
+    """…/ledger id."""
+    ledger = key.rpartition(b"/")[2]
+    return Place(ledger=keys.LEDGER_PREFIX + ledger) if _is_id(ledger) else None
+
+
+def _of_copy(key: bytes) -> Place | None:
+    """PREFIX bookie / ledger id, or as far as the bookie goes."""
+    parts = key.split(b"/")
+    if len(parts) != 3 or not parts[1]:
+        return None
+    if not parts[2]:
+        return Place(bookie=parts[1])
+    if not _is_id(parts[2]):
+        return None
+    return Place(ledger=keys.LEDGER_PREFIX + parts[2], bookie=parts[1])
+
+
+def _of_bookie(key: bytes) -> Place | None:
+    bookie = key.partition(b"/")[2]
+    return Place(bookie=bookie) if bookie and b"/" not in bookie else None
+
+
+def _of_path(parts_before: int) -> Where:
+    """… namespace 00 log name, after so many parts. In a namespace's own key there is no log name."""
+
+    def place(key: bytes) -> Place | None:
+        try:
+            whole = key.split(b"/", parts_before)[parts_before].decode()
+        except (IndexError, UnicodeDecodeError):
+            return None
+        namespace, _, name = whole.partition("\0")
+        return Place(path=(namespace, name)) if namespace else None
+
+    return place
+
+
+def _upto(parts: int) -> Callable[[bytes], bytes]:
+    """So many parts of a key, with the slash after them."""
+    return lambda key: b"/".join([*key.split(b"/")[:parts], b""])
+
+
+def _is_id(digits: bytes) -> bool:
+    return len(digits) == ID_DIGITS and not digits.strip(b"0123456789abcdef")
+
+
+def _change_of_state(before: bytes | None, after: bytes | None) -> int:
+    """Who may move a log's beginning, seal it, delete it: its managers; and whoever runs its retention."""
+    most = MANAGE | JANITOR
+    if before is None:
+        return most
+    if after is None:
+        return most
+    was, now = LogState.decode(before), LogState.decode(after)
+    same = (
+        (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name)
+        == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name)
+    )  # fmt: skip
+    return most | WRITE if same else most
+
+
+def _next_ids(before: bytes | None, after: bytes | None) -> int:
+    """Taking some: upwards, and not all that there are."""
+    if after is None:
+        return 0
+    was = 1 if before is None else ids.next_of(before)
+    return KNOWN if was < ids.next_of(after) <= was + IDS_AT_ONCE else 0
+
+
+def _log_of_ledger(key: bytes, value: bytes) -> bytes:
+    record = LedgerMetadata.decode(key, value)
+    log_id = record.owner[0] if record.owner is not None else record.incarnation
+    return b"%016x" % log_id if log_id else b""
+
+
+def _bookies_of_ledger(key: bytes, value: bytes) -> tuple[str, ...]:
+    return LedgerMetadata.decode(key, value).bookies()
+
+
+def _label_of_cookie(key: bytes, value: bytes) -> str:
+    label: str = decode_cookie(key, value)["label"]
+    return label
+
+
+def _log_class(prefix: bytes, read: int, write: int) -> KeyClass:
+    place, span = _of_log(prefix)
+    return KeyClass(read, write, place, span)
+
+
+_LOG, _LOG_SPAN = _of_log(b"log/")
+_SEGMENTS = WRITE | JANITOR
+_READERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN | JANITOR, _of_reader, _LOG_SPAN)
+_OF_LEDGER = WRITE | HOLDER | JANITOR | OPERATOR
+_BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie)
+_WRITERS = KeyClass(READ | BOOKIE | OPERATOR, _SEGMENTS, _LOG, _LOG_SPAN)
+
+KEY_CLASSES = Classes(
+    by_third={
+        (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
+        (b"log/", b"state"): KeyClass(READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN),
+        (b"log/", b"segment"): _WRITERS,
+        (b"log/", b"lock"): _WRITERS,
+        (b"log/", b"stamps"): _WRITERS,
+        (b"log/", b"txn"): _WRITERS,
+        (b"log/", b"position"): _READERS,
+        (b"log/", b"reader"): _READERS,
+        (b"log/", b"work"): _READERS,
+        (b"log/", b"worker"): _READERS,
+    },
+    by_first={
+        b"name/": KeyClass(
+            ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
+            MANAGE,
+            _of_path(1),
+            listed=lambda start: b"name/",
+        ),
+        GONE_PREFIX: KeyClass(
+            ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
+            MANAGE | JANITOR,
+            _of_path(2),
+            listed=_upto(2),
+        ),
+        UNLINKED_PREFIX: _log_class(UNLINKED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
+        RETIRED_PREFIX: _log_class(RETIRED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
+        PURGE_PREFIX: _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
+        CONF_PREFIX: _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR),
+        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1)),
+        keys.LEDGER_PREFIX: KeyClass(READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger),
+        keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger),
+        keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy),
+        keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy),
+        keys.MOVE_PREFIX: KeyClass(SEES, HOLDER | OWN | JANITOR | OPERATOR, _of_copy),
+        keys.BOOKIE_PREFIX: KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie),
+        keys.COOKIE_PREFIX: _BOOKIES_OWN,
+        b"seen/": _BOOKIES_OWN,
+        keys.LEAVING_PREFIX: _BOOKIES_OWN,
+        keys.SCRUB_PREFIX: _BOOKIES_OWN,
+        PROXIES: KeyClass(KNOWN, PROXY, lambda key: NOWHERE),
+        ENDED_PREFIX[: ENDED_PREFIX.find(b"/") + 1]: KeyClass(BOOKIE | PROXY | ADMIN | OPERATOR, 0),
+        AUDIT_PREFIX: KeyClass(ADMIN | OPERATOR, 0),
+        b"secret/": KeyClass(0, 0),
+    },
+    whole={
+        b"\0": KeyClass(KNOWN, 0),
+        b"cluster": KeyClass(KNOWN, 0),
+        keys.NEXT_LEDGER: KeyClass(KNOWN, _next_ids),
+        keys.PLACEMENT: KeyClass(KNOWN, OPERATOR),
+        CLOCK_KEY: KeyClass(KNOWN, JANITOR),
+        RESTORES: KeyClass(KNOWN, OPERATOR),
+        HOLD: KeyClass(KNOWN, OPERATOR),
+        ELECTION_KEY: KeyClass(KNOWN, BOOKIE),
+        MODE_KEY: KeyClass(EVERYBODY, 0),
+    },
+    janitor=ELECTION_KEY,
+    log_of_ledger=_log_of_ledger,
+    bookies_of_ledger=_bookies_of_ledger,
+    label_of_cookie=_label_of_cookie,
+)
+assert TRUST_PREFIX in KEY_CLASSES.by_first, "who may do what is in the table like all else"

@@ -1,0 +1,91 @@
+"""What the keys of the store are to those who judge who may touch them (pure).
+
+This part knows no logs and no ledgers: who does (`cluster/key_classes.py`) fills a `Classes` with one row for
+each kind of key there is. A key that no row has is nobody's: to be read by an operator, and written by
+nobody.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .rights import OPERATOR
+
+Rule = int | Callable[[bytes | None, bytes | None], int]
+"""Any one of these rights; or which ones, by the value before and after (None: there is none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a key belongs to; what is empty says nothing."""
+
+    log: bytes = b""
+    """A log's id, as it stands in keys."""
+    ledger: bytes = b""
+    """The key of a ledger's record."""
+    path: tuple[str, str] | None = None
+    """Namespace and log name."""
+    bookie: bytes = b""
+    user: str = ""
+    """Whose own it is, where the log's readers may have keys of their own."""
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClass:
+    """One kind of key."""
+
+    read: int
+    """Any one of these rights lets read it, compare it, and watch it."""
+    write: Rule
+    place: Callable[[bytes], Place | None] = lambda key: NOWHERE
+    """Also of the beginning of a key, as far as `span` goes; None: no key of this kind looks so."""
+    span: Callable[[bytes], bytes] = lambda key: b""
+    """The beginning of ``key`` that says its place: a range with a right on one lies within. b"": none."""
+    listed: Callable[[bytes], bytes] | None = None
+    """Of keys that end with a namespace and a path, what stands before them: a range is narrowed to paths
+    that its asker has any right on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """All kinds of keys."""
+
+    by_first: Mapping[bytes, KeyClass] = field(default_factory=dict)
+    """By what goes up to the first slash, with it."""
+    by_third: Mapping[tuple[bytes, bytes], KeyClass] = field(default_factory=dict)
+    """Where it depends on the third part: by the first and that one, without slashes after it."""
+    whole: Mapping[bytes, KeyClass] = field(default_factory=dict)
+    """Single keys."""
+    names: bytes = b"name/"
+    """The keys NAMES namespace 00 log name; their values are the logs' ids."""
+    logs: bytes = b"log/"
+    """A log that is there has keys LOGS id / …"""
+    ledgers: bytes = b"ledger/"
+    janitor: bytes = b""
+    """Who holds the lease of this key is the janitor."""
+    cookies: bytes = b"cookie/"
+    moves: bytes = b"move/"
+    log_of_ledger: Callable[[bytes, bytes], bytes] = lambda key, value: b""
+    """Key and value of a ledger's record; the id of the log that it was made for, b"": none."""
+    bookies_of_ledger: Callable[[bytes, bytes], tuple[str, ...]] = lambda key, value: ()
+    label_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
+
+    def of(self, key: bytes) -> KeyClass:
+        """The row of a key."""
+        found = self.whole.get(key)
+        if found is not None:
+            return found
+        slash = key.find(b"/") + 1
+        if not slash:
+            return UNKNOWN
+        first = key[:slash]
+        found = self.by_first.get(first)
+        if found is not None:
+            return found
+        parts = key.split(b"/", 3)
+        return self.by_third.get((first, parts[2]) if len(parts) > 2 else (first, b""), UNKNOWN)
+
+
+UNKNOWN = KeyClass(OPERATOR, 0)

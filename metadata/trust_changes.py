@@ -1,0 +1,242 @@
+"""What somebody asks to be changed about who may do what, as a transaction (pure).
+
+    ["mode", MODE, ADMIN]         ADMIN: a user who is made one with it, "" for none
+    ["user", NAME]                make it; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
+    ["tokens", NAME]              those that were issued up to now are taken no more
+    ["refuse", NAME, SERIAL]      that certificate is taken no more
+    ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
+
+The forms are in `wire.py`. The leader composes it from the state that it has applied, and proposes nothing
+else until it is applied (`replica.py`): so what was judged by the rights of before stands before the change
+in the log, and a change that was answered is obeyed by all that comes after it (H232, H233). With it go a
+line of the audit, and a mark that bookies watch where something is taken away. Who may: an admin. While there
+is none, anybody: an open cluster has to begin somewhere, and lets anybody do anything as it is. The first
+change clears away what was put under these keys before they meant anything.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..runtime.errors import InvalidRequest, NotAllowed
+from ..runtime.principals import ANONYMOUS
+from .interface import prefix_end
+from .judge import GRANTS_MAX, PAGE, Judge
+from .kv import KeyValueState
+from .owners import is_name
+from .rights import ADMIN, CLUSTER_ROLES, words
+from .transaction import OPERATIONS_MAX, Delete, Put, Transaction
+from .trust_records import (
+    AUDIT_PREFIX,
+    MODE_KEY,
+    SERIALS_MAX,
+    TRUST_PREFIX,
+    USER_PREFIX,
+    AuditLine,
+    User,
+    audit_key,
+    encode_ended,
+    encode_grant,
+    encode_mode,
+    ended_key,
+    grant_key,
+    grants_prefix,
+    user_key,
+)
+
+USERS_MAX = 10_000
+AUDIT_MAX = 10_000
+"""Lines that are kept; the oldest go first."""
+
+
+def compose(
+    judge: Judge,
+    state: KeyValueState,
+    change: Sequence[str],
+    *,
+    principal: str,
+    address: str,
+    now_ms: int,
+    index: int,
+) -> Transaction:
+    """The change as a transaction. ``index``: where in the log it will stand.
+
+    Raises `NotAllowed`; `InvalidRequest` for what cannot be.
+    """
+    judge.see(state)
+    admins = judge.admins() if state.trust_revision else []
+    if admins and not judge.cluster_rights(principal) & ADMIN:
+        raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
+    kind, *said = change
+    made = _Change(judge, state, admins, now_ms)
+    if not state.trust_revision:
+        made.clear()
+    getattr(made, f"do_{kind}")(*said)
+    if kind == "mode" and said[0] == "required" and principal == ANONYMOUS:
+        raise NotAllowed(
+            "nobody who is anonymous asks for `required`, for it would shut itself out:"
+            " an admin does, with credentials that are taken already"
+        )
+    line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in said if word))
+    made.put(audit_key(index), line.encode())
+    kept = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_MAX + 2)
+    for key in kept[: max(0, len(kept) + 1 - AUDIT_MAX)]:
+        made.delete(key)
+    return made.transaction()
+
+
+class _Change:
+    """One of them, as it comes together."""
+
+    def __init__(
+        self, judge: Judge, state: KeyValueState, admins: Sequence[str], now_ms: int
+    ) -> None:
+        self._judge = judge
+        self._state = state
+        self._admins = admins
+        self._now_ms = now_ms
+        self._puts: dict[bytes, bytes] = {}
+        self._deletes: dict[bytes, None] = {}
+        self._is_first = False
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Or over what was to be put."""
+        self._deletes.pop(key, None)
+        self._puts[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Also what was to be put."""
+        self._puts.pop(key, None)
+        self._deletes[key] = None
+
+    def transaction(self) -> Transaction:
+        """All of it."""
+        return Transaction(
+            (),
+            (
+                *(Delete(key) for key in self._deletes),
+                *(Put(key, value) for key, value in self._puts.items()),
+            ),
+        )
+
+    def clear(self) -> None:
+        """Whatever was put under these keys before they meant anything."""
+        self._is_first = True
+        for prefix in (TRUST_PREFIX, AUDIT_PREFIX):
+            found = self._state.keys.between(prefix, prefix_end(prefix), OPERATIONS_MAX)
+            if len(found) > OPERATIONS_MAX // 4:
+                raise InvalidRequest(
+                    f"there are {len(found)} keys that begin with {prefix!r}, of before they meant"
+                    " anything: delete them first"
+                )
+            for key in found:
+                self.delete(key)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def do_mode(self, mode: str, admin: str) -> None:
+        """Whether what is judged is refused."""
+        if admin:
+            if self._user(admin) is None:
+                self.do_user(admin)
+            self.do_grant(admin, "admin", "", "")
+        elif mode != "open" and not self._admins:
+            raise InvalidRequest(
+                "there is no admin yet, and without one nobody could be given a right any more:"
+                " name one with it"
+            )
+        self.put(MODE_KEY, encode_mode(mode))
+
+    def do_user(self, name: str) -> None:
+        """A new one, without any right."""
+        if not is_name(name):
+            raise InvalidRequest(f"no name for a user: {name!r:.80}")
+        if self._user(name) is not None:
+            raise InvalidRequest(f"there is a user {name} already")
+        count = len(self._state.keys.between(USER_PREFIX, prefix_end(USER_PREFIX), USERS_MAX))
+        if count >= USERS_MAX:
+            raise InvalidRequest(f"there are {USERS_MAX} users: remove some")
+        self.put(user_key(name), User(self._now_ms).encode())
+
+    def do_disable(self, name: str) -> None:
+        """It may do nothing; its grants stay."""
+        self._not_the_last_admin(name)
+        self._replace(name, disabled=True)
+        self._end(name)
+
+    def do_enable(self, name: str) -> None:
+        """It may again what its grants say."""
+        self._replace(name, disabled=False)
+
+    def do_remove(self, name: str) -> None:
+        """With all its grants."""
+        self._known(name)
+        self._not_the_last_admin(name)
+        self.delete(user_key(name))
+        prefix = grants_prefix(name)
+        for key in self._state.keys.between(prefix, prefix_end(prefix), PAGE):
+            self.delete(key)
+        self._end(name)
+
+    def do_tokens(self, name: str) -> None:
+        """None that was issued up to now."""
+        self._replace(name, tokens_from_s=self._now_ms // 1000 + 1)
+        self._end(name)
+
+    def do_refuse(self, name: str, serial: str) -> None:
+        """That certificate."""
+        user = self._known(name)
+        if len(user.serials) >= SERIALS_MAX:
+            raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
+        self._replace(name, serials=(*user.serials, serial))
+        self._end(name)
+
+    def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:
+        """One path has one role; a role of the cluster has no path."""
+        if user_key(name) not in self._puts:
+            self._known(name)
+        if (role in CLUSTER_ROLES) != (not namespace and not path):
+            raise InvalidRequest(f"{role} is given on {'the cluster' if namespace else 'a path'}")
+        if "\0" in namespace or "\0" in path:
+            raise InvalidRequest("a path holds no zero byte")
+        key = grant_key(name, namespace, path)
+        grants = self._judge.grants(name) if self._state.trust_revision else ()
+        if len(grants) >= GRANTS_MAX and key not in self._state.stored:
+            raise InvalidRequest(f"{name} has {GRANTS_MAX} grants: give it a directory")
+        if not namespace and role != "admin":
+            self._not_the_last_admin(name)
+        if key in self._state.stored and not self._is_first:
+            self._end(name)  # it may be less than before
+        self.put(key, encode_grant(role))
+
+    def do_revoke(self, name: str, namespace: str, path: str) -> None:
+        """Take it away."""
+        self._known(name)
+        key = grant_key(name, namespace, path)
+        if key not in self._state.stored:
+            raise InvalidRequest(f"{name} has no grant on {namespace}/{path}")
+        if not namespace and not path:
+            self._not_the_last_admin(name)
+        self.delete(key)
+        self._end(name)
+
+    # --- what they share --------------------------------------------------------------------------
+
+    def _user(self, name: str) -> User | None:
+        return None if self._is_first else self._judge.user(name)
+
+    def _known(self, name: str) -> User:
+        user = self._user(name)
+        if user is None:
+            raise InvalidRequest(f"there is no user {name}")
+        return user
+
+    def _replace(self, name: str, **changes: Any) -> None:
+        self.put(user_key(name), replace(self._known(name), **changes).encode())
+
+    def _end(self, name: str) -> None:
+        self.put(ended_key(f"user/{name}"), encode_ended(self._now_ms))
+
+    def _not_the_last_admin(self, name: str) -> None:
+        if list(self._admins) == [name]:
+            raise NotAllowed(f"{name} is the last admin: make another one first (H238)")

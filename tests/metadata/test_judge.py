@@ -1,0 +1,437 @@
+"""May this principal do that? By the table of the whole tree."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributedlog.cluster.key_classes import KEY_CLASSES
+from distributedlog.cluster.repair import ELECTION_KEY
+from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.log import keys as log_keys
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.settings import bind_key, conf_key
+from distributedlog.log.state import LogState
+from distributedlog.log.tombstone import gone_key
+from distributedlog.metadata.commands import Grant, Transact, TrustChange
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.judge import Judge
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.rights import (
+    ADMIN,
+    JANITOR,
+    KNOWN,
+    MANAGE,
+    OPERATOR,
+    READ,
+    WRITE,
+    covers,
+)
+from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.trust_records import (
+    MODE_KEY,
+    User,
+    encode_grant,
+    encode_mode,
+    grant_key,
+    user_key,
+)
+from distributedlog.runtime.errors import NotAllowed
+from distributedlog.runtime.frames import pack
+from tests.examples import examples
+
+from .test_kv import do
+
+NS = "shop"
+ORDERS, SECRET, BILLS = 0x11, 0x22, 0x33
+NAMES = {"orders": ORDERS, "orders-secret": SECRET, "bills/eu": BILLS}
+LEDGERS = {1: ORDERS, 2: SECRET, 3: BILLS}
+
+
+def record(ledger_id: int, log_id: int, bookies: tuple[str, ...] = ("i1", "i2")) -> LedgerMetadata:
+    fragment = Fragment(0, bookies, 1)
+    sizes = len(bookies), len(bookies), 1
+    return LedgerMetadata(ledger_id, *sizes, (fragment,), b"k" * 16, incarnation=log_id)
+
+
+def cookie(label: str) -> bytes:
+    return pack({"cluster": "c", "incarnation": 1, "label": label, "start": "s", "restores": 0})
+
+
+def grants(*rows: tuple[str, str, str, str]) -> list[Put]:
+    """Rows of user, role, namespace, path."""
+    users = {user: Put(user_key(user), User().encode()) for user, *_ in rows}
+    return [
+        *users.values(),
+        *(Put(grant_key(user, ns, path), encode_grant(role)) for user, role, ns, path in rows),
+    ]
+
+
+def world(*rows: tuple[str, str, str, str], mode: str = "required") -> tuple[Judge, KeyValueState]:
+    """Three logs with a ledger each, two bookies, and these grants."""
+    state = KeyValueState()
+    do(state, Grant("bookie/b1/c", 1, 0, 1000))
+    puts = [
+        Put(keys.cookie_key("i1"), cookie("b1")),
+        Put(keys.cookie_key("i2"), cookie("b2")),
+        Put(keys.cookie_key("i3"), cookie("b3")),
+        Put(b"next/ledger", b"1001"),
+        Put(b"secret/ledgers", b"key"),
+        *(Put(log_keys.name_key(NS, name), log_keys.encode_log_id(n)) for name, n in NAMES.items()),
+        *(Put(log_keys.state_key(n), LogState(n, name, 0).encode()) for name, n in NAMES.items()),
+        *(Put(keys.ledger_key(one), record(one, log).encode()) for one, log in LEDGERS.items()),
+    ]
+    do(state, Transact("c", 1, 0, Transaction((), tuple(puts))))
+    said = Transaction((), (*grants(*rows), Put(MODE_KEY, encode_mode(mode))))
+    do(state, TrustChange("c", 2, 0, said))
+    judge = Judge(KEY_CLASSES)
+    judge.see(state)
+    return judge, state
+
+
+READER = ("ann", "reader", NS, "orders")
+WRITER = ("etl", "writer", NS, "orders")
+OWNER = ("own", "owner", NS, "orders")
+
+
+def changes(*operations: Put | Delete, compares: Iterable[bytes] = ()) -> Transaction:
+    return Transaction(tuple(Compare.exists(key) for key in compares), operations)
+
+
+OF_ORDERS = [
+    log_keys.state_key(ORDERS),
+    log_keys.segment_key(ORDERS, 1),
+    log_keys.lock_key(ORDERS),
+    log_keys.position_key(ORDERS, "p"),
+    log_keys.work_key(ORDERS, "w"),
+    log_keys.txn_key(ORDERS, "app"),
+    log_keys.unlinked_key(ORDERS, 9),
+    log_keys.purge_key(ORDERS),
+    conf_key(ORDERS),
+    keys.ledger_key(1),
+    keys.under_key(1),
+]
+
+
+def test_a_reader_reads_its_log_and_no_other() -> None:
+    judge, _ = world(READER, WRITER)
+    for key in OF_ORDERS:
+        assert judge.why_not_read("user/ann", key) is None
+        assert judge.why_not_read("user/nobody", key) is not None
+        assert judge.why_not_read("anonymous", key) is not None
+        refused = judge.transact("user/ann", changes(Delete(key)))
+        assert refused is not None
+        assert "needs" in str(refused)
+    for key in (log_keys.state_key(SECRET), keys.ledger_key(2), log_keys.name_key(NS, "bills/eu")):
+        assert judge.why_not_read("user/ann", key) is not None
+        assert judge.why_not_read("user/etl", key) is not None
+
+
+def test_a_writer_writes_its_log_and_manages_it_not() -> None:
+    judge, _ = world(WRITER, OWNER)
+    before = LogState(ORDERS, "orders", 0)
+    state_at = log_keys.state_key(ORDERS)
+    appended = changes(
+        Put(state_at, replace(before, epoch=1, owner="w").encode()),
+        Put(log_keys.segment_key(ORDERS, 1), b""),
+        Put(keys.ledger_key(9), record(9, ORDERS).encode()),
+        Put(keys.on_key("i1", 9), b""),
+        compares=[state_at, log_keys.lock_key(ORDERS)],
+    )
+    assert judge.transact("user/etl", appended) is None
+
+    cut = LogState(ORDERS, "orders", 0, last_segment=1, truncated_to=DLSN(1, 5, 0))
+    for managed in (
+        Put(state_at, cut.encode()),
+        Put(state_at, LogState(ORDERS, "orders", 0, sealed=True).encode()),
+        Delete(state_at),
+        Delete(log_keys.name_key(NS, "orders")),
+        Put(conf_key(ORDERS), b""),
+    ):
+        assert judge.transact("user/etl", changes(managed)) is not None
+        assert judge.transact("user/own", changes(managed)) is None
+
+
+def test_a_ledger_belongs_to_its_log_from_birth() -> None:
+    """Nobody makes one for another's log, nor takes another's over into its own."""
+    judge, _ = world(WRITER)
+    theirs = changes(Put(keys.ledger_key(9), record(9, SECRET).encode()))
+    stolen = changes(Put(keys.ledger_key(2), record(2, ORDERS).encode()))
+    orphan = changes(Put(keys.ledger_key(9), record(9, 0).encode()))
+    given = changes(Put(keys.ledger_key(1), record(1, SECRET).encode()))
+    for one in (theirs, stolen, orphan, given, changes(Put(keys.on_key("i1", 2), b""))):
+        assert judge.transact("user/etl", one) is not None
+
+
+def test_a_compare_is_a_read() -> None:
+    """H234: a transaction that does not hold tells what it compared, or that it is there."""
+    judge, _ = world(WRITER)
+    own = Put(log_keys.segment_key(ORDERS, 1), b"")
+    for hidden in (log_keys.state_key(SECRET), b"secret/ledgers", log_keys.name_key(NS, "x")):
+        assert judge.transact("user/etl", changes(own, compares=[hidden])) is not None
+    assert judge.transact("user/etl", changes(own)) is None
+
+
+def test_absent_and_forbidden_are_refused_in_the_same_words() -> None:
+    """H234"""
+    judge, _ = world(WRITER)
+    there = str(judge.why_not_read("user/etl", log_keys.name_key(NS, "orders-secret")))
+    absent = str(judge.why_not_read("user/etl", log_keys.name_key(NS, "orders-secre_")))
+    assert there.replace("orders-secret", "") == absent.replace("orders-secre_", "")
+
+
+def test_a_list_of_names_is_that_of_ones_own() -> None:
+    """H234, H235"""
+    judge, state = world(READER, ("bob", "reader", NS, "bills/"), ("all", "reader", NS, ""))
+
+    def names(principal: str) -> list[str]:
+        start = log_keys.name_key(NS, "")
+        parts = judge.read(principal, start, prefix_end(start))
+        assert not isinstance(parts, NotAllowed)
+        page = (
+            state.range_of(parts, 100)
+            if parts is not None
+            else state.range(start, prefix_end(start), 100)
+        )
+        return [log_keys.name_of(NS, item.key) for item in page.items]
+
+    assert names("user/ann") == ["orders"]
+    assert names("user/bob") == ["bills/eu"]
+    assert names("user/all") == names("proxy/p1") == sorted(NAMES)
+    assert names("user/nobody") == names("anonymous") == []
+
+
+def test_a_page_of_parts_goes_on_where_it_ended() -> None:
+    judge, state = world(("a", "reader", NS, "bills/"), ("a", "reader", NS, "orders-secret"))
+    start, end = b"name/", b"name0"
+    found: list[bytes] = []
+    while True:
+        parts = judge.read("user/a", start, end)
+        assert isinstance(parts, tuple)
+        page = state.range_of(parts, 1)
+        found += [item.key for item in page.items]
+        if not page.more:
+            break
+        start = page.items[-1].key + b"\0"
+    assert found == [log_keys.name_key(NS, name) for name in ("bills/eu", "orders-secret")]
+
+
+def test_a_range_lies_within_one_log() -> None:
+    judge, _ = world(READER)
+    own = b"log/%016x/" % ORDERS
+    assert judge.read("user/ann", own, prefix_end(own)) is None
+    assert judge.read("user/ann", own + b"segment/", prefix_end(own + b"segment/")) is None
+    assert judge.read("user/ann", keys.BOOKIE_PREFIX, prefix_end(keys.BOOKIE_PREFIX)) is None
+    for start, end in (
+        (own, b"log/%016x0" % SECRET),
+        (b"log/", b"log0"),
+        (b"log/%016x" % ORDERS, b"log/%016x0" % ORDERS),
+        (keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX)),
+        (b"a", b"z"),
+        (b"", b"\xff"),
+        (b"secret/", b"secret0"),
+        (b"trust/", b"trust0"),
+        (b"audit/", b"audit0"),
+    ):
+        assert isinstance(judge.read("user/ann", start, end), NotAllowed)
+
+
+def test_secrets_are_for_nobody_and_what_is_unknown_for_nobody_to_write() -> None:
+    judge, _ = world(("root", "admin", "", ""))
+    everybody = ("user/root", "user/local", "bookie/b1", "proxy/p1", "metadata/m1", "anonymous")
+    for principal in everybody:
+        assert judge.why_not_read(principal, b"secret/ledgers") is not None
+        assert judge.transact(principal, changes(compares=[b"secret/ledgers"])) is not None
+        assert isinstance(judge.read(principal, b"secret/", b"secret0"), NotAllowed)
+        assert isinstance(judge.read(principal, b"rep", b"trust"), NotAllowed)
+        for key in (b"secret/x", b"trust/mode", b"audit/1", b"new/kind", b"nothing"):
+            assert judge.transact(principal, changes(Put(key, b""))) is not None
+            assert judge.transact(principal, changes(Delete(key))) is not None
+
+
+def test_who_may_do_what_is_written_by_nobody_in_any_mode() -> None:
+    for mode in ("open", "report"):
+        judge, _ = world(mode=mode)
+        assert judge.transact("anonymous", changes(Put(b"anything", b""))) is None
+        for key in (b"trust/grant/x", b"audit/1", b"secret/x"):
+            assert judge.transact("user/local", changes(Put(key, b""))) is not None
+
+
+def test_an_operator_runs_the_cluster_and_writes_no_log() -> None:
+    judge, _ = world(("op", "operator", "", ""))
+    for prefix in (keys.COOKIE_PREFIX, keys.UNDER_PREFIX, b"log/", keys.LEDGER_PREFIX, b"name/"):
+        assert judge.read("user/op", prefix, prefix_end(prefix)) is None
+    assert judge.transact("user/op", changes(Put(keys.leaving_key("i1"), b""))) is None
+    assert judge.transact("user/op", changes(Put(keys.PLACEMENT, b""))) is None
+    for key in (
+        log_keys.state_key(ORDERS),
+        log_keys.name_key(NS, "new"),
+        log_keys.lock_key(ORDERS),
+    ):
+        assert judge.transact("user/op", changes(Put(key, b""))) is not None
+    assert not judge.cluster_rights("user/op") & ADMIN
+
+
+def test_a_bookie_is_the_one_of_its_own_cookie() -> None:
+    judge, _ = world()
+    own = changes(Put(keys.bookie_key("i1"), b""), Put(keys.seen_key("i1"), b""))
+    assert judge.transact("bookie/b1", own) is None
+    assert judge.transact("bookie/b2", own) is not None
+    assert judge.transact("user/b1", own) is not None
+    new = keys.cookie_key("i9")
+    assert judge.transact("bookie/b9", changes(Put(new, cookie("b9")))) is None
+    assert judge.transact("bookie/b9", changes(Put(new, cookie("b1")))) is not None
+    assert (
+        judge.transact("bookie/b2", changes(Put(keys.cookie_key("i1"), cookie("b2")))) is not None
+    )
+
+
+def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
+    judge, state = world()
+    for one in (
+        Put(keys.ledger_key(1), record(1, ORDERS).encode()),
+        Delete(keys.under_key(1)),
+        Delete(keys.delete_key("i1", 1)),
+    ):
+        assert judge.transact("bookie/b1", changes(one)) is None
+        assert judge.transact("bookie/b3", changes(one)) is not None
+    moved = Put(keys.ledger_key(1), record(1, ORDERS, ("i3", "i2")).encode())
+    assert judge.transact("bookie/b3", changes(moved)) is not None
+    do(state, Transact("c", 9, 0, changes(Put(keys.move_key("i3", 1), b""))))
+    judge.see(state)
+    assert judge.transact("bookie/b3", changes(moved)) is None
+    for key in (log_keys.state_key(ORDERS), log_keys.segment_key(ORDERS, 1)):
+        assert judge.transact("bookie/b1", changes(Put(key, b""))) is not None
+
+
+def test_the_janitor_is_who_holds_the_lease_of_who_repairs() -> None:
+    judge, state = world()
+    cut = changes(Put(log_keys.segment_key(ORDERS, 1), b""), Delete(log_keys.purge_key(ORDERS)))
+    assert judge.transact("bookie/b1", cut) is not None
+    do(state, Transact("c", 9, 0, Transaction((), (Put(ELECTION_KEY, b"i1", 1),))))
+    judge.see(state)
+    assert judge.cluster_rights("bookie/b1") & JANITOR
+    assert judge.transact("bookie/b1", cut) is None
+    assert judge.transact("bookie/b2", cut) is not None
+
+
+def test_a_position_may_be_a_readers_own() -> None:
+    judge, _ = world(READER, ("eve", "reader", NS, "orders"))
+    own = changes(Put(log_keys.position_key(ORDERS, "~ann/app"), b""))
+    assert judge.transact("user/ann", own) is None
+    assert judge.transact("user/eve", own) is not None
+    for other in ("app", "~ann", "~annx/app"):
+        put = Put(log_keys.position_key(ORDERS, other), b"")
+        assert judge.transact("user/ann", changes(put)) is not None
+
+
+def test_ledger_ids_are_taken_upwards_and_not_all_at_once() -> None:
+    judge, _ = world(WRITER)
+    for value, taken in (
+        (b"2001", True),
+        (b"1000", False),
+        (b"%d" % (1 << 62), False),
+        (b"x", False),
+    ):
+        refused = judge.transact("user/etl", changes(Put(keys.NEXT_LEDGER, value)))
+        assert (refused is None) == taken
+
+
+def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
+    judge, state = world(("own", "owner", NS, "orders/"), WRITER, ("mv", "owner", NS, "mine/"))
+
+    def make(name: str, log_id: int) -> Transaction:
+        return changes(
+            Put(log_keys.name_key(NS, name), log_keys.encode_log_id(log_id)),
+            Put(log_keys.state_key(log_id), LogState(log_id, name, 0).encode()),
+            compares=[log_keys.name_key(NS, name), log_keys.state_key(log_id)],
+        )
+
+    assert judge.transact("user/own", make("orders/new", 0x99)) is None
+    assert judge.transact("user/own", make("elsewhere", 0x99)) is not None
+    assert judge.transact("user/etl", make("orders", 0x99)) is not None
+    assert judge.transact("user/own", make("orders/mine", SECRET)) is not None  # another's id
+
+    do(state, Transact("c", 9, 0, changes(*make("orders/new", 0x99).operations)))
+    judge.see(state)
+    assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == READ | WRITE | MANAGE
+    old, new = log_keys.name_key(NS, "orders/new"), log_keys.name_key(NS, "orders/newer")
+    rename = changes(
+        Delete(old),
+        Put(new, log_keys.encode_log_id(0x99)),
+        Put(log_keys.state_key(0x99), LogState(0x99, "orders/newer", 0).encode()),
+    )
+    assert judge.transact("user/own", rename) is None
+    assert judge.transact("user/mv", rename) is not None
+    do(state, Transact("c", 10, 0, rename))
+    judge.see(state)
+    assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == READ | WRITE | MANAGE
+    do(state, Transact("c", 11, 0, changes(Delete(new), Delete(log_keys.state_key(0x99)))))
+    judge.see(state)
+    assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == 0
+    # Who read it is told that it is gone, not that it may not know.
+    assert judge.why_not_read("user/own", log_keys.state_key(0x99)) is None
+
+
+def test_what_is_disabled_or_cannot_be_read_gives_nothing() -> None:
+    judge, state = world(WRITER)
+    assert judge.cluster_rights("user/etl") & KNOWN
+    for value in (User(disabled=True).encode(), b"\xc1", pack([9, 0])):
+        do(state, TrustChange("c", state.index + 9, 0, changes(Put(user_key("etl"), value))))
+        judge.see(state)
+        assert not judge.is_live("user/etl")
+        assert not judge.cluster_rights("user/etl") & KNOWN
+        assert not judge.rights("user/etl", NS, "orders")
+
+
+def test_a_mode_that_cannot_be_read_is_the_strictest() -> None:
+    judge, state = world(mode="open")
+    do(state, TrustChange("c", 9, 0, changes(Put(MODE_KEY, pack([2, "gentle"])))))
+    judge.see(state)
+    assert judge.mode == "required"
+
+
+def test_in_report_all_is_done_and_counted() -> None:
+    judge, _ = world(READER, mode="report")
+    for _ in range(3):
+        assert judge.read("anonymous", log_keys.state_key(ORDERS), None) is None
+    assert judge.read("user/ann", b"name/", b"name0") is None
+    assert judge.transact("user/ann", changes(Put(b"new/kind", b""))) is None
+    assert sorted(judge.would_refuse.values()) == [1, 1, 3]
+
+
+COMPONENT = st.sampled_from(["a", "b", "ab", "a-b", "a.b", "."])
+PATHS = st.lists(COMPONENT, min_size=1, max_size=3).map("/".join)
+
+
+@settings(max_examples=examples(100))
+@given(st.one_of(st.just(""), PATHS, PATHS.map(lambda path: path + "/")), PATHS)
+def test_a_path_covers_by_components(path: str, name: str) -> None:
+    """H235, against lists of components."""
+    granted = path.split("/")
+    if path.endswith("/"):
+        parts = granted[:-1]
+        expected = name.split("/")[: len(parts)] == parts and len(name.split("/")) > len(parts)
+    else:
+        expected = not path or name.split("/") == granted
+    assert covers(path, name) == expected
+
+
+def test_bind_and_gone_go_by_the_paths_of_their_names() -> None:
+    judge, _ = world(OWNER, ("all", "owner", NS, ""))
+    assert judge.transact("user/own", changes(Put(gone_key(NS, "orders"), b""))) is None
+    assert judge.transact("user/own", changes(Put(gone_key(NS, "bills/eu"), b""))) is not None
+    assert judge.transact("user/own", changes(Put(bind_key(NS), b""))) is not None
+    assert judge.transact("user/all", changes(Put(bind_key(NS), b""))) is None
+    assert judge.cluster_rights("user/all") & OPERATOR == 0
+
+
+@pytest.mark.parametrize("principal", ["user/etl", "bookie/b2", "proxy/p1", "user/local"])
+def test_a_lease_carries_only_its_principals_keys(principal: str) -> None:
+    """H217"""
+    judge, _ = world(WRITER)
+    locked = Transaction((), (Put(log_keys.lock_key(ORDERS), b"", 1),))
+    assert judge.transact(principal, locked) is not None

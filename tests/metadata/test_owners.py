@@ -1,0 +1,160 @@
+"""Whose a request is, and a lease (H216, H217)."""
+
+import pytest
+
+from distributedlog.metadata.commands import Expire, Grant, Transact, TrustChange
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.owners import (
+    CLIENT_CHARS_MAX,
+    client_of,
+    is_principal,
+    owner_of,
+)
+from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.runtime.errors import LeaseExpired, NotAllowed
+from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.principals import ANONYMOUS
+
+from .quorum import put
+from .test_kv import do
+from .trusted import believe, trusted_quorum
+
+LONGEST = "user/" + "n" * 41
+
+
+def test_a_principal_stands_before_its_clients_id_and_fits() -> None:
+    assert client_of(ANONYMOUS, "c1") == "c1"
+    assert owner_of("c1") == ""
+    assert client_of("user/etl", "c1") == "user/etl/c1"
+    assert owner_of("user/etl/c1") == "user/etl"
+    named = client_of(LONGEST, "bookie-b1-0123456789abcdef")
+    assert is_principal(LONGEST)
+    assert len(named) <= CLIENT_CHARS_MAX
+    assert owner_of(named) == LONGEST
+    assert named != client_of(LONGEST, "bookie-b2-0123456789abcdef")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "etl", "user/", "user/a/b", "root/etl", "user/a b", "user/a\n", LONGEST + "n"]
+)
+def test_what_is_no_principal(text: str) -> None:
+    assert not is_principal(text)
+
+
+def owned_state() -> KeyValueState:
+    state = KeyValueState()
+    do(state, Grant("user/etl/c1", 1, 0, 1000))
+    do(state, Grant("c2", 1, 0, 2000))
+    do(state, Transact("user/etl/c1", 2, 0, put(b"k", b"v", lease=1)))
+    return state
+
+
+def test_the_owner_of_a_lease_outlives_a_snapshot() -> None:
+    state = owned_state()
+    do(state, TrustChange("c2", 2, 0, put(b"trust/mode", b"")))
+    chunks = list(snapshot(state))
+    builder = SnapshotBuilder(KeyValueState())
+    for chunk in chunks:
+        builder.add(chunk)
+    again = builder.done()
+
+    assert unpack(chunks[0], "the head")[0] == 3
+    assert {n: (one.ttl_ms, one.owner) for n, one in again.leases.items()} == {
+        1: (1000, "user/etl"),
+        2: (2000, ""),
+    }
+    assert again.trust_revision == state.trust_revision == 2
+    assert list(snapshot(again)) == chunks
+
+
+def test_a_state_that_nobody_owns_anything_of_is_written_as_before() -> None:
+    """Programs of before read it: the head, and leases of two fields."""
+    state = KeyValueState()
+    do(state, Grant("c", 1, 0, 1000))
+    do(state, Transact("c", 2, 0, put(b"k", b"v", lease=1)))
+
+    assert list(snapshot(state)) == [
+        pack([2, 2, 1, 2, 0, 1, 1, 2]),
+        pack(["leases", [[1, 1000]]]),
+        bytes.fromhex(
+            "4b0100210000006b010000000000000001000000000000000100000000000000010000000000000076"
+        ),
+        pack(["requests", [[1, "c", 1, 0, 1], [2, "c", 2, 0, 1]]]),
+    ]
+
+
+def test_a_put_of_the_same_keys_is_no_change_of_trust() -> None:
+    state = KeyValueState()
+    do(state, Transact("c", 1, 0, put(b"trust/mode", b"x")))
+    assert state.trust_revision == 0
+    do(
+        state,
+        TrustChange("c", 2, 0, Transaction((Compare.version(b"absent", 1),), (Put(b"a", b""),))),
+    )
+    assert state.trust_revision == 0  # it did not hold
+    do(state, TrustChange("c", 3, 0, put(b"trust/mode", b"y")))
+    assert state.trust_revision == state.revision == 2
+    do(state, Expire(lease=7))
+    assert state.trust_revision == 2
+
+
+async def test_nobody_answers_or_takes_another_ones_next_requests(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H216: a squatter takes the next hundred numbers of a client whose id it knows."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        honest = await world.nodes.client(principal="user/etl", client_id="c1")
+        await honest.transact(put(b"own", b"0"))
+        for thief in ("user/mallory", ""):
+            squatter = await world.nodes.client(principal=thief, client_id="c1")
+            for n in range(100):
+                await squatter.transact(put(b"squat%d" % n, b""))
+        for n in range(100):
+            assert (await honest.transact(put(b"own", b"%d" % n))).succeeded
+
+        found = await honest.get(b"own")
+        assert found is not None
+        assert (found.value, found.version) == (b"99", 101)
+
+
+async def test_a_lease_is_its_principals_alone(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H217: neither kept, nor ended, by who guesses its number; nor after another node leads."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        etl, mallory = await world.one("user/etl"), await world.one("user/mallory")
+        lease = await etl.grant_lease(60_000)
+        await etl.transact(put(b"lock", b"etl", lease=lease))
+
+        for _ in range(2):
+            with pytest.raises(NotAllowed, match="another's"):
+                await mallory.renew_lease(lease)
+            for guess in range(lease + 1):
+                if guess == lease:
+                    with pytest.raises(NotAllowed, match="another's"):
+                        await mallory.revoke_lease(guess)
+                else:
+                    await mallory.revoke_lease(guess)
+            assert await etl.get(b"lock") is not None
+            await etl.renew_lease(lease)
+            await world.nodes.kill(leader := await world.nodes.leader())
+            await world.nodes.start(leader)
+            await world.nodes.leader()
+
+        await etl.revoke_lease(lease)
+        assert await etl.get(b"lock") is None
+        with pytest.raises(LeaseExpired):
+            await etl.renew_lease(lease)
+
+
+async def test_a_lease_of_an_anonymous_client_is_as_it_was(autojump_clock: object) -> None:
+    async with trusted_quorum() as world:
+        one, other = await world.nodes.client(), await world.nodes.client()
+        lease = await one.grant_lease(60_000)
+        await other.renew_lease(lease)
+        await other.revoke_lease(lease)
+        with pytest.raises(LeaseExpired):
+            await one.renew_lease(lease)

@@ -1,0 +1,318 @@
+"""Who may do what, at a quorum: from open to required and back; what users without a right get."""
+
+import pytest
+import trio
+
+from distributedlog.log import keys as log_keys
+from distributedlog.log.state import LogState
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.rights import ADMIN, OPERATOR
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.trust_records import (
+    AUDIT_PREFIX,
+    MODE_KEY,
+    AuditLine,
+    decode_mode,
+    ended_key,
+    grant_key,
+)
+from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    QuorumUnreachable,
+)
+from distributedlog.runtime.frames import Op, pack
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.rpc import Endpoint
+
+from .quorum import put
+from .trusted import Trusted, believe, trusted_quorum
+
+LOG = 0x11
+STATE = log_keys.state_key(LOG)
+SEGMENT = log_keys.segment_key(LOG, 1)
+NAME = log_keys.name_key("ns", "orders")
+
+
+async def begin(world: Trusted, mode: str = "required") -> MetadataClient:
+    """A log is made while all is open; then an admin, a writer, and that mode."""
+    made = (
+        Put(NAME, log_keys.encode_log_id(LOG)),
+        Put(STATE, LogState(LOG, "orders", 0).encode()),
+    )
+    await (await world.nodes.client()).transact(Transaction((), made))
+    admin = await world.one("user/root")
+    await admin.change_trust("mode", "report", "root")
+    await admin.change_trust("user", "etl")
+    await admin.change_trust("grant", "etl", "writer", "ns", "orders")
+    if mode != "report":
+        await admin.change_trust("mode", mode, "")
+    return admin
+
+
+async def test_from_open_to_required_and_back(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world, "report")
+        anonymous = await world.nodes.client()
+        etl = await world.one("user/etl")
+
+        assert (await anonymous.transact(put(SEGMENT, b""))).succeeded
+        assert (await etl.transact(put(SEGMENT, b""))).succeeded
+        report = await admin.trust_report()
+        assert report.mode == "report"
+        assert report.rights & ADMIN
+        assert {who for who, _, _ in report.would_refuse} == {"anonymous"}
+        assert any("may not write" in what for _, what, _ in report.would_refuse)
+
+        await admin.change_trust("mode", "required", "")
+        assert (
+            decode_mode(one.value if (one := await anonymous.get(MODE_KEY)) else None) == "required"
+        )
+        with pytest.raises(NotAllowed, match="needs write"):
+            await anonymous.transact(put(SEGMENT, b""))
+        with pytest.raises(NotAllowed):
+            await anonymous.get(STATE)
+        assert (await etl.transact(put(SEGMENT, b""))).succeeded
+        assert (await etl.get(STATE)) is not None
+
+        await admin.change_trust("mode", "open", "")
+        assert (await anonymous.transact(put(SEGMENT, b""))).succeeded
+        with pytest.raises(NotAllowed):  # but nobody gives himself a right meanwhile
+            await anonymous.transact(put(grant_key("eve", "", ""), b""))
+        with pytest.raises(NotAllowed, match="needs admin"):
+            await anonymous.change_trust("user", "eve")
+
+
+async def test_what_was_put_before_it_meant_anything_is_cleared(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Anybody may put a key into an open cluster; it must not be a right afterwards."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        client = await world.nodes.client()
+        with monkeypatch.context() as older:  # a node of before took it
+            older.setattr("distributedlog.metadata.judge.KEPT", ())
+            await client.transact(put(grant_key("eve", "", ""), pack([1, "admin"])))
+            await client.transact(put(MODE_KEY, pack([1, "required"])))
+            assert (await client.transact(put(b"k", b""))).succeeded
+        await begin(world)
+        eve = await world.one("user/eve")
+        with pytest.raises(NotAllowed):
+            await eve.change_trust("user", "more")
+        admin = await world.one("user/root")
+        assert await admin.get(grant_key("eve", "", "")) is None
+
+
+async def test_changes_are_for_admins_and_written_down(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H239: a line cannot be forged; nobody takes one away."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        etl = await world.one("user/etl")
+        for change in (
+            ("grant", "etl", "admin", "", ""),
+            ("disable", "root"),
+            ("mode", "open", ""),
+        ):
+            with pytest.raises(NotAllowed, match="needs admin"):
+                await etl.change_trust(*change)
+        await admin.change_trust("grant", "etl", "reader", "ns", "x\ny\x1b[2J")
+        page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        lines = [AuditLine.decode(item.value) for item in page.items]
+
+        assert [line.action for line in lines] == ["mode", "user", "grant", "mode", "grant"]
+        assert {line.principal for line in lines} == {"user/root"}
+        assert lines[-1].subject == "etl reader ns x?y?[2J"
+        for key in (page.items[0].key, grant_key("etl", "ns", "orders")):
+            with pytest.raises(NotAllowed):
+                await admin.transact(put(key, b""))
+        with pytest.raises(NotAllowed):
+            await etl.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+
+
+async def test_the_last_admin_stays(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H238; nor does somebody who is anonymous shut himself out."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        anonymous = await world.nodes.client()
+        with pytest.raises(InvalidRequest, match="no admin yet"):
+            await anonymous.change_trust("mode", "report", "")
+        with pytest.raises(NotAllowed, match="anonymous"):
+            await anonymous.change_trust("mode", "required", "root")
+        admin = await begin(world)
+        for change in (
+            ("disable", "root"),
+            ("remove", "root"),
+            ("revoke", "root", "", ""),
+            ("grant", "root", "operator", "", ""),
+        ):
+            with pytest.raises(NotAllowed, match="last admin"):
+                await admin.change_trust(*change)
+        await admin.change_trust("user", "second")
+        await admin.change_trust("grant", "second", "admin", "", "")
+        await admin.change_trust("disable", "root")
+        second = await world.one("user/second")
+        assert (await second.trust_report(own=True)).rights & (ADMIN | OPERATOR)
+        with pytest.raises(NotAllowed, match="last admin"):
+            await second.change_trust("remove", "second")
+
+
+async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """On every node, as it applies that; and bookies are told by a key that they watch."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        etl = await world.one("user/etl")
+        revision = (await etl.range(STATE, STATE + b"\0")).revision
+        async with etl.watch(STATE, STATE + b"\0", after_revision=revision) as watch:
+            async with trio.open_nursery() as nursery:
+                ended: list[DistributedLogError] = []
+
+                async def follow() -> None:
+                    try:
+                        while True:
+                            await watch.next()
+                    except DistributedLogError as error:
+                        ended.append(error)
+
+                nursery.start_soon(follow)
+                await trio.sleep(1)
+                await admin.change_trust("revoke", "etl", "ns", "orders")
+            assert isinstance(ended[0], NotAllowed)
+        with pytest.raises(NotAllowed):
+            await etl.transact(put(SEGMENT, b""))
+        bookie = await world.one("bookie/b1")
+        first = await bookie.get(ended_key("user/etl"))
+        assert first is not None
+
+        await admin.change_trust("disable", "etl")
+        second = await bookie.get(ended_key("user/etl"))
+        assert second is not None
+        assert second.mod_revision > first.mod_revision
+        with pytest.raises((NotAllowed, QuorumUnreachable)):
+            await etl.get(b"\0")
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_done_after_a_revocation_was_answered(
+    seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H233: commands in flight, leaders that die; what was applied later than the revocation is nobody's."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        etl = await world.one("user/etl")
+        done: list[int] = []
+        changing = False
+
+        async def write(number: int) -> None:
+            key = log_keys.position_key(LOG, f"p{number}")
+            while True:
+                try:
+                    done.append((await etl.transact(put(key, b""))).revision)
+                except NotAllowed:
+                    assert changing
+                    return
+                await trio.sleep(0.01)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(4):
+                nursery.start_soon(write, number)
+            await trio.sleep(0.3 + 0.1 * seed)
+            if seed:
+                leader = await world.nodes.leader()
+                nursery.start_soon(world.nodes.kill, leader)
+            changing = True
+            await admin.change_trust("revoke", "etl", "ns", "orders")
+        mark = await admin.get(ended_key("user/etl"))
+        assert mark is not None
+        assert done
+        assert max(done) < mark.mod_revision
+        page = await admin.range(
+            log_keys.position_key(LOG, ""), prefix_end(log_keys.position_key(LOG, ""))
+        )
+        assert all(item.mod_revision < mark.mod_revision for item in page.items)
+
+
+OPS = {name: op for name, op in vars(Op).items() if name.isupper() and isinstance(op, int)}
+COMMAND = ["transact", ["c", 1, 1 << 40], [[], [[SEGMENT, b"stolen", 0]]]]
+ASKED: dict[int, list[bytes]] = {
+    Op.META_READ: [
+        pack(["get", STATE]),
+        pack(["range", b"log/", b"log0", 10]),
+        pack(["get", b"secret/ledgers"]),
+    ],
+    Op.META_TRANSACT: [
+        pack(COMMAND),
+        pack(["trust", *COMMAND[1:]]),
+        pack(["revoke", ["c", 2, 1 << 40], 1]),
+        pack(["expire", ["c", 3, 1 << 40], 1]),
+    ],
+    Op.META_LEASE: [pack(["renew", 1])],
+    Op.META_WATCH: [pack([b"log/", b"log0", 0])],
+    Op.META_MEMBERS: [MembersRequest("add", "m9", "m9:4181").encode()],
+    Op.META_SAVE: [pack([0, 0])],
+    Op.META_TRUST: [
+        pack(["show"]),
+        pack(["change", "c", 4, 1 << 40, ["grant", "eve", "admin", "", ""]]),
+    ],
+}
+
+
+@pytest.mark.parametrize("who", ["user/eve", "anonymous", "user/ex"])
+async def test_every_operation_of_who_has_no_right(
+    who: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """The threat table's "user without a grant", "ex-user" and "stranger" at the metadata: nothing changes,
+    and no answer has a key, a name or a record of somebody else."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        for name in ("eve", "ex"):
+            await admin.change_trust("user", name)
+        await admin.change_trust("grant", "ex", "owner", "ns", "")
+        holder = await world.one("user/etl")
+        lease = await holder.grant_lease(600_000)
+        await holder.transact(put(log_keys.lock_key(LOG), b"held", lease=lease))
+        await admin.change_trust("revoke", "ex", "ns", "")
+
+        async def all_keys() -> list[object]:
+            found: list[object] = []
+            for prefix in (b"log/", b"name/", b"trust/", AUDIT_PREFIX):
+                found += (await admin.range(prefix, prefix_end(prefix))).items
+            return found
+
+        before = await all_keys()
+        hello = Hello(node_id=f"{who} intruder", kind="client")
+        endpoint = Endpoint(world.nodes.machine(f"{who} intruder"), lambda: hello)
+        for op in OPS.values():
+            for body in ASKED.get(op, [b"", pack([]), pack(["get", STATE])]):
+                async with trio.open_nursery() as nursery:
+                    link = await endpoint.dial(("m1", 4181), nursery=nursery)
+                    answer = b""
+                    try:
+                        answer = bytes((await link.request(op, body, timeout_s=1.0)).body)
+                    except DistributedLogError as error:
+                        answer = str(error).encode()
+                    if op not in (Op.META_READ, Op.META_WATCH, Op.META_TRANSACT, Op.META_TRUST):
+                        assert b"orders" not in answer
+                    assert b"held" not in answer
+                    assert log_keys.encode_log_id(LOG) not in answer or b"may not" in answer
+                    link.close(ConnectionLost("asked and answered"))
+                    nursery.cancel_scope.cancel()
+
+        assert await all_keys() == before
+        await holder.renew_lease(lease)
