@@ -10,6 +10,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
         files.py, directory_file.py, sync_mode.py   a directory as a disk; where its syncs run
         lmdb_map.py                 an ordered map
         memory.py                   disk and map in memory, where nothing is to be kept
+        local_secret.py             who may talk to a cluster on this machine: its user
+        tls.py                      connections that nobody between reads, and whose ends are known
         descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
     capabilities.py, capability_messages.py     what opens a ledger at a bookie; asked of the leader (pure)

@@ -42,6 +42,8 @@ class Connection(Protocol):
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         """Hand over what the connection takes now, never waiting; return how many bytes (maybe 0).
 
+        What was not taken is offered again, before anything else: its first bytes may be on their way.
+
         Raises `ConnectionLost`.
         """
         ...

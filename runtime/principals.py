@@ -86,6 +86,8 @@ class Credentials:
     """The proof; may raise `NotAuthenticated`."""
     needs_nonce: bool = False
     """The proof is made with the server's nonce, and so leaves one flight later."""
+    by_tls: bool = False
+    """The proof is the connection's own: where it is plain there is none, and nothing to prove."""
     check: Callable[[Meeting, Welcome], None] = lambda meeting, welcome: None
     """Is this server the one it should be? Raises `NotAuthenticated`."""
 

@@ -113,6 +113,8 @@ class Endpoint:
             try:
                 ours = self.hello()
                 proof = credentials or self.host.credentials(address)
+                if proof is not None and proof.by_tls and not link.is_secret:
+                    proof = None
                 greeting = await self._introduce(
                     link, ours, address, proof, expected_node_id=expected_node_id, listener=listener
                 )
@@ -150,7 +152,9 @@ class Endpoint:
             nonce=nonce,
             methods=(hellos.NONE,) if proof is None else (proof.method, hellos.NONE),
         )
-        meeting = Meeting(link.peer_address, address[1], client_nonce=nonce)
+        meeting = Meeting(
+            link.peer_address, address[1], client_nonce=nonce, is_secret=link.is_secret
+        )
         first: tuple[Buffer, ...] = (envelope(Op.HELLO, len(hello)), hello)
         if waits:
             link.send(*first)
@@ -160,7 +164,6 @@ class Endpoint:
                 server_nonce=greeting.nonce,
                 listener=greeting.listener,
                 identity=link.identity,
-                is_secret=link.is_secret,
             )
             first = ()
         auth = hellos.encode_auth()

@@ -50,10 +50,12 @@ SEAM = {
     "runtime/files.py",
     "runtime/forked.py",
     "runtime/lmdb_map.py",
+    "runtime/local_secret.py",
     "runtime/machine.py",
     "runtime/memory.py",
     "runtime/sync_mode.py",
     "runtime/tcp.py",
+    "runtime/tls.py",
 }
 """The only files of the nodes' world that touch the machine."""
 OUTSIDE = ("cli/", "bench/", "chaos/", "gateway/", "spark/", "sim/__main__.py", "sim/campaign.py")

@@ -9,12 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import trio
+
 from distributedlog.runtime.files import DirectoryDisk
-from distributedlog.runtime.host import Address, Disk, Host
+from distributedlog.runtime.host import Address, Connection, Disk, Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.sync_mode import SyncMode
+from distributedlog.runtime.tls import Tls, TlsConnection, with_tls
 from tests.runtime.pipe import PipeNetwork
+from tests.runtime.pki import directory_of
 from tests.runtime.sim_sides import SimDiskWorld, SimNetworkWorld
 
 
@@ -82,8 +86,8 @@ class LoopbackWorld:
 
 
 class PipeWorld:
-    def __init__(self) -> None:
-        self.network = PipeNetwork()
+    def __init__(self, bytes_max: int = 64 * 1024) -> None:
+        self.network = PipeNetwork(bytes_max=bytes_max)
 
     def host(self, name: str) -> Host:
         return self.network.host(name)
@@ -92,8 +96,31 @@ class PipeWorld:
         return name, 0
 
 
+class TlsWorld:
+    """Another world, with TLS over its connections."""
+
+    def __init__(self, inner: NetworkWorld) -> None:
+        self.inner = inner
+
+    def host(self, name: str) -> Host:
+        return with_tls(self.inner.host(name), Tls(directory_of("bookie/b1")))
+
+    def address(self, name: str) -> Address:
+        return self.inner.address(name)
+
+
+async def settle(*ends: Connection) -> None:
+    """Where connections begin with a handshake, have both ends do it."""
+    async with trio.open_nursery() as nursery:
+        for end in ends:
+            if isinstance(end, TlsConnection):
+                nursery.start_soon(end.shake)
+
+
 NETWORK_SIDES: dict[str, Callable[[], NetworkWorld]] = {
     "pipe": PipeWorld,
     "sim": SimNetworkWorld,
     "tcp": LoopbackWorld,
+    "tls over pipe": lambda: TlsWorld(PipeWorld(256 * 1024)),  # above what is encrypted at once
+    "tls over tcp": lambda: TlsWorld(LoopbackWorld()),
 }

@@ -9,7 +9,7 @@ import trio.testing
 
 from distributedlog.runtime.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.host import Connection, Host
-from tests.runtime.contract_sides import NetworkWorld
+from tests.runtime.contract_sides import NetworkWorld, settle
 
 
 async def connect(world: NetworkWorld) -> tuple[Connection, Connection]:
@@ -18,6 +18,7 @@ async def connect(world: NetworkWorld) -> tuple[Connection, Connection]:
     listener = await server.listen(world.address("server"))
     dialled = await client.dial(listener.address)
     accepted = await listener.accept()
+    await settle(dialled, accepted)
     listener.close()
     return dialled, accepted
 
@@ -114,8 +115,8 @@ async def test_a_full_connection_takes_no_more_until_it_is_read(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(receive_exactly, accepted, sent)
         await dialled.wait_writable()
-        assert dialled.try_send((b"x",)) == 1
-    assert await receive_exactly(accepted, 1) == b"x"
+        assert dialled.try_send((b"\0",)) == 1  # the next byte of what was not taken
+    assert await receive_exactly(accepted, 1) == b"\0"
 
 
 async def test_a_long_stream_arrives_whole_at_any_cut(ends: tuple[Connection, Connection]) -> None:
@@ -272,12 +273,14 @@ async def test_a_port_is_free_again_though_its_connections_live(network: Network
     listener = await server.listen(network.address("server"))
     dialled = await client.dial(listener.address)
     accepted = await listener.accept()
+    await settle(dialled, accepted)
     listener.close()
     accepted.close()
 
     again = await server.listen(listener.address)
     second = await client.dial(again.address)
     fresh = await again.accept()
+    await settle(second, fresh)
 
     await send_all(second, b"new")
     assert await receive_exactly(fresh, 3) == b"new"
@@ -292,6 +295,7 @@ async def test_listeners_give_connections_in_turn(network: NetworkWorld) -> None
     dialled = [await client.dial(listener.address) for _ in range(3)]
 
     accepted = [await listener.accept() for _ in range(3)]
+    await settle(*dialled, *accepted)
     for n, end in enumerate(dialled):
         await send_all(end, b"%d" % n)
 

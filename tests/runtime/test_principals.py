@@ -14,7 +14,6 @@ from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
 from distributedlog.runtime.frames import Op
 from distributedlog.runtime.hello import Hello, decode_welcome, encode, encode_welcome
 from distributedlog.runtime.host import Address, Connection
-from distributedlog.runtime.link import Link
 from distributedlog.runtime.ops import OPS, ROWS, allowed_to
 from distributedlog.runtime.principals import (
     ANONYMOUS,
@@ -29,27 +28,10 @@ from distributedlog.runtime.principals import (
 from distributedlog.runtime.rpc import Endpoint
 
 from .pipe import PipeConnection, PipeNetwork
+from .saying import Saying
 
 SERVER = Hello(cluster_id="c1", node_id="n1", kind="bookie", label="b1")
 CLIENT = Hello(kind="client")
-
-
-class Saying:
-    """Answers everything with who asks."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-
-    def on_frame(
-        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
-    ) -> None:
-        self.link.reply(ident, f"{self.link.principal} {self.link.rights}".encode())
-
-    def on_batch_end(self) -> None:
-        pass
-
-    def on_closed(self) -> None:
-        pass
 
 
 @asynccontextmanager
@@ -102,7 +84,9 @@ def keyed(key: bytes) -> Credentials:
         if welcome.passport != proof_of(key, meeting, b"server"):
             raise NotAuthenticated("the server does not know the key")
 
-    return Credentials("keyed", lambda meeting: proof_of(key, meeting, b"client"), True, check)
+    return Credentials(
+        "keyed", lambda meeting: proof_of(key, meeting, b"client"), True, check=check
+    )
 
 
 def proof_of(key: bytes, meeting: Meeting, side: bytes) -> bytes:

@@ -1,0 +1,276 @@
+"""The certificates of a cluster: an authority of its own, and a directory a node or user (`dlog pki`).
+
+Each directory holds ``cert.pem``, ``key.pem`` (for its owner alone) and ``ca.pem``; `runtime/tls.py` uses
+them. A certificate says who holds it by one URI, ``dlog://DOMAIN/KIND/NAME``. Needs the library
+`cryptography`, which nothing else here does (the extra ``pki``): nodes and clients need none.
+"""
+
+import contextlib
+import datetime
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..runtime.errors import InvalidRequest
+from ..runtime.principals import KINDS, LOCAL
+from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, is_name
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+CA_KEY_FILE = "ca.key"
+CA_DAYS = 3650
+DAYS = 365
+BACK = datetime.timedelta(minutes=5)
+"""A certificate begins so long before it is made: clocks differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What `dlog pki show` says of a directory."""
+
+    principal: str
+    """Empty for an authority."""
+    domain: str
+    serial: str
+    ends: datetime.datetime
+    ca_ends: datetime.datetime
+
+
+def make_authority(directory: Path, domain: str, *, days: int = CA_DAYS) -> None:
+    """A new authority: ``ca.pem`` and ``ca.key``. Raises `InvalidRequest` where one is there already."""
+    if not is_name(domain, 64):
+        raise InvalidRequest(
+            f"a domain is made of letters, digits, . _ and -, at most 64: {domain!r}"
+        )
+    if (directory / CA_KEY_FILE).exists() or (directory / CA_FILE).exists():
+        raise InvalidRequest(f"{directory} holds an authority already: nothing was changed")
+    made, key = _self_signed(domain, days)
+    _write(directory, CA_KEY_FILE, _key_text(key), secret=True)
+    _write(directory, CA_FILE, _text(made))
+
+
+def issue(authority: Path, principal: str, out: Path, *, days: int = DAYS) -> None:
+    """A directory for ``principal`` (``bookie/b4``), signed by that authority; replaces what is there.
+
+    Raises `InvalidRequest`.
+    """
+    kind, _, name = principal.partition("/")
+    if kind not in KINDS or not is_name(name) or principal == LOCAL:
+        raise InvalidRequest(
+            f"{principal!r} is nobody: wanted is {' or '.join(f'{one}/NAME' for one in KINDS)}"
+        )
+    x509, ec = _library()
+    ca, ca_key = _authority(authority)
+    domain = _domain(ca)
+    if days > (left := (ca.not_valid_after_utc - _now()).days):
+        raise InvalidRequest(f"the authority itself ends in {left} days: dlog pki roll-ca")
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, principal)])
+    uses = [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH, x509.oid.ExtendedKeyUsageOID.CLIENT_AUTH]
+    uri = x509.UniformResourceIdentifier(f"dlog://{domain}/{principal}")
+    made = (
+        _builder(subject, ca.subject, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
+    )
+    certificate = _text(_signed(made, ca_key))
+    _write(out, KEY_FILE, _key_text(key), secret=True)
+    _write(out, CERTIFICATE_FILE, certificate)
+    _write(out, CA_FILE, _bundle(authority))
+
+
+def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
+    """A new key and certificate for whom the directory is; who that is. Raises `InvalidRequest`."""
+    principal = show(directory).principal
+    issue(authority, principal, directory, days=days)
+    return principal
+
+
+def trust(authority: Path, directory: Path) -> None:
+    """Have a directory trust what the authority's ``ca.pem`` names. Raises `InvalidRequest`."""
+    _read(directory / CA_FILE)
+    _write(directory, CA_FILE, _bundle(authority))
+
+
+def roll_authority(directory: Path) -> None:
+    """A new key for the authority; ``ca.pem`` names the new one and those of before that have not ended."""
+    before = _read(directory / CA_FILE)
+    domain = _domain(before[0])
+    made, key = _self_signed(domain, CA_DAYS)
+    kept = [_text(one) for one in before if one.not_valid_after_utc > _now()]
+    _write(directory, CA_KEY_FILE, _key_text(key), secret=True)
+    _write(directory, CA_FILE, b"".join([_text(made), *kept]))
+
+
+def ensure(
+    authority: Path, domain: str, principals: Sequence[str], out: Path, *, days: int = DAYS
+) -> list[str]:
+    """The authority and a directory each, made or renewed where needed; a line each on what was done."""
+    done = []
+    if not (authority / CA_KEY_FILE).exists():
+        make_authority(authority, domain)
+        done.append(f"{authority}: the authority of {domain}")
+    for principal in principals:
+        directory = out / principal.partition("/")[2]
+        if (directory / CERTIFICATE_FILE).exists():
+            found = show(directory)
+            if (found.ends - _now()).days * 3 > days and found.principal == principal:
+                continue
+        issue(authority, principal, directory, days=days)
+        done.append(f"{directory}: {principal}, for {days} days")
+    return done
+
+
+def show(directory: Path) -> Shown:
+    """What a directory, or an authority's, holds. Raises `InvalidRequest`."""
+    ca = _read(directory / CA_FILE)[0]
+    if not (directory / CERTIFICATE_FILE).exists():
+        return Shown("", _domain(ca), _serial(ca), ca.not_valid_after_utc, ca.not_valid_after_utc)
+    x509, _ = _library()
+    own = _read(directory / CERTIFICATE_FILE)[0]
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    domain, _, principal = (uris[0] if uris else "").removeprefix("dlog://").partition("/")
+    return Shown(principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc)
+
+
+def _bundle(authority: Path) -> bytes:
+    return b"".join(_text(one) for one in _read(authority / CA_FILE))
+
+
+def _self_signed(domain: str, days: int) -> tuple[Any, Any]:
+    """A new authority's certificate and key."""
+    x509, ec = _library()
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, domain)])
+    made = (
+        _builder(name, name, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _signed(made, key), key
+
+
+def _library() -> tuple[Any, Any]:
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError:
+        raise InvalidRequest(
+            "making certificates needs the library cryptography: pip install 'distributedlog-py[pki]'"
+        ) from None
+    return x509, ec
+
+
+def _authority(directory: Path) -> "tuple[x509.Certificate, ec.EllipticCurvePrivateKey]":
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    ca = _read(directory / CA_FILE)[0]
+    try:
+        key = load_pem_private_key((directory / CA_KEY_FILE).read_bytes(), None)
+    except OSError as error:
+        raise InvalidRequest(f"{directory / CA_KEY_FILE}: {error.strerror}") from None
+    except (ValueError, TypeError):
+        raise InvalidRequest(f"{directory / CA_KEY_FILE} is no private key") from None
+    return ca, key  # type: ignore[return-value]
+
+
+def _read(file: Path) -> "list[x509.Certificate]":
+    x509, _ = _library()
+    try:
+        return list(x509.load_pem_x509_certificates(file.read_bytes()))
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    except ValueError:
+        raise InvalidRequest(f"{file} holds no certificate") from None
+
+
+def _domain(ca: "x509.Certificate") -> str:
+    x509, _ = _library()
+    return str(ca.subject.get_attributes_for_oid(x509.oid.NameOID.COMMON_NAME)[0].value)
+
+
+def _serial(certificate: "x509.Certificate") -> str:
+    return f"{certificate.serial_number:x}"
+
+
+def _builder(subject: Any, issuer: Any, public_key: Any, days: int) -> Any:
+    x509, _ = _library()
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public_key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_now() - BACK)
+        .not_valid_after(_now() + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, signs: bool) -> Any:
+    x509, _ = _library()
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _signed(builder: Any, key: Any) -> Any:
+    from cryptography.hazmat.primitives import hashes
+
+    return builder.sign(key, hashes.SHA256())
+
+
+def _text(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def _key_text(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _write(directory: Path, name: str, content: bytes, *, secret: bool = False) -> None:
+    """By a rename, so that nobody reads half of it; a secret is never open to others, not for a moment."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        aside = directory / f".{name}.{os.getpid()}"
+        with contextlib.suppress(FileNotFoundError):
+            aside.unlink()
+        mode = 0o600 if secret else 0o644
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        aside.rename(directory / name)
+    except OSError as error:
+        raise InvalidRequest(f"{directory / name}: {error.strerror}") from None
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

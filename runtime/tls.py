@@ -1,0 +1,645 @@
+"""TLS 1.3 over any `Connection`: who the other end is, and that nobody between reads or changes anything.
+
+Frames, links and servers stay as they are: a host that is wrapped by `with_tls` dials and accepts connections
+whose `identity` is what the other end's certificate says. Certificates carry one URI, ``dlog://DOMAIN/KIND/NAME``;
+OpenSSL proves that an authority of ours signed it, the kind, the name and the domain are compared here and in
+`hello.py` (H227). No tickets and no sessions: each connection is judged anew (H223).
+
+What costs memory, or hangs, elsewhere: OpenSSL's buffers keep their largest size, so bytes go in and out in
+pieces (H219); plaintext may be left inside of it when the socket is dry (H220); and what is encrypted and not
+yet taken by the socket is not reported as sent, so that whoever sends waits for it (H218).
+"""
+
+import contextlib
+import logging
+import os
+import random
+import re
+import ssl
+import stat
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from .errors import ConnectionLost, InvalidRequest, NotAuthenticated
+from .forked import forked_message, watch_forks
+from .host import Address, Buffer, Connection, Host, Listener
+from .principals import (
+    KINDS,
+    LOCAL,
+    SERVERS,
+    Credentials,
+    Identity,
+    Meeting,
+    Verify,
+    Welcome,
+    anonymous,
+)
+
+CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
+METHOD = "cert"
+PLAIN, EITHER, TLS = "plain", "either", "tls"
+TRANSPORTS = (PLAIN, EITHER, TLS)
+"""``either`` is for the way from one to the other: both are taken, and TLS is tried first."""
+CIPHER_BYTES = 256 * 1024
+RECORD_BYTES = 16 * 1024
+FED_BYTES = 32 * 1024
+"""Of ciphertext, into OpenSSL at once."""
+PIECE_BYTES = 64 * 1024
+"""Of plaintext, encrypted at once."""
+RETIRE_BYTES = 64 << 30
+RETIRE_S = 8 * 3600.0
+"""A connection whose keys were used for so much, or so long, ends; a new one has new keys (H222)."""
+RETIRE_SPREAD = 0.1
+REFUSED_S = 1.0
+"""In TLS 1.3 the dialler is done before it is judged: so long a connection that breaks may be a refusal."""
+SETTLED_S = 2.0
+"""Files that changed later than this before may still be changing: the pair of before is used."""
+NAME_CHARS_MAX = 37
+
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_URI = re.compile(
+    rf"dlog://([A-Za-z0-9._-]{{1,64}})/({'|'.join(KINDS)})/([A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}})"
+)
+_WORDS = {
+    "CERTIFICATE_EXPIRED": "our certificate has expired, says the other side",
+    "UNKNOWN_CA": "the other side does not know the authority of our certificate",
+    "CERTIFICATE_REVOKED": "our certificate was revoked, says the other side",
+    "CERTIFICATE_REQUIRED": "the other side wants a certificate",
+    "BAD_CERTIFICATE": "the other side does not take our certificate",
+    "CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
+}
+
+log = logging.getLogger("distributedlog.runtime.tls")
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """One sound state of the files."""
+
+    server: ssl.SSLContext | None
+    client: ssl.SSLContext
+    own: Identity | None
+
+
+class Tls:
+    """A directory of ``ca.pem``, ``cert.pem`` and ``key.pem``, and what they are good for.
+
+    Files that are replaced are used from the next connection on, once they were still for `SETTLED_S` and
+    have shaken hands with themselves in memory; until then, and if they are no good, those of before (H226).
+    Without ``cert.pem``, with ``ca.pem`` alone, a client knows its servers and shows nothing. Raises
+    `InvalidRequest` that names the file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.cipher = memoryview(bytearray(CIPHER_BYTES))
+        """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
+        self.chance = random.Random(os.urandom(8))
+        self._stamp = self._look()
+        self._bad = self._stamp
+        self._loaded = _load(directory)
+
+    @property
+    def own(self) -> Identity | None:
+        """Who we are, by our certificate."""
+        return self._loaded.own
+
+    def context(self, *, server: bool) -> ssl.SSLContext:
+        """For a new connection. Raises `InvalidRequest` for a server without a certificate."""
+        self._reload()
+        if not server:
+            return self._loaded.client
+        if self._loaded.server is None:
+            raise InvalidRequest(f"{self.directory} has no {CERTIFICATE_FILE}: a server needs one")
+        return self._loaded.server
+
+    def _look(self) -> tuple[tuple[str, int, int, int], ...]:
+        found = []
+        for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE):
+            try:
+                status = (self.directory / name).stat()
+            except OSError:
+                continue
+            found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
+        return tuple(found)
+
+    def _reload(self) -> None:
+        stamp = self._look()
+        if stamp in (self._stamp, self._bad):
+            return
+        now_ns = time.time_ns()
+        if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for _, _, _, changed_ns in stamp):
+            return
+        try:
+            self._loaded = _load(self.directory)
+        except InvalidRequest as error:
+            self._bad = stamp
+            log.error("new certificates are not used, those of before are: %s", error)
+            return
+        self._stamp = stamp
+        log.info("new certificates are used from now on: %s", self.directory)
+
+
+class TlsConnection:
+    """One end of a connection that speaks TLS. See `Connection`; ``inner`` becomes this object's own.
+
+    The handshake happens within the first `receive_into`: until then nothing is taken to be sent. What
+    `try_send` did not take must be offered again, before anything else. With ``may_be_plain`` the first bytes
+    of the other end decide.
+    """
+
+    def __init__(
+        self, inner: Connection, tls: Tls, *, dialled: bool, may_be_plain: bool = False
+    ) -> None:
+        self.peer = inner.peer
+        self.identity: Identity | None = None
+        self.is_secret = True
+        self._inner = inner
+        self._cipher = tls.cipher
+        self._domain = tls.own.domain if tls.own is not None else ""
+        self._dialled = dialled
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object: ssl.SSLObject | None = tls.context(server=not dialled).wrap_bio(
+            self._incoming, self._outgoing, server_side=not dialled
+        )
+        self._undecided = may_be_plain
+        self._plain = False
+        self._first = b""
+        """Of a plain peer: what was read to find out that it is one."""
+        self._ready = trio.Event()
+        self._gone = trio.Event()
+        """Closed here."""
+        self._heard = not dialled
+        """Has the other end said anything since the handshake? Until then it may still refuse us."""
+        self._refused_by = 0.0
+        self._inside = False
+        """OpenSSL may hold more than was read out of it."""
+        self._rest = memoryview(b"")
+        """Encrypted, and not yet taken by the socket."""
+        self._owed = 0
+        """So many bytes of what is offered next are in `_rest`, or went with it: they are not taken again."""
+        self._lost = ""
+        self._denied = False
+        """Who is there was refused, or refuses us: what is left to say cannot be said."""
+        spread = 1 - tls.chance.random() * RETIRE_SPREAD if dialled else 2.0
+        self._bytes_left = int(RETIRE_BYTES * spread)
+        self._ends_at = trio.current_time() + RETIRE_S * spread
+        watch_forks(self)
+
+    # --- receiving --------------------------------------------------------------------------------
+
+    async def receive_into(self, *buffers: memoryview) -> int:
+        """See `Connection.receive_into`. One task at a time. Raises `NotAuthenticated` too."""
+        if not self._ready.is_set():
+            await self.shake()
+        if self._plain:
+            return await self._receive_plain(buffers)
+        self._check()
+        if self._inside:
+            await trio.lowlevel.checkpoint()
+            self._check()
+            if count := self._read(buffers):
+                self._heard = True
+                return count
+        # No more than fits the caller's buffers: what does not fit would stay inside of OpenSSL.
+        room = max(sum(map(len, buffers)), 2 * RECORD_BYTES)
+        cipher = self._cipher[:room]
+        while True:
+            got = await self._inner.receive_into(cipher)
+            self._check()
+            if not got:
+                if not self._heard:
+                    raise self._lose("was closed after the handshake: it may not take who we are")
+                return 0
+            self._bytes_left -= got
+            if self._bytes_left < 0 or trio.current_time() > self._ends_at:
+                raise self._lose(
+                    "has ended: its keys were used for long enough, a new one has new ones"
+                )
+            count = self._feed(cipher[:got], buffers)
+            if self._outgoing.pending:
+                with contextlib.suppress(ConnectionLost):  # the next read or write meets it
+                    self._flush()
+            if count:
+                self._heard = True
+                return count
+
+    def _feed(self, cipher: memoryview, buffers: Sequence[memoryview]) -> int:
+        count = 0
+        rest: Sequence[memoryview] = buffers
+        for at in range(0, len(cipher), FED_BYTES):
+            self._incoming.write(cipher[at : at + FED_BYTES])
+            more = self._read(rest)
+            if more:
+                count += more
+                rest = _after(rest, more)
+        return count
+
+    def _read(self, buffers: Sequence[memoryview]) -> int:
+        """Decrypt into the buffers, until they are full or nothing is left."""
+        assert self._object is not None, "a live connection has one"
+        read, total = self._object.read, 0
+        self._inside = False
+        try:
+            for buffer in buffers:
+                at, size = 0, len(buffer)
+                while at < size:
+                    count: Any = read(size - at, buffer[at:])
+                    if not count:
+                        return total
+                    at += count
+                    total += count
+        except ssl.SSLWantReadError:
+            return total
+        except ssl.SSLZeroReturnError:
+            return total
+        except ssl.SSLError as error:
+            if total:
+                self._inside = True  # what came before it counts; it is met again
+                return total
+            raise self._refused(error) from None
+        self._inside = True
+        return total
+
+    async def _receive_plain(self, buffers: Sequence[memoryview]) -> int:
+        if not self._first:
+            return await self._inner.receive_into(*buffers)
+        await trio.lowlevel.checkpoint()
+        self._check()
+        given = 0
+        for buffer in buffers:
+            part = self._first[given : given + len(buffer)]
+            buffer[: len(part)] = part
+            given += len(part)
+        self._first = self._first[given:]
+        return given
+
+    # --- the handshake ----------------------------------------------------------------------------
+
+    async def shake(self) -> None:
+        """Find out who is there, as the first `receive_into` does. Raises `NotAuthenticated` and more."""
+        self._check()
+        if self._undecided and not await self._begins_tls():
+            self.is_secret = False
+            self._plain = True
+            self._ready.set()
+            return
+        assert self._object is not None, "nobody has forked or closed it"
+        while True:
+            try:
+                self._object.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush_all()
+                got = await self._inner.receive_into(self._cipher[:FED_BYTES])
+                self._check()
+                if not got:
+                    raise self._lose(
+                        "was closed by the other side before it said who it is"
+                    ) from None
+                self._incoming.write(self._cipher[:got])
+            except ssl.SSLError as error:
+                with contextlib.suppress(ConnectionLost):
+                    self._flush()  # the other side is told why
+                raise self._refused(error) from None
+        await self._flush_all()
+        certificate: Mapping[str, Any] | None = self._object.getpeercert()
+        if certificate:
+            self.identity = identity_of(certificate, self.peer)
+            self._check_identity(self.identity)
+        self._inside = True  # the first frames may have come with the last of the handshake
+        self._refused_by = trio.current_time() + REFUSED_S
+        self._ready.set()
+
+    async def _begins_tls(self) -> bool:
+        # A plain HELLO cannot begin like a record of TLS: read as a frame's length, 16 03 01 is above 64 KiB.
+        while len(self._first) < 3 and b"\x16\x03".startswith(self._first[:2]):
+            got = await self._inner.receive_into(self._cipher[:FED_BYTES])
+            self._check()
+            if not got:
+                return False
+            self._first += bytes(self._cipher[:got])
+        self._undecided = False
+        if self._first[:2] != b"\x16\x03" or not 1 <= self._first[2] <= 4:
+            return False
+        self._incoming.write(self._first)
+        self._first = b""
+        return True
+
+    def _check_identity(self, identity: Identity) -> None:
+        if self._domain and identity.domain != self._domain:
+            raise self._deny(
+                f"{self.peer} is {identity.principal} of {identity.domain}, and this is {self._domain}"
+            )
+        if self._dialled and identity.kind not in SERVERS:
+            raise self._deny(f"{self.peer} is {identity.principal}, and no server")
+
+    def _refused(self, error: ssl.SSLError) -> ConnectionLost | NotAuthenticated:
+        reason = error.reason or ""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._deny(
+                f"the certificate that {self.peer} shows is not taken here: {error.verify_message}"
+            )
+        for word, words in _WORDS.items():
+            if word in reason:
+                return self._deny(f"{self.peer}: {words}")
+        if "WRONG_VERSION" in reason or "UNEXPECTED_MESSAGE" in reason or "HTTP_REQUEST" in reason:
+            return self._lose("broke: the other side does not speak TLS")
+        return self._lose(f"broke: {reason.lower().replace('_', ' ') or 'TLS failed'}")
+
+    def _deny(self, why: str) -> NotAuthenticated:
+        self._lost = why
+        self._denied = True
+        return NotAuthenticated(why)
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def try_send(self, buffers: Sequence[Buffer]) -> int:
+        """See `Connection.try_send`. What was not taken must be offered again, before anything else."""
+        if self._denied:
+            return 0
+        self._check()
+        if self._plain:
+            return self._inner.try_send(buffers)
+        if not self._ready.is_set():
+            return 0
+        try:
+            return self._send(buffers)
+        except ConnectionLost:
+            if self._heard or trio.current_time() > self._refused_by:
+                raise
+            return 0  # why it hung up is still to be read (H221)
+
+    def _send(self, buffers: Sequence[Buffer]) -> int:
+        if not self._flush():
+            return 0
+        assert self._object is not None, "a live connection has one"
+        taken = 0
+        for piece, size in _pieces(buffers, self._owed):
+            if piece is None:  # it went before
+                taken += size
+                self._owed -= size
+                continue
+            self._object.write(piece)
+            self._bytes_left -= size
+            if not self._flush():
+                self._owed = size
+                break
+            taken += size
+        return taken
+
+    async def wait_writable(self) -> None:
+        """See `Connection.wait_writable`. One task at a time."""
+        self._check()
+        if not self._ready.is_set():
+            await self._ready.wait()
+            self._check()
+        try:
+            while True:
+                await self._inner.wait_writable()
+                self._check()
+                if self._plain or self._flush():
+                    return
+        except ConnectionLost:
+            if self._heard:
+                raise
+            with trio.move_on_at(self._refused_by):
+                await self._gone.wait()  # whoever reads learns why it hung up (H221)
+            self._check()
+            raise
+
+    def _flush(self) -> bool:
+        """Send what is encrypted; is all of it sent?"""
+        if self._outgoing.pending:
+            cipher = self._outgoing.read()
+            self._rest = memoryview(bytes(self._rest) + cipher if self._rest else cipher)
+        while self._rest:
+            sent = self._inner.try_send((self._rest,))
+            if not sent:
+                return False
+            self._rest = self._rest[sent:]
+        return True
+
+    async def _flush_all(self) -> None:
+        while not self._flush():
+            await self._inner.wait_writable()
+
+    # --- its end ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close now; whoever waits gets `ConnectionLost`. No goodbye: frames have lengths. Idempotent."""
+        self._lost = self._lost or f"the connection to {self.peer} was closed here"
+        self._inner.close()
+        self._ready.set()
+        self._gone.set()
+
+    def on_forked(self) -> None:
+        """In a forked child: what it encrypted would be under the parent's key and numbers (H225)."""
+        self._lost = forked_message(f"the connection to {self.peer}")
+        self._object = None
+
+    def _lose(self, what: str) -> ConnectionLost:
+        self._lost = f"the connection to {self.peer} {what}"
+        return ConnectionLost(self._lost)
+
+    def _check(self) -> None:
+        if self._lost:
+            raise ConnectionLost(self._lost)
+
+
+class TlsListener:
+    """A listener whose connections speak TLS, or may."""
+
+    def __init__(self, inner: Listener, tls: Tls, *, may_be_plain: bool) -> None:
+        self.address = inner.address
+        self._inner = inner
+        self._tls = tls
+        self._may_be_plain = may_be_plain
+
+    async def accept(self) -> Connection:
+        """See `Listener.accept`. Who it is, is found out when it is read from."""
+        connection = await self._inner.accept()
+        return TlsConnection(connection, self._tls, dialled=False, may_be_plain=self._may_be_plain)
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        self._inner.close()
+
+
+def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
+    """The host, whose connections speak TLS; a peer's certificate says who it is, and ours who we are."""
+
+    async def dial(address: Address) -> Connection:
+        connection = TlsConnection(await host.dial(address), tls, dialled=True)
+        if transport == EITHER:
+            try:
+                await connection.shake()
+            except ConnectionLost:  # as long as not all nodes speak it
+                connection.close()
+                return await host.dial(address)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    async def listen(address: Address) -> Listener:
+        return TlsListener(await host.listen(address), tls, may_be_plain=transport == EITHER)
+
+    def credentials(address: Address) -> Credentials | None:
+        return None if tls.own is None else CERTIFICATE
+
+    methods: dict[str, Verify] = {METHOD: verify_certificate}
+    if transport == EITHER:
+        methods["none"] = anonymous
+    return replace(host, dial=dial, listen=listen, credentials=credentials, methods=methods)
+
+
+CERTIFICATE = Credentials(METHOD, lambda meeting: b"", by_tls=True)
+"""TLS has shown it: there is nothing to add."""
+
+
+def verify_certificate(meeting: Meeting, proof: bytes) -> Welcome:
+    """The method ``cert``: whom the certificate names. Raises `NotAuthenticated`."""
+    if meeting.identity is None:
+        raise NotAuthenticated(f"{meeting.peer_address} showed no certificate")
+    return Welcome(meeting.identity.principal)
+
+
+def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
+    """May a certificate name a node, a user or a domain so?"""
+    return _NAME.fullmatch(text) is not None and len(text) <= chars_max
+
+
+def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
+    """Whom a certificate names, as `ssl` shows it. Raises `NotAuthenticated`."""
+    names = certificate.get("subjectAltName", ())
+    ours = [value for kind, value in names if kind == "URI" and value.startswith("dlog:")]
+    if len(ours) != 1:
+        raise NotAuthenticated(
+            f"the certificate of {where} has {len(ours)} URIs that begin with dlog:, wanted is one"
+        )
+    found = _URI.fullmatch(ours[0])
+    if found is None:
+        raise NotAuthenticated(
+            f"the certificate of {where} names nobody of a form like dlog://DOMAIN/KIND/NAME"
+        )
+    domain, kind, name = found.groups()
+    if f"{kind}/{name}" == LOCAL:
+        raise NotAuthenticated(f"the certificate of {where} names {LOCAL}, which is nobody's")
+    ends_s = int(ssl.cert_time_to_seconds(certificate["notAfter"]))
+    return Identity(domain, kind, name, str(certificate.get("serialNumber", "")).lower(), ends_s)
+
+
+def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | None, int]]:
+    """The buffers, cut and joined to pieces of at most `PIECE_BYTES`; the first ``owed`` bytes as None."""
+    small: list[Buffer] = []
+    small_bytes = 0
+    for buffer in buffers:
+        size, at = len(buffer), 0
+        if owed and size:
+            at = min(owed, size)
+            owed -= at
+            yield None, at
+        while at < size:
+            part = min(size - at, PIECE_BYTES - small_bytes)
+            small.append(buffer if part == size else memoryview(buffer)[at : at + part])
+            small_bytes += part
+            at += part
+            if small_bytes == PIECE_BYTES:
+                yield (small[0] if len(small) == 1 else b"".join(small)), small_bytes
+                small, small_bytes = [], 0
+    if small:
+        yield (small[0] if len(small) == 1 else b"".join(small)), small_bytes
+
+
+def _after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
+    """What is left of the buffers when so many bytes are in them."""
+    left = []
+    for buffer in buffers:
+        size = len(buffer)
+        if count < size:
+            left.append(buffer[count:])
+        count = max(0, count - size)
+    return left
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def _load(directory: Path) -> _Loaded:
+    """The files as contexts that have shaken hands with each other. Raises `InvalidRequest`."""
+    ca, certificate, key = (directory / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
+    if not ca.is_file():
+        raise InvalidRequest(f"{ca}: there is no such file; dlog pki makes directories with it")
+    client = _context(ssl.PROTOCOL_TLS_CLIENT, directory)
+    if not certificate.exists():
+        return _Loaded(None, client, None)
+    try:
+        mode = stat.S_IMODE(key.stat().st_mode)
+    except OSError as error:
+        raise InvalidRequest(f"{key}: {error.strerror}") from None
+    if os.name == "posix" and mode & 0o077:
+        raise InvalidRequest(f"{key} may be read by others (mode {mode:04o}): chmod 600 it")
+    server = _context(ssl.PROTOCOL_TLS_SERVER, directory)
+    for context in (client, server):
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidRequest(f"{certificate} and {key} are no pair: {_why(error)}") from None
+    return _Loaded(server, client, _shake_with_itself(server, client, certificate))
+
+
+def _context(protocol: int, directory: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # nodes are dialled by id, and named by the certificate's URI
+    context.verify_mode = ssl.CERT_REQUIRED
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.verify_mode = ssl.CERT_OPTIONAL  # a user may prove who it is by other means
+        context.num_tickets = 0
+    revoked = directory / REVOKED_FILE
+    try:
+        context.load_verify_locations(directory / CA_FILE)
+        if revoked.exists():
+            context.load_verify_locations(revoked)
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequest(f"{directory / CA_FILE} cannot be used: {_why(error)}") from None
+    return context
+
+
+def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Path) -> Identity:
+    """Do both ends take each other? Then who we are. Raises `InvalidRequest` that names the file."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
+    left = list(ends)
+    for _ in range(6):
+        for end in list(left):
+            try:
+                end.do_handshake()
+                left.remove(end)
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                raise InvalidRequest(
+                    f"{file} is not taken by its own {CA_FILE}: {_why(error)}"
+                ) from None
+    if left:
+        raise InvalidRequest(f"{file}: a handshake with itself did not end")
+    try:
+        return identity_of(ends[0].getpeercert() or {}, str(file))
+    except NotAuthenticated as error:
+        raise InvalidRequest(str(error)) from None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return str(error.verify_message)
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "not of a form that can be read").lower().replace("_", " ")
+    return str(getattr(error, "strerror", None) or error)

@@ -1,0 +1,466 @@
+"""TLS over connections: who is told what, what is never left inside, and what is refused in words."""
+
+import datetime
+import os
+import shutil
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.cli import certificates
+from distributedlog.runtime import tls as module
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    InvalidRequest,
+    NotAuthenticated,
+)
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tls import EITHER, TLS, Tls, TlsConnection, identity_of, with_tls
+
+from .contract_sides import settle
+from .pipe import PipeNetwork
+from .pki import authority, directory_of
+from .saying import Saying, asked
+
+BOOKIE = Hello(kind="bookie", node_id="n1", label="b1")
+
+
+def tls_of(principal: str, *more: str) -> Tls:
+    return Tls(directory_of(principal, *more))
+
+
+@asynccontextmanager
+async def served(
+    network: PipeNetwork, tls: Tls | None, transport: str = TLS
+) -> AsyncIterator[tuple[Address, trio.Nursery]]:
+    """A server at "b1" that says who came; without ``tls`` a plain one."""
+    host = network.host("b1")
+    if tls is not None:
+        host = with_tls(host, tls, transport)
+    async with trio.open_nursery() as nursery:
+        listener = await host.listen(("b1", 0))
+        nursery.start_soon(Endpoint(host, lambda: BOOKIE).serve, {"": listener}, Saying)
+        yield listener.address, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def ends_of(network: PipeNetwork) -> tuple[TlsConnection, TlsConnection]:
+    """Two ends that have shaken hands: who dialled, who accepted."""
+    listener = await with_tls(network.host("s"), tls_of("bookie/b1")).listen(("s", 0))
+    dialled = await with_tls(network.host("c"), tls_of("user/etl")).dial(listener.address)
+    accepted = await listener.accept()
+    assert isinstance(dialled, TlsConnection)
+    assert isinstance(accepted, TlsConnection)
+    await settle(dialled, accepted)
+    return dialled, accepted
+
+
+async def test_both_ends_know_each_other(autojump_clock: trio.testing.MockClock) -> None:
+    network = PipeNetwork()
+    dialled, accepted = await ends_of(network)
+
+    assert dialled.identity is not None
+    assert accepted.identity is not None
+    assert dialled.identity.principal == "bookie/b1"
+    assert (accepted.identity.domain, accepted.identity.principal) == ("test", "user/etl")
+    async with served(network, tls_of("bookie/b1")) as (address, _):
+        host = with_tls(network.host("c"), tls_of("user/etl"))
+        assert await asked(host, address) == "user/etl 0"
+
+
+async def test_a_lone_message_gets_through_a_send_buffer_of_one_byte(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H218: what is encrypted and not taken by the socket is not sent; nobody else comes to push it."""
+    network = PipeNetwork(bytes_max=1)
+    async with served(network, tls_of("bookie/b1")) as (address, _):
+        host = with_tls(network.host("c"), tls_of("user/etl"))
+        with trio.fail_after(60):
+            assert await asked(host, address) == "user/etl 0"
+
+
+async def test_what_was_counted_as_sent_is_not_encrypted_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A piece that went in part is offered again in other cuts: each byte comes once."""
+    network = PipeNetwork(bytes_max=3000)
+    dialled, accepted = await ends_of(network)
+    data = os.urandom(200_000)
+    got = bytearray()
+
+    async def send() -> None:
+        at, step = 0, 7
+        while at < len(data):
+            step = step * 5 % 30_011 + 1
+            parts = [data[at : at + step], b"", data[at + step : at + 3 * step]]
+            sent = dialled.try_send(parts)
+            assert sent <= sum(map(len, parts))
+            at += sent
+            if not sent:
+                await dialled.wait_writable()
+        assert dialled.try_send([]) == 0
+        while not dialled._flush():
+            await dialled.wait_writable()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        while len(got) < len(data):
+            buffer = memoryview(bytearray(5000))
+            got += buffer[: await accepted.receive_into(buffer)]
+
+    assert bytes(got) == data
+
+
+@pytest.mark.parametrize("window", [1, 100, 16_385])
+async def test_nothing_stays_inside_when_the_wire_is_silent(
+    window: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H220: the socket is dry, and the rest of a record waits within OpenSSL."""
+    dialled, accepted = await ends_of(PipeNetwork())
+    data = os.urandom(20_000)
+    at = 0
+    while at < len(data):  # the pipe holds all of it
+        at += dialled.try_send([data[at:]])
+    got = bytearray()
+
+    with trio.fail_after(60):
+        while len(got) < len(data):
+            buffer = memoryview(bytearray(window))
+            got += buffer[: await accepted.receive_into(buffer)]
+
+    assert bytes(got) == data
+
+
+async def test_a_connection_whose_keys_were_used_for_long_ends_and_the_next_one_works(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H222: by bytes, and by time; an ordinary loss."""
+    monkeypatch.setattr(module, "RETIRE_BYTES", 100_000)
+    network = PipeNetwork(bytes_max=1 << 20)
+    dialled, accepted = await ends_of(network)
+    sink = memoryview(bytearray(1 << 20))
+
+    for _ in range(8):
+        assert accepted.try_send([bytes(10_000)]) == 10_000
+        await dialled.receive_into(sink)
+    with pytest.raises(ConnectionLost, match="for long enough"):
+        await exhaust(accepted, dialled, sink)
+    dialled, accepted = await ends_of(network)
+    accepted.try_send([b"x"])
+    await trio.sleep(module.RETIRE_S)
+    with pytest.raises(ConnectionLost, match="for long enough"):
+        await dialled.receive_into(sink)
+
+
+async def exhaust(sender: Connection, receiver: Connection, sink: memoryview) -> None:
+    while True:
+        sender.try_send([bytes(10_000)])
+        await receiver.receive_into(sink)
+
+
+async def test_each_connection_is_judged_anew(autojump_clock: trio.testing.MockClock) -> None:
+    """H223: no tickets, so nothing to resume with."""
+    dialled, accepted = await ends_of(PipeNetwork())
+    accepted.try_send([b"x"])
+    await dialled.receive_into(memoryview(bytearray(10)))
+
+    assert dialled._object is not None
+    assert not dialled._object.session_reused
+    assert dialled._object.session is None or not dialled._object.session.has_ticket
+
+
+async def test_a_forked_child_encrypts_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """H225: two processes that write with one key and one counter give both texts away."""
+    dialled, accepted = await ends_of(PipeNetwork())
+    rest = dialled._inner
+
+    dialled.on_forked()
+
+    with pytest.raises(ConnectionLost, match="fork"):
+        dialled.try_send([b"x"])
+    with pytest.raises(ConnectionLost, match="fork"):
+        await dialled.receive_into(memoryview(bytearray(10)))
+    rest.close()
+    accepted.close()
+
+
+# --- who is refused -------------------------------------------------------------------------------
+
+
+def expired(tmp_path: Path) -> Tls:
+    """A certificate that ended; only its pair of before was ever sound, so it is put there by hand."""
+    place = tmp_path / "expired"
+    certificates.issue(authority(), "user/late", place)
+    tls = Tls(place)
+    before = certificates._now
+
+    def long_ago() -> datetime.datetime:
+        return before() - datetime.timedelta(days=30)
+
+    certificates._now = long_ago
+    try:
+        certificates.issue(authority(), "user/late", place, days=1)
+    finally:
+        certificates._now = before
+    tls._loaded.client.load_cert_chain(place / "cert.pem", place / "key.pem")
+    return tls
+
+
+def without_certificate(tmp_path: Path) -> Tls:
+    place = tmp_path / "bare"
+    place.mkdir()
+    shutil.copy(directory_of("user/etl") / "ca.pem", place)
+    return Tls(place)
+
+
+def mixed(tmp_path: Path) -> Tls:
+    """Signed by somebody else's authority, and it trusts ours."""
+    place = tmp_path / "mixed"
+    shutil.copytree(directory_of("user/etl", "test", "other"), place)
+    ours = (directory_of("user/etl") / "ca.pem").read_bytes()
+    with (place / "ca.pem").open("ab") as bundle:
+        bundle.write(ours)
+    return Tls(place)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (expired, "has expired"),
+        (without_certificate, "came with none"),
+        (mixed, "does not know the authority"),
+    ],
+)
+async def test_a_client_that_is_not_taken_is_told_why(
+    make: Callable[[Path], Tls], words: str, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H221: in TLS 1.3 a client is done before it is judged; a sentence, and not a broken network."""
+    network = PipeNetwork()
+    async with served(network, tls_of("bookie/b1")) as (address, _):
+        host = with_tls(network.host("c"), make(tmp_path))
+        with pytest.raises(NotAuthenticated, match=words):
+            await asked(host, address)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "words"),
+    [
+        (("user/etl",), ("bookie/b1", "test", "other"), "not taken here"),
+        (("user/etl",), ("user/b1",), "no server"),
+        (("user/etl",), ("bookie/b2",), "bookie/b2"),
+        (("user/etl",), ("metadata/b1",), "metadata/b1"),
+    ],
+)
+async def test_a_server_that_is_another_one_is_not_talked_to(
+    client: tuple[str, ...],
+    server: tuple[str, ...],
+    words: str,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H227: our authority's certificate is not enough; kind and name are compared."""
+    network = PipeNetwork()
+    async with served(network, tls_of(*server)) as (address, _):
+        with pytest.raises(NotAuthenticated, match=words):
+            await asked(with_tls(network.host("c"), tls_of(*client)), address)
+
+
+async def test_another_domain_of_the_same_authority_is_refused(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Two clusters that share an authority: by both ends."""
+    both = b"".join((authority(name) / "ca.pem").read_bytes() for name in ("test", "prod"))
+    places = {}
+    for domain, principal in (("test", "bookie/b1"), ("prod", "user/etl")):
+        places[domain] = tmp_path / domain
+        shutil.copytree(directory_of(principal, domain), places[domain])
+        (places[domain] / "ca.pem").write_bytes(both)
+    network = PipeNetwork()
+    async with served(network, Tls(places["test"])) as (address, _):
+        with pytest.raises(NotAuthenticated, match="of test, and this is prod"):
+            await asked(with_tls(network.host("c"), Tls(places["prod"])), address)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        (),
+        (("DNS", "b1"),),
+        (("URI", "dlog://d/bookie/b1"), ("URI", "dlog://d/user/b1")),
+        (("URI", "dlog://d/operator/b1"),),
+        (("URI", "dlog://d/user/local"),),
+        (("URI", "dlog://d/user/a/b"),),
+        (("URI", "dlog://d/user/"),),
+        (("URI", "dlog://d/user/" + "x" * 38),),
+        (("URI", "dlog:bookie"),),
+    ],
+)
+def test_a_certificate_names_exactly_one(names: tuple[tuple[str, str], ...]) -> None:
+    with pytest.raises(NotAuthenticated):
+        identity_of({"subjectAltName": names, "notAfter": "Nov 23 00:00:00 2030 GMT"}, "peer")
+
+
+# --- plain and TLS --------------------------------------------------------------------------------
+
+
+async def test_credentials_never_speak_plain(autojump_clock: trio.testing.MockClock) -> None:
+    """H228: somebody between, or an older server, that answers without TLS."""
+    network = PipeNetwork()
+    async with served(network, None) as (address, _):
+        with pytest.raises(ConnectionLost, match=r"does not speak TLS|closed|broke"):
+            await asked(with_tls(network.host("c"), tls_of("user/etl")), address)
+
+
+async def test_a_plain_client_is_not_served_where_tls_is_wanted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network = PipeNetwork()
+    async with served(network, tls_of("bookie/b1")) as (address, _):
+        with pytest.raises((ConnectionLost, DistributedLogError)):
+            await asked(network.host("c"), address)
+
+
+async def test_on_the_way_from_plain_to_tls_all_four_kinds_meet(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nodes are started again one by one, first with ``either``, then with ``tls``: nobody is cut off."""
+    network = PipeNetwork(5)
+    plain = network.host("c")
+    either = with_tls(plain, tls_of("bookie/b2"), EITHER)
+    only = with_tls(plain, tls_of("bookie/b2"), TLS)
+    async with served(network, tls_of("bookie/b1"), EITHER) as (address, _):
+        for _ in range(5):  # at any cut of the first bytes
+            assert await asked(plain, address) == "anonymous 0"
+        assert await asked(either, address) == "bookie/b2 0"
+        assert await asked(only, address) == "bookie/b2 0"
+    async with served(network, None) as (address, _):
+        assert await asked(either, address) == "anonymous 0"
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def put(place: Path, name: str, content: bytes) -> None:
+    """As somebody renames it there, a while ago."""
+    aside = place / "aside"
+    aside.write_bytes(content)
+    aside.chmod(0o600)
+    os.utime(aside, (1_700_000_000, 1_700_000_000 + len(content)))
+    aside.rename(place / name)
+
+
+@pytest.mark.parametrize(
+    "order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
+)
+def test_half_of_a_new_pair_is_not_used(order: tuple[int, ...], tmp_path: Path) -> None:
+    """H226: whichever file comes first, and with garbage between: the old pair until the new one is whole."""
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    tls = Tls(place)
+    before = tls.own
+    new = directory_of("bookie/b1", "test", "other")
+    names = ["ca.pem", "cert.pem", "key.pem"]
+    for step, index in enumerate(order):
+        if step == 1:
+            put(place, names[index], b"garbage")
+            tls.context(server=True)
+            assert tls.own == before
+        put(place, names[index], (new / names[index]).read_bytes())
+        tls.context(server=True)
+        if step < 2:
+            assert tls.own == before, "half of it"
+
+    assert tls.own is not None
+    assert before is not None
+    assert tls.own.serial != before.serial
+
+
+def test_files_that_still_change_are_left_alone(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    tls = Tls(place)
+    before = tls.own
+    certificates.issue(authority(), "bookie/b1", place)
+
+    tls.context(server=False)
+
+    assert tls.own == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("ca.pem", None, "no such file"),
+        ("ca.pem", b"garbage", "cannot be used"),
+        ("key.pem", None, "key.pem"),
+        ("key.pem", b"garbage", "no pair"),
+        ("cert.pem", b"", "no pair"),
+    ],
+)
+def test_a_directory_that_is_no_good_is_refused_by_the_files_name(
+    name: str, content: bytes | None, words: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    (place / name).unlink()
+    if content is not None:
+        (place / name).write_bytes(content)
+        (place / name).chmod(0o600)
+
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        Tls(place)
+    assert str(place) in str(caught.value)
+
+
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    (place / "key.pem").chmod(0o640)
+
+    with pytest.raises(InvalidRequest, match="chmod 600"):
+        Tls(place)
+
+
+async def test_the_authority_is_replaced_without_a_refused_connection(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Trust first, at all; then new certificates, one after the other."""
+    ca = tmp_path / "ca"
+    certificates.make_authority(ca, "rolled")
+    places = [tmp_path / name for name in ("b1", "etl")]
+    for place, principal in zip(places, ("bookie/b1", "user/etl"), strict=True):
+        certificates.issue(ca, principal, place)
+    server, client = map(Tls, places)
+    network = PipeNetwork()
+
+    def settled(place: Path) -> None:
+        for file in place.iterdir():
+            os.utime(file, (1_700_000_000, file.stat().st_mtime - 100))
+
+    async with served(network, server) as (address, _):
+        host = with_tls(network.host("c"), client)
+        steps: list[Callable[[], object]] = [partial(certificates.roll_authority, ca)]
+        steps += [partial(certificates.trust, ca, place) for place in places]
+        steps += [partial(certificates.renew, ca, place) for place in places]
+        for step in steps:
+            assert await asked(host, address) == "user/etl 0"
+            step()
+            for place in places:
+                settled(place)
+        assert await asked(host, address) == "user/etl 0"
+        serials = [tls.own.serial for tls in (server, client) if tls.own is not None]
+        assert serials == [certificates.show(place).serial for place in places]
+
+
+def test_only_tls_13_is_spoken() -> None:
+    for server in (True, False):
+        context = tls_of("bookie/b1").context(server=server)
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_3
