@@ -20,8 +20,9 @@ from typing import Any
 import trio
 
 from ..runtime.descriptors import raise_limit
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.host import Address, Host
+from ..runtime.local_secret import guarded
 from ..runtime.machine import machine_id, needs_linux
 from .directories import host_of, memory_host
 from .fork_server import serve_forks
@@ -29,7 +30,14 @@ from .lifeline import first_of, until_told
 from .local import run_cluster_of
 from .logs import log_to_stderr
 from .nodes import serve_node
-from .options import BookieNodeConfig, NodeConfig, NodeReady, from_json
+from .options import (
+    BookieNodeConfig,
+    MetadataNodeConfig,
+    NodeConfig,
+    NodeReady,
+    ProxyNodeConfig,
+    from_json,
+)
 
 
 def main() -> None:
@@ -65,7 +73,7 @@ async def _main(spec: dict[str, Any]) -> None:
 async def run_node(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run the node of ``spec`` (config, data, index, http) until cancelled.
+    """Run the node of ``spec`` (config, data, index, http, secret, tls) until cancelled.
 
     Its started value is the ready line. Over HTTP it answers from the beginning, also while it starts.
     """
@@ -76,6 +84,7 @@ async def run_node(
     index = Path(spec["index"]) if spec.get("index") else None
 
     async def serve(host: Host) -> None:
+        own = proving(host, config, spec)
         async with trio.open_nursery() as nursery:
             place: list[Address] = []
             if spec.get("http"):
@@ -83,8 +92,8 @@ async def run_node(
                 from .pages import pages_of
 
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
-                nursery.start_soon(serve_http, http, pages_of(host, config.name, place))
-            ready: NodeReady = await nursery.start(serve_node, host, config)
+                nursery.start_soon(serve_http, http, pages_of(own, config.name, place))
+            ready: NodeReady = await nursery.start(serve_node, own, config)
             place.append(ready.address)
             # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
             gc.freeze()
@@ -95,6 +104,26 @@ async def run_node(
     else:
         async with host_of(config, data, index) as host:
             await serve(host)
+
+
+def proving(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
+    """The host of a node that has to know who comes, where it was told how. Raises `InvalidRequest`."""
+    if spec.get("secret"):
+        return guarded(host, bytes.fromhex(spec["secret"]))
+    if not spec.get("tls"):
+        return host
+    from ..runtime.tls import Tls, with_tls  # OpenSSL, where it is used
+
+    tls = Tls(Path(spec["tls"]["directory"]))
+    kind = "metadata" if isinstance(config, MetadataNodeConfig) else "bookie"
+    if isinstance(config, ProxyNodeConfig):
+        kind = "proxy"
+    if tls.own is None or tls.own.principal != f"{kind}/{config.name}":
+        whose = "nobody's" if tls.own is None else tls.own.principal
+        raise InvalidRequest(
+            f"{tls.directory} is {whose}, this node is {kind}/{config.name}: see dlog pki issue"
+        )
+    return with_tls(host, tls, spec["tls"]["transport"])
 
 
 def with_its_host(config: NodeConfig) -> NodeConfig:

@@ -18,6 +18,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
+from ..runtime.local_secret import SECRET_BYTES, guarded
 from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
 from .directories import host_of, memory_host
@@ -107,7 +108,8 @@ async def local_cluster(
         if in_process or processes:
             plan = await _plan(directory, bookies, metadata_nodes, port)
             plan = plans.with_proxies(plan, write_proxies, read_proxies, HOST)
-        run = _Run(directory, restart, log_level, on_death or _log_death, forks)
+        secret = real_host("local").secret_bytes(SECRET_BYTES)
+        run = _Run(directory, restart, log_level, on_death or _log_death, forks, secret)
         started = False
         try:
             async with trio.open_nursery() as nursery:
@@ -181,12 +183,15 @@ class _Run:
         log_level: str,
         on_death: Callable[[str, str], None],
         forks: ForkServer | None,
+        secret: bytes,
     ) -> None:
         self._data = data
         self._restart = restart
         self._log_level = log_level
         self._on_death = on_death
         self._forks = forks
+        self._secret = secret
+        """Whoever knows it may talk to the nodes (runtime/local_secret.py); drawn anew at each start."""
         self._own_forks: ForkServer | None = None
         self._children: dict[str, Child] = {}
 
@@ -205,6 +210,7 @@ class _Run:
                     "config": to_json(plan.config(node)),
                     "data": self._place(node),
                     "log_level": self._log_level,
+                    "secret": self._secret.hex(),
                 }
                 ready[node.name] = await self._start_child(nursery, node.name, spec)
             else:
@@ -257,7 +263,8 @@ class _Run:
         async def serve(host: Host) -> None:
             nonlocal served
             async with trio.open_nursery() as nursery:
-                found = await nursery.start(serve_node, host, config)
+                own = guarded(host, self._secret)
+                found = await nursery.start(serve_node, own, config)
                 if not served:
                     served = True
                     task_status.started(found.line(place))

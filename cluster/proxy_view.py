@@ -20,7 +20,7 @@ from ..runtime.errors import (
 from ..runtime.frames import Op
 from ..runtime.hello import Hello
 from ..runtime.host import Host
-from ..runtime.machine import real_host
+from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
 from .config import format_address
 from .health import ask_info
@@ -43,7 +43,7 @@ async def registered(metadata: MetadataClient) -> list[ProxyRegistration]:
 
 async def proxies(metadata: MetadataClient) -> list[dict[str, Any]]:
     """A row each: as it is registered, and what it says of itself now."""
-    host, rows = real_host("dlog"), []
+    host, rows = client_host("dlog"), []
     for one in await registered(metadata):
         address = one.address(metadata.listener)
         row: dict[str, Any] = {
@@ -70,7 +70,7 @@ async def owned(metadata: MetadataClient, wanted: str = "") -> list[dict[str, An
 
     Raises `InvalidRequest` where none is called so, and what keeps one from answering.
     """
-    host, rows = real_host("dlog"), []
+    host, rows = client_host("dlog"), []
     there = [one for one in await registered(metadata) if one.kind == WRITE]
     for one in [_named(there, wanted)] if wanted else there:
         after = ""
@@ -114,14 +114,14 @@ async def move(
     if to is not None and to.id == owner.id:
         raise InvalidRequest(f'log "{log}" is written by {owner.label} already')
     call = ProxyCall("move", [path, log, "" if to is None else to.id])
-    await _order(host or real_host("dlog"), metadata, owner, call)
+    await _order(host or client_host("dlog"), metadata, owner, call)
     return owner.label
 
 
 async def drain(metadata: MetadataClient, wanted: str, *, host: Host | None = None) -> str:
     """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move`."""
     one = _named([one for one in await registered(metadata) if one.kind == WRITE], wanted)
-    await _order(host or real_host("dlog"), metadata, one, ProxyCall("drain", []))
+    await _order(host or client_host("dlog"), metadata, one, ProxyCall("drain", []))
     return one.label
 
 

@@ -6,10 +6,17 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
-from . import descriptors, tcp
-from .errors import UnsupportedPlatform
-from .host import Disk, Host
+from . import descriptors, local_secret, tcp
+from .errors import InvalidRequest, UnsupportedPlatform
+from .host import Address, Connection, Disk, Host
+from .principals import Credentials
+
+CREDENTIALS = "DLOG_CREDENTIALS"
+"""The variable that names a client's credentials where nothing else does."""
 
 
 def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
@@ -17,13 +24,43 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
     return Host(
         name=name,
         dial=tcp.dial,
-        listen=tcp.listen,
+        listen=partial(tcp.listen, bound=local_secret.forget),
         disks=dict(disks or {}),
         random=random.Random(os.urandom(32)),
         wall_ms=_wall_ms,
         connections_max=descriptors.connections_max(),
         secret_bytes=os.urandom,
+        credentials=local_secret.credentials_for,
     )
+
+
+def client_host(name: str, credentials: str = "") -> Host:
+    """A host for a client: it proves by ``credentials``, else by what `CREDENTIALS` names, who it is.
+
+    ``credentials``: ``file:DIR``, a directory that `dlog pki issue` made. With them it speaks TLS alone
+    (H228). Raises `InvalidRequest`.
+    """
+    host = real_host(name)
+    told = credentials or os.environ.get(CREDENTIALS, "")
+    if not told:
+        return host
+    from .tls import Tls, with_tls  # OpenSSL, where it is used
+
+    how, _, where = told.partition(":")
+    if how != "file" or not where:
+        raise InvalidRequest(
+            "credentials are named, not given: file:DIR, a directory of dlog pki issue"
+        )
+    secret = with_tls(host, Tls(Path(where).expanduser()))
+
+    async def dial(address: Address) -> Connection:
+        # A cluster of this user on this machine proves itself by a secret: it has no certificates.
+        return await (host if host.credentials(address) else secret).dial(address)
+
+    def prove(address: Address) -> Credentials | None:
+        return host.credentials(address) or secret.credentials(address)
+
+    return replace(secret, dial=dial, credentials=prove)
 
 
 def needs_linux(what: str) -> None:

@@ -2,14 +2,17 @@
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
 from distributedlog import LogNotFound, LogRecord, local_cluster, open_namespace
-from distributedlog.runtime.errors import AddressInUse, DataDirectoryInUse
+from distributedlog.cluster.config import parse_address
+from distributedlog.runtime.errors import AddressInUse, DataDirectoryInUse, NotAuthenticated
 from distributedlog.runtime.machine import real_host
+from tests.runtime.saying import asked
 
 
 async def _write_and_read(uri: str) -> list[bytes]:
@@ -26,6 +29,12 @@ async def test_in_this_process_in_memory() -> None:
         async with local_cluster(memory=True, in_process=True) as cluster:
             assert [node.pid for node in cluster.nodes] == [os.getpid()] * 6
             assert await _write_and_read(cluster.uri) == [b"one"]
+            for node in cluster.nodes:  # whoever is not this user gets nowhere
+                with pytest.raises(NotAuthenticated, match="by local"):
+                    await asked(
+                        replace(real_host("stranger"), credentials=lambda address: None),
+                        parse_address(node.address, "it"),
+                    )
 
 
 async def test_what_the_body_raises_comes_out_as_it_is() -> None:
