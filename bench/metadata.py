@@ -25,7 +25,7 @@ from ..cluster.local import local_cluster
 from ..metadata.client import MetadataClient
 from ..metadata.transaction import Put, Transaction
 from ..runtime.hello import Hello
-from ..runtime.machine import real_host
+from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
 from .histogram import Histogram
@@ -45,7 +45,7 @@ async def measure(data: Path | None, seconds: float) -> dict[str, Any]:
         async with local_cluster(scratch, bookies=1, processes=True) as cluster:
             # A cluster has a bookie at least; it idles.
             pids = [node.pid for node in cluster.nodes if node.kind == "metadata"]
-            host = real_host("bench")
+            host = client_host("bench")
             client = MetadataClient(
                 Endpoint(host, lambda: Hello(kind="client", label="bench")),
                 parse_uri(cluster.uri).addresses,

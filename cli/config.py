@@ -33,6 +33,7 @@ HEADS = {
 metadata = "h1:4181,h2:4181,h3:4181"
 data = "/var/lib/dlog/bookie"
 listen = "0.0.0.0:4182"
+tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
 # advertise = "h4:4182"       what others dial, where it is not what it listens on
 # index-dir = "/fast/index"   default: in data
 # http = "127.0.0.1:8480"     GET /health
@@ -46,6 +47,7 @@ name = "m1"
 metadata = "m1=h1:4181,m2=h2:4181,m3=h3:4181"
 data = "/var/lib/dlog/metadata"
 # listen = "0.0.0.0:4181"     default: this node's address in metadata
+tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
 # http = "127.0.0.1:8480"     GET /health
 """,
     "write-proxy": PROXY_HEAD.format(kind="write-proxy", port=4183, name="w1"),

@@ -32,7 +32,7 @@ async def quorum(settings: Settings) -> AsyncIterator[Any]:
     """
     from ..metadata.client import MetadataClient
     from ..runtime.hello import Hello
-    from ..runtime.machine import real_host
+    from ..runtime.machine import client_host
     from ..runtime.rpc import Endpoint
     from ..uri import parse_uri
 
@@ -41,7 +41,7 @@ async def quorum(settings: Settings) -> AsyncIterator[Any]:
         raise InvalidRequest(
             f"{where} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
         )
-    host = real_host("dlog")
+    host = client_host("dlog")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
     client = MetadataClient(
         endpoint,

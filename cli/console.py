@@ -100,7 +100,7 @@ async def console(
     from ..console.server import Console
     from ..console.work_state import WorkState
     from ..runtime.errors import DistributedLogError
-    from ..runtime.machine import real_host
+    from ..runtime.machine import client_host, real_host
     from ..uri import format_address
     from .connect import namespace, quorum
 
@@ -118,9 +118,9 @@ async def console(
             finally:
                 opened.clear()
 
-    host = real_host("dlog console")
+    host, here = client_host("dlog console"), real_host("dlog console")
     token = secrets.token_urlsafe(24)
-    listener = await host.listen(address)  # first: who finds the port taken has started nothing
+    listener = await here.listen(address)  # first: who finds the port taken has started nothing
     port = listener.address[1]
     async with quorum(settings) as metadata:
         guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))

@@ -35,6 +35,9 @@ def set_(settings: Settings, name: str, location: str) -> None:
     parse_uri(location)
     contexts = named_clusters.load()
     contexts["contexts"][name] = location
+    contexts["credentials"].pop(name, None)
+    if settings.credentials:
+        contexts["credentials"][name] = settings.credentials
     contexts["current"] = contexts["current"] or name
     named_clusters.store(contexts)
 
@@ -66,6 +69,8 @@ def rename(settings: Settings, old: str, new: str) -> None:
     contexts["contexts"] = {
         new if name == old else name: uri for name, uri in contexts["contexts"].items()
     }
+    if old in contexts["credentials"]:
+        contexts["credentials"][new] = contexts["credentials"].pop(old)
     for key in ("current", "previous"):
         contexts[key] = new if contexts[key] == old else contexts[key]
     named_clusters.store(contexts)

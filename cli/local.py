@@ -194,6 +194,7 @@ class LocalContext:
         """Name the cluster; chosen is it where nothing else is. Is it?"""
         contexts = named_clusters.load()
         contexts["contexts"][LOCAL] = self._uri = uri
+        contexts.get("credentials", {}).pop(LOCAL, None)
         contexts["current"] = contexts["current"] or LOCAL
         named_clusters.store(contexts)
         return bool(contexts["current"] == LOCAL)

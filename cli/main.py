@@ -48,6 +48,7 @@ from .options import Group, Settings, common_options, lay
         "bench": (".bench", "Measure rates and latencies, and what the machine allows."),
         "check": (".check", "Is this machine fit for a node, and a directory for its data?"),
         "chaos": (".chaos", "Break a cluster of its own in every way; judge what it kept."),
+        "pki": (".pki", "Make the certificates of nodes and users."),
         "context": (".context", "Name clusters and choose one."),
         "completion": (".completion", "Let a shell complete commands and options."),
         "config": (".config", "What can be set, and why; files of nodes, written and checked."),

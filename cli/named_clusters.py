@@ -10,11 +10,12 @@ import click
 from .output import write_by_rename
 
 
-def current_uri() -> str | None:
-    """The chosen cluster's URI, if any."""
+def current() -> tuple[str | None, str]:
+    """The chosen cluster's URI, if any, and the credentials that it was named with, or ""."""
     contexts = load()
-    found = contexts["contexts"].get(contexts["current"])
-    return str(found) if found else None
+    name = contexts["current"]
+    found = contexts["contexts"].get(name)
+    return (str(found) if found else None), str(contexts["credentials"].get(name, ""))
 
 
 def path() -> Path:
@@ -24,7 +25,7 @@ def path() -> Path:
 
 
 def load() -> dict[str, Any]:
-    """``current`` and ``previous``, names or "", and ``contexts``, names to URIs. Raises a usage error."""
+    """``current`` and ``previous``, names; ``contexts``, ``credentials`` by name. Raises a usage error."""
     try:
         value = tomllib.loads(path().read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -34,10 +35,12 @@ def load() -> dict[str, Any]:
     contexts = value.get("contexts", {})
     if not isinstance(contexts, dict):
         raise click.UsageError(f"{path()}: contexts is not a table")
+    credentials = value.get("credentials", {})
     return {
         "current": str(value.get("current", "")),
         "previous": str(value.get("previous", "")),
         "contexts": contexts,
+        "credentials": credentials if isinstance(credentials, dict) else {},
     }
 
 
@@ -54,4 +57,12 @@ def store(contexts: dict[str, Any]) -> None:
     lines = [f"{key} = {quoted(contexts[key])}" for key in ("current", "previous")]
     lines += ["", "[contexts]"]
     lines += [f"{quoted(name)} = {quoted(uri)}" for name, uri in contexts["contexts"].items()]
+    kept = {
+        name: told
+        for name, told in contexts.get("credentials", {}).items()
+        if name in contexts["contexts"]
+    }
+    if kept:
+        lines += ["", "[credentials]"]
+        lines += [f"{quoted(name)} = {quoted(told)}" for name, told in kept.items()]
     write_by_rename(there, "\n".join(lines) + "\n")

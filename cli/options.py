@@ -17,6 +17,7 @@ TIMEOUT_S = 30.0
 FIELDS = {
     "uri": "uri",
     "as_json": "json",
+    "credentials": "credentials",
     "timeout": "timeout_s",
     "quiet": "quiet",
     "verbose": "verbose",
@@ -36,6 +37,8 @@ class Settings:
     """How a command was called."""
 
     uri: str | None = None
+    credentials: str | None = None
+    """Names them, ``file:DIR``; never the secret itself."""
     json: bool = False
     timeout_s: float = TIMEOUT_S
     """No answer from the cluster for so long ends any command (exit code 4)."""
@@ -45,23 +48,34 @@ class Settings:
     """Field to where its value stood (`RANKS`)."""
 
     def where(self) -> str:
-        """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error."""
-        if self.uri:
-            return self.uri
-        from .named_clusters import current_uri
+        """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error.
 
-        found = current_uri()
+        From here on all connections of this process are made with the credentials that go with it.
+        """
+        if self.uri:
+            name_credentials(self.credentials)
+            return self.uri
+        from .named_clusters import current
+
+        found, credentials = current()
         if found is None:
             raise click.UsageError(
                 "no cluster is named: give --uri URI, set DLOG_URI, or choose a context"
                 ' ("dlog context set NAME URI", then "dlog context use NAME")'
             )
+        name_credentials(self.credentials or credentials)
         return found
 
     def note(self, text: str) -> None:
         """Progress or a remark, on stderr, unless -q."""
         if not self.quiet:
             click.echo(text, err=True)
+
+
+def name_credentials(told: str | None) -> None:
+    """Have this process, and those it starts, use them; None: those of its own environment."""
+    if told:
+        os.environ["DLOG_CREDENTIALS"] = told
 
 
 def common_options(function: Function) -> Function:
@@ -79,6 +93,11 @@ def common_options(function: Function) -> Function:
         ),
         click.option(
             "--json", "as_json", is_flag=True, default=None, help="JSON on stdout, nothing else."
+        ),
+        click.option(
+            "--credentials",
+            metavar="file:DIR",
+            help="Who you are, where the cluster asks: a directory of dlog pki issue.",
         ),
         click.option("--uri", metavar="URI", help="The cluster and namespace."),
     ):

@@ -86,6 +86,22 @@ def places(function: Function) -> Function:
             help="Answer GET /health there: 200 when this node is well, 503 when not. For containers.",
         ),
         click.option(
+            "--tls",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help='Speak TLS, as whom the certificate there names: "dlog pki issue" makes such directories.',
+        ),
+        click.option(
+            "--transport",
+            type=click.Choice(("tls", "either")),
+            help="Default: tls; either takes plain connections too, while not all nodes have certificates.",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Without --tls, listen where other machines reach it: whoever does may do everything.",
+        ),
+        click.option(
             "--end-with-stdin",
             is_flag=True,
             help="End when stdin ends: for whoever starts it as a child.",
@@ -359,7 +375,8 @@ def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
         if name in given and given[name] in (None, (), False):
             if isinstance(given[name], tuple):
                 value = [value] if isinstance(value, str) else value
-            given[name] = Path(value) if name in ("data", "index_dir", "token_file") else value
+            paths = ("data", "index_dir", "tls", "token_file")
+            given[name] = Path(value) if name in paths else value
     given["settings"] = settings
     return given
 
@@ -378,11 +395,16 @@ def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
     from ..cluster.config import parse_address
     from ..cluster.options import to_json
 
+    _may_listen(given, config)
+    tls = given["tls"]
     spec = {
         "config": to_json(config),
         "data": str(_needed(given, "data", "--data").absolute()) if "data" in given else None,
         "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
         "http": parse_address(given["http"], "--http") if given["http"] else None,
+        "tls": {"directory": str(tls.absolute()), "transport": given["transport"] or "tls"}
+        if tls
+        else None,
     }
     _run(
         settings,
@@ -416,3 +438,19 @@ def _run(
         tell("READY=1")
 
     trio.run(lambda: until_told(serve, stdin=stdin, ready=ready))
+
+
+def _may_listen(given: dict[str, Any], config: Any) -> None:
+    """Where other machines reach a node, it asks who they are, or was told not to. Raises a usage error."""
+    from ..cluster.config import format_address
+    from ..runtime.local_secret import is_loopback
+
+    if given["tls"] is not None or given["insecure"]:
+        return
+    places = list(config.listen.values())
+    for address in places or [config.voters[config.name]]:
+        if not is_loopback(address[0]):
+            raise click.UsageError(
+                f"other machines may reach {format_address(address)}, and nobody asks who they are: give"
+                ' --tls DIR ("dlog pki issue" makes one), or --insecure: all who reach it may do everything'
+            )

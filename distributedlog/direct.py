@@ -17,7 +17,7 @@ from .log.settings import refuse_stored_only
 from .metadata.client import MetadataClient
 from .runtime.hello import Hello
 from .runtime.host import Host
-from .runtime.machine import process_name, real_host
+from .runtime.machine import client_host, process_name
 from .runtime.options import MIB, Options, check, names, option, overlaid, unknown
 from .runtime.rpc import Endpoint
 from .uri import NamespaceUri
@@ -35,6 +35,11 @@ class ClientOptions:
     )
     owner: str = option(
         "", "", "how this process is named to others; none: its host and process id"
+    )
+    credentials: str = option(
+        "",
+        "",
+        "who this program is: `file:DIR`, a directory of `dlog pki issue`; none: what DLOG_CREDENTIALS names",
     )
     process_bytes_max: int = option(
         PROCESS_BYTES_MAX,
@@ -77,7 +82,7 @@ async def open_by(
     client, ledger, log = split_config(config)
     owner = client.owner or process_name()
     if host is None:
-        host = real_host(owner)
+        host = client_host(owner, client.credentials)
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:

@@ -38,10 +38,10 @@ def test_no_line_but_the_uri_is_wider_than_a_terminal() -> None:
 def test_a_cluster_that_is_gone_is_no_context_any_more() -> None:
     context = LocalContext(kept=False)
     assert context.choose("distributedlog://a:1/ns")
-    assert named_clusters.current_uri() == "distributedlog://a:1/ns"
+    assert named_clusters.current()[0] == "distributedlog://a:1/ns"
     context.take_back()
     assert named_clusters.load()["contexts"] == {}
-    assert named_clusters.current_uri() is None
+    assert named_clusters.current()[0] is None
 
 
 def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
@@ -50,7 +50,7 @@ def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
     )
     context = LocalContext(kept=False)
     assert not context.choose("distributedlog://a:1/ns")
-    assert named_clusters.current_uri() == "distributedlog://p:1/ns"
+    assert named_clusters.current()[0] == "distributedlog://p:1/ns"
     LocalContext(kept=True).choose("distributedlog://b:1/ns")
     context.take_back()
     assert named_clusters.load()["contexts"][LOCAL] == "distributedlog://b:1/ns"
@@ -66,13 +66,13 @@ def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
         while b"--seconds 5" not in said and time.monotonic() < deadline:
             if select.select([ours], [], [], 1)[0]:
                 said += os.read(ours, 65536)
-        found = named_clusters.current_uri()
+        found = named_clusters.current()[0]
         process.send_signal(signal.SIGINT)
         process.wait(30)
     os.close(ours)
     assert found is not None
     assert f"export DLOG_URI='{found}'".encode() in said
-    assert named_clusters.current_uri() is None
+    assert named_clusters.current()[0] is None
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["uri"].startswith("distributedlog://")
