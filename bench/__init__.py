@@ -6,6 +6,7 @@ metadata.py                     changes a second of a metadata quorum, and what 
 metadata_state.py               what its state costs: an insert, a key, a snapshot, a restart
 metadata_snapshots.py           what a change waits for while snapshots of a large state are taken
 interference.py                 what a lone writer feels of a reader that catches up
+tls.py                          what TLS costs, on both sides
 proxies.py                      one log for many connections through a write proxy; many logs on one
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
