@@ -19,6 +19,7 @@ PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
 [{kind}]
 metadata = "h1:4181,h2:4181,h3:4181"
 listen = "0.0.0.0:{port}"
+tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
 # name = "{name}"
 # advertise = "h7:{port}"       what others dial, where it is not what it listens on
 # http = "127.0.0.1:8480"     GET /health
