@@ -151,6 +151,10 @@ def _bookies_of_ledger(key: bytes, value: bytes) -> tuple[str, ...]:
     return LedgerMetadata.decode(key, value).bookies()
 
 
+def _is_closed(key: bytes, value: bytes) -> bool:
+    return LedgerMetadata.decode(key, value).closed
+
+
 def _label_of_cookie(key: bytes, value: bytes) -> str:
     label: str = decode_cookie(key, value)["label"]
     return label
@@ -228,6 +232,7 @@ KEY_CLASSES = Classes(
     janitor=ELECTION_KEY,
     log_of_ledger=_log_of_ledger,
     bookies_of_ledger=_bookies_of_ledger,
+    is_closed=_is_closed,
     label_of_cookie=_label_of_cookie,
 )
 assert TRUST_PREFIX in KEY_CLASSES.by_first, "who may do what is in the table like all else"

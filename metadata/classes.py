@@ -70,6 +70,8 @@ class Classes:
     log_of_ledger: Callable[[bytes, bytes], bytes] = lambda key, value: b""
     """Key and value of a ledger's record; the id of the log that it was made for, b"": none."""
     bookies_of_ledger: Callable[[bytes, bytes], tuple[str, ...]] = lambda key, value: ()
+    is_closed: Callable[[bytes, bytes], bool] = lambda key, value: False
+    """Key and value of a ledger's record: is its end known for good?"""
     label_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
 
     def of(self, key: bytes) -> KeyClass:

@@ -227,6 +227,15 @@ class Judge:
         """Of a ledger that is not there, none."""
         return self._on_ledger(principal, self._classes.ledgers + b"%016x" % ledger_id, None, {})
 
+    def is_closed(self, ledger_id: int) -> bool:
+        """Is that ledger's end known for good? So is that of one whose record cannot be read."""
+        key = self._classes.ledgers + b"%016x" % ledger_id
+        stored = self._state.stored.get(key)
+        try:
+            return stored is not None and self._classes.is_closed(key, stored[HEAD.size :])
+        except DistributedLogError:
+            return True
+
     def is_bookie(self, principal: str, bookie_id: str) -> bool:
         """Is it the bookie with this id, by its cookie?"""
         return self._is_bookie(principal, bookie_id.encode())

@@ -26,6 +26,7 @@ from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.schema import Form, Misfit, list_of_any, number, row, rows, stored, text, word
 from .answers import item_from_list
+from .interface import prefix_end
 from .kv import HEAD, KeyValueState, StateView, pack_item
 from .owners import CLIENT_CHARS_MAX, PRINCIPAL_CHARS_MAX
 from .request_ring import MESSAGE_CHARS_MAX, Remembered
@@ -43,32 +44,38 @@ TAKEN_KEYS = 256
 """Keys that are taken of the state at once."""
 
 
-def snapshot(state: KeyValueState, changes_bytes_max: int = maxsize) -> Iterator[bytes]:
+def snapshot(
+    state: KeyValueState, changes_bytes_max: int = maxsize, *, without: bytes = b""
+) -> Iterator[bytes]:
     """The whole state in chunks, as it is at this call, whatever is applied while they are taken.
 
     ``changes_bytes_max``: see `StateView`; beyond it taking the next chunk raises `InvalidRequest`.
+    ``without``: a prefix; its keys are left out.
     """
-    return _chunks(state.view(changes_bytes_max))
+    left_out = len(state.keys.between(without, prefix_end(without), maxsize)) if without else 0
+    return _chunks(state.view(changes_bytes_max), without, left_out)
 
 
-def _chunks(view: StateView) -> Iterator[bytes]:
+def _chunks(view: StateView, without: bytes, left_out: int) -> Iterator[bytes]:
     owned = any(owner for _, _, owner in view.leases)
     form = SNAPSHOT_FORMAT if owned or view.trust_revision else FORMAT_OPEN
     head = [form, view.index, view.revision, view.next_lease, view.floor]
-    counts = [len(view.leases), view.count, len(view.requests)]
+    counts = [len(view.leases), view.count - left_out, len(view.requests)]
     yield pack([*head, *counts, *([view.trust_revision] if form == SNAPSHOT_FORMAT else [])])
     if form == FORMAT_OPEN:
         yield from _grouped("leases", ((16, lease[:2]) for lease in view.leases))
     else:
         yield from _grouped("leases", ((24 + len(lease[2]), lease) for lease in view.leases))
-    yield from _key_chunks(view)
+    yield from _key_chunks(view, without)
     yield from _grouped("requests", map(_request_row, view.requests))
 
 
-def _key_chunks(view: StateView) -> Iterator[bytes]:
+def _key_chunks(view: StateView, without: bytes) -> Iterator[bytes]:
     chunk = bytearray(KEYS)
     while taken := view.take(TAKEN_KEYS):
         for key, content in taken:
+            if without and key.startswith(without):
+                continue
             if len(chunk) > 1 and len(chunk) + len(key) + len(content) > CHUNK_BYTES:
                 yield bytes(chunk)
                 chunk = bytearray(KEYS)

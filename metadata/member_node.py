@@ -4,17 +4,20 @@ What the parts do is theirs; here they are made, know each other, and are run.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from random import Random
 
 import trio
 
+from ..runtime.capabilities import Kind
 from ..runtime.errors import InvalidRequest, NotAllowed
 from ..runtime.hello import FEATURE_TRUST
 from ..runtime.link import Link
+from ..runtime.principals import LOCAL
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import Admission
+from .capability_desk import CapabilityDesk
 from .classes import Classes
 from .commands import TrustChange
 from .events import LESS
@@ -22,6 +25,7 @@ from .forming import Founding
 from .judge import Judge, Windows
 from .kv import KeyValueState
 from .leases import Leases
+from .ledger_rights import may_have
 from .members import Members
 from .options import MetadataOptions
 from .peers import Peers
@@ -31,6 +35,7 @@ from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
 from .replica import Replica
 from .room import Room, is_short
+from .secrets import Secrets
 from .served_watches import ServedWatches
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
@@ -102,6 +107,12 @@ class MemberNode:
             endpoint, options.peers, self.replica, self._founding_for, nursery, members.cluster_id
         )
         self.leases = Leases(self.replica)
+        self.secrets = Secrets(self.replica, endpoint.host.secret_bytes)
+        self.desk = CapabilityDesk(
+            members.cluster_id,
+            self._may_have,
+            self._is_bookie,
+        )
         self.admission = Admission(self.replica, endpoint, members.cluster_id)
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
@@ -180,6 +191,16 @@ class MemberNode:
             "connections": self.endpoint.connections,
             "refused": sum(self.endpoint.refusals.counts.values()),
         }
+
+    def _is_bookie(self, principal: str, bookie_id: str) -> bool:
+        return principal == LOCAL or self.trust.is_bookie(principal, bookie_id)
+
+    def _may_have(self, principal: str, kind: Kind, ledger: int, bookies: Collection[str]) -> bool:
+        trust = self.trust
+        refused = None
+        if not may_have(trust, principal, kind, ledger, bookies):
+            refused = NotAllowed(f"{principal} may not {kind.name.lower()} ledgers of that log")
+        return trust.verdict(principal, refused) is None
 
     def _founding_for(self, node_id: str) -> Founding:
         """What a member that has no data yet is told: the founding, if it is of the founders (H5)."""

@@ -22,6 +22,7 @@ from ..runtime.schema import blob, message, number, row, stored, text
 from . import kv_snapshot
 from .configuration import Configuration, decode_configuration
 from .kv import KeyValueState
+from .secret_keys import SECRET_PREFIX
 
 SAVE_FORMAT = 1
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
@@ -66,8 +67,13 @@ _CHUNK = row(_BLOB)
 
 
 def save_chunks(head: SaveHead, state: KeyValueState) -> Iterator[bytes]:
-    """All of a save, as the state is at this call. Raises `InvalidRequest` when more changes meanwhile."""
-    return chain([head.encode()], kv_snapshot.snapshot(state, CHANGES_BYTES_MAX))
+    """All of a save, as the state is at this call, without its secrets.
+
+    Raises `InvalidRequest` when more changes meanwhile.
+    """
+    return chain(
+        [head.encode()], kv_snapshot.snapshot(state, CHANGES_BYTES_MAX, without=SECRET_PREFIX)
+    )
 
 
 class SaveGivenOut:

@@ -3,6 +3,7 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
+from ..runtime.capability_messages import decode_question
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -28,6 +29,7 @@ from .owners import PRINCIPAL_CHARS_MAX, client_of, is_principal
 from .recalling import Statement
 from .rights import ADMIN, KNOWN, OPERATOR
 from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
+from .secret_keys import check_no_secrets, check_not_secret
 from .served_watches import ServedWatches
 from .wire import (
     STATUS_QUESTION,
@@ -94,6 +96,8 @@ class MetadataSession:
             self._testify(member, ident)
         elif op == Op.META_SAVE:
             self._give_save(member, ident, SaveRequest.decode(body))
+        elif op == Op.META_CAPS:
+            self._caps(member, ident, body)
         elif op == Op.META_WATCH_CANCEL:
             self._watches.cancel(ident)
         elif op == Op.INFO:
@@ -137,6 +141,11 @@ class MetadataSession:
 
     def _read(self, member: MemberNode, ident: int, body: memoryview) -> None:
         request = ReadRequest.decode(body)
+        try:
+            check_not_secret(request.start, request.end)
+        except NotAllowed as refusal:
+            self._link.reply_error(ident, refusal)
+            return
 
         def ready(error: DistributedLogError | None) -> None:
             state = member.replica.state
@@ -216,6 +225,12 @@ class MetadataSession:
             return
         if type(meant) not in FROM_CLIENTS or not meant.client or "/" in meant.client:
             raise ProtocolError(f"{self._link.peer_address} sent a command that is not a client's")
+        if isinstance(meant, Transact):
+            try:
+                check_no_secrets(meant.transaction)
+            except NotAllowed as refusal:
+                self._link.reply_error(ident, refusal)
+                return
         if self._principal != ANONYMOUS:
             meant.client = client_of(self._principal, meant.client)
             command = encode_command(meant)
@@ -236,6 +251,30 @@ class MetadataSession:
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         member.replica.request(command, meant, done, asker=self._link, within_s=within_s)
+
+    def _caps(self, member: MemberNode, ident: int, body: memoryview) -> None:
+        question = decode_question(body)
+
+        def drawn(error: DistributedLogError | None) -> None:
+            if error is None:
+                error = TooBusy("the secrets of ledgers were just drawn: ask again")
+            self._link.reply_error(ident, self._led_from_here(member, error))
+
+        def ready(error: DistributedLogError | None) -> None:
+            if error is not None:
+                self._link.reply_error(ident, self._led_from_here(member, error))
+                return
+            if not self._has_credit(ident):
+                return
+            try:
+                state = member.replica.state
+                self._link.reply(ident, member.desk.answer(state, question, self._link.principal))
+            except NotReady:
+                member.secrets.rotate(drawn, first=True)
+            except DistributedLogError as refusal:
+                self._link.reply_error(ident, refusal)
+
+        member.replica.read(ready)
 
     def _why_not(self, member: MemberNode, meant: Command) -> DistributedLogError | None:
         """Why this client's command is not proposed."""
@@ -364,6 +403,11 @@ class MetadataSession:
 
     def _watch(self, member: MemberNode, ident: int, body: memoryview) -> None:
         request = WatchRequest.decode(body)
+        try:
+            check_not_secret(request.start, request.end)
+        except NotAllowed as refusal:
+            self._watches.end(ident, refusal)
+            return
         lost = member.quorum_contact.lost
         if lost is not None:
             self._watches.end(ident, lost)

@@ -73,11 +73,13 @@ PURE = {
         "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
     },
     "metadata": {
-        "answers", "classes", "commands", "configuration", "forming", "ghost", "history",
-        "intake", "interface", "judge", "kv", "kv_snapshot", "leadership", "log_marks", "log_operations",
+        "answers", "capability_desk", "classes", "commands", "configuration", "forming", "ghost", "history",
+        "intake", "interface", "judge", "kv", "kv_snapshot", "ledger_rights", "leadership",
+        "log_marks", "log_operations",
         "membership", "messages", "options", "outbox", "owners", "progress", "quorum", "raft", "raft_log",
         "read_rounds", "ready",
-        "request_ring", "rights", "saves", "state_digests", "transaction", "trust_changes", "trust_records",
+        "request_ring", "rights", "saves", "secret_keys", "state_digests", "transaction",
+        "trust_changes", "trust_records",
         "wire",
     },
     "bookie": {

@@ -56,6 +56,7 @@ from distributedlog.metadata import (
     messages,
     recalling,
     saves,
+    secret_keys,
     trust_records,
     wire,
 )
@@ -447,6 +448,13 @@ CODECS = [
         (NotAuthenticated,),
         ("runtime/capabilities.py read_pass",),
         "bytes",
+    ),
+    Codec(
+        "the secrets of ledgers",
+        secret_keys.decode_generations,
+        [secret_keys.encode_generations((GENERATION,))],
+        STORED,
+        ("metadata/secret_keys.py decode_generations",),
     ),
     Codec(
         "META_SAVE",
