@@ -112,6 +112,12 @@ class BookieOptions:
         60_000, "ms", "a long poll that nobody waits for any more ends", at_least=0
     )
     streams_max: int = option(65_536, "streams", "of a connection; beyond it TooBusy")
+    trust_silence_s: float = option(
+        86_400.0,
+        "s",
+        "where grants are required: not heard of the quorum for so long, it serves other nodes alone",
+        at_least=120.0,
+    )
     open_files_max: int = option(256, "files", "journal files held open for reading")
 
     def __post_init__(self) -> None:

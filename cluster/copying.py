@@ -16,6 +16,7 @@ from ..bookie.entry import EntryRecord, records
 from ..bookie.session_reads import LIST_RANGES_MAX
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
+from ..runtime.capabilities import Kind
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -270,6 +271,7 @@ async def _store(metadata: LedgerMetadata, target: BookieClient, batch: list[Ent
         refused.append(error)
         done.set()
 
+    await target.have_capability(Kind.RECOVER, metadata.ledger_id, REQUEST_S)
     stream = target.open_stream(
         metadata.ledger_id,
         metadata.key,

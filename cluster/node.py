@@ -12,6 +12,7 @@ from functools import partial
 
 import trio
 
+from ..bookie.gate import Gate
 from ..bookie.opening import open_store
 from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
@@ -34,6 +35,7 @@ from .cookie import cookie_guard, take_identity
 from .deletion import Deletion
 from .events import LIMBO, OPENED, SERVES
 from .existing import end_tombstones, missing_ledgers, standings
+from .gate_keeping import keep_gate, look
 from .key_classes import KEY_CLASSES
 from .membership import Membership
 from .merging import Merge, Merging
@@ -187,6 +189,8 @@ async def _serve_bookie(
             urgent=lambda: urgent_of(registration()),
             on_renewed=reach.note,
         )
+        gate = Gate(options.trust_silence_s)
+        await look(gate, endpoint, metadata, identity.node_id)  # before anybody is served
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(
@@ -195,6 +199,7 @@ async def _serve_bookie(
                         endpoint,
                         listeners,
                         store,
+                        gate=gate,
                         missing_ledgers=partial(missing_ledgers, metadata),
                         standings=partial(standings, metadata),
                         registered=lambda: membership.lease != 0,
@@ -202,6 +207,7 @@ async def _serve_bookie(
                 )
                 await membership.register()
                 nursery.start_soon(membership.run)
+                nursery.start_soon(keep_gate, gate, endpoint, metadata, identity.node_id)
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)
                 nursery.start_soon(end_tombstones, metadata, store.end_tombstones)

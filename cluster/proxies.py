@@ -12,7 +12,7 @@ import trio
 
 from ..ledger.client import LedgerClient
 from ..ledger.options import LedgerOptions
-from ..ledger.pool import BookiePool
+from ..ledger.pool import pool_of
 from ..log.namespace import Namespace
 from ..log.options import LogOptions
 from ..metadata.client import MetadataClient
@@ -111,7 +111,7 @@ async def _serve(
     )
     async with kept_until_the_end(metadata.run) as keep:
         await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
-        pool = BookiePool(endpoint, metadata, metadata.listener)
+        pool = pool_of(endpoint, metadata)
         await keep(pool.run)
         ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
         await keep(ledgers.run)

@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from ..bookie.store import Store
-from ..ledger.pool import BookiePool
+from ..ledger.pool import pool_of
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
@@ -38,7 +38,7 @@ async def repair_all(
 ) -> None:
     """Until cancelled. ``membership``'s lease holds the election's key."""
     async with trio.open_nursery() as nursery:
-        pool = BookiePool(endpoint, metadata, metadata.listener)
+        pool = pool_of(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
         election = Election(metadata, bookie_id, lambda: membership.lease)

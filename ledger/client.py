@@ -8,6 +8,7 @@ import trio
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
+from ..runtime.capabilities import Kind
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -27,7 +28,7 @@ from .ledger_records import LedgerRecords
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
 from .placement import Candidate, choose_ensemble
-from .pool import BookiePool
+from .pool import BookiePool, pool_of
 from .process_bounds import KeptBytes, SentBytes
 from .reader import LedgerReader
 from .recovery_driver import RecoveryDriver
@@ -241,6 +242,9 @@ class LedgerClient:
     async def follow(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
         """As `open`, for who waits for what comes: nobody is asked how far the ledger can be read now."""
         metadata, _ = await self.metadata(ledger_id)
+        bookies = metadata.last_fragment.bookies
+        wait_s = self.options.connect_timeout_s
+        await self.pool.shown_keys.have(bookies, Kind.READ, ledger_id, wait_s)
         return LedgerReader(
             metadata,
             records=self._records,
@@ -322,7 +326,7 @@ async def start_client(
     options: LedgerOptions | None = None,
 ) -> LedgerClient:
     """A client with connections to all bookies; its tasks and theirs run in ``nursery``."""
-    pool = BookiePool(endpoint, metadata, metadata.listener)
+    pool = pool_of(endpoint, metadata)
     await nursery.start(pool.run)
     ledgers = LedgerClient(host, endpoint, metadata, pool, options)
     await nursery.start(ledgers.run)

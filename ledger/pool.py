@@ -13,17 +13,23 @@ from functools import partial
 import trio
 
 from ..bookie.client import BookieClient
+from ..bookie.client_keys import Ask, ClientKeys
+from ..metadata.client import MetadataClient
 from ..metadata.interface import Metadata, Scan, WatchBatch, prefix_end
 from ..metadata.transaction import KeyValue
+from ..metadata.trust_records import MODE_KEY, decode_mode
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     Compacted,
     ConnectionLost,
     CorruptData,
     DistributedLogError,
+    NotAuthenticated,
     UnsupportedFormat,
 )
+from ..runtime.frames import Op
 from ..runtime.host import Address
+from ..runtime.principals import Credentials
 from ..runtime.rpc import Endpoint
 from . import keys
 from .placement import Candidate
@@ -35,6 +41,9 @@ REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0
 DIAL_S = 5.0
 RELIST_S = 0.5
+PASS_S = 5.0
+TOKEN, PASS, NONE = "token", "pass", "none"
+"""Methods of AUTH."""
 GONE_S = 30.0
 """Not registered for so long: nothing should stay open on it."""
 
@@ -47,7 +56,15 @@ Take = Callable[[bytes, bytes | None], None]
 class BookiePool:
     """See the module. `run` serves it; everything else is synchronous but `connected`."""
 
-    def __init__(self, endpoint: Endpoint, metadata: Metadata, listener: str = "") -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        metadata: Metadata,
+        listener: str = "",
+        *,
+        ask_capabilities: Ask | None = None,
+    ) -> None:
+        """``ask_capabilities``: a META_CAPS to the leader; without it stored keys are shown to bookies."""
         self._endpoint = endpoint
         self._metadata = metadata
         self._listener = listener
@@ -62,10 +79,13 @@ class BookiePool:
         self.placement = PlacementPolicy()
         """How far apart copies are to be, as the cluster's settings say now."""
         self._clients: dict[str, BookieClient] = {}
+        self._nameless: dict[str, None] = {}
+        """Bookies that do not know us, for we have a token, and had no pass."""
         self._wanted: dict[str, trio.Event] = {}
         self._listeners: list[Callable[[], None]] = []
         self._changed = trio.Event()
         self._unreadable = Unreadable()
+        self.shown_keys = ClientKeys(ask_capabilities, self._tell)
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -159,6 +179,9 @@ class BookiePool:
             await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie)
             await nursery.start(self._follow, keys.LEAVING_PREFIX, self._take_leaving)
             await nursery.start(self._follow, keys.PLACEMENT, self._take_placement)
+            if self.shown_keys.can_ask:
+                nursery.start_soon(self.shown_keys.run)
+                await nursery.start(self._follow, MODE_KEY, self._take_mode)
             await nursery.start(self._follow, keys.BOOKIE_PREFIX, take_registration)
             with trio.move_on_after(DIAL_S):
                 for first_try in list(self._wanted.values()):
@@ -205,7 +228,7 @@ class BookiePool:
         for bookie_id in list(had.get(prefix, ())):
             if prefix + bookie_id.encode() not in there:
                 take(prefix + bookie_id.encode(), None)
-        if prefix == keys.PLACEMENT and prefix not in there:
+        if prefix in (keys.PLACEMENT, MODE_KEY) and prefix not in there:
             take(prefix, None)
         self._tell()
         return scan.revision
@@ -261,6 +284,18 @@ class BookiePool:
         except (CorruptData, UnsupportedFormat) as error:
             self._unreadable.note(key, error)  # the one of before stays
 
+    def _take_mode(self, key: bytes, value: bytes | None) -> None:
+        if key != MODE_KEY:
+            return
+        try:
+            self.shown_keys.take_mode(decode_mode(value))
+        except CorruptData as error:
+            self._unreadable.note(key, error)  # the one of before stays
+        if self.shown_keys.active:
+            for client in [self.get(bookie_id) for bookie_id in list(self._nameless)]:
+                if client is not None:  # what is shown from now on is one principal's
+                    client.link.close(ConnectionLost("connected again, with a pass"))
+
     def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
         bookie_id = self._id_of(key)
         if bookie_id is None:
@@ -308,16 +343,36 @@ class BookiePool:
     async def _dial(self, bookie_id: str, address: Address, nursery: trio.Nursery) -> bool:
         try:
             link = await self._endpoint.dial(
-                address, expected_node_id=bookie_id, listener=self._listener, nursery=nursery
+                address,
+                expected_node_id=bookie_id,
+                listener=self._listener,
+                nursery=nursery,
+                credentials=await self._credentials(bookie_id, address),
             )
+        except NotAuthenticated as error:
+            self.shown_keys.lose_pass()
+            log.info("bookie %s at %s:%d: %s", bookie_id, *address, error)
+            return False
         except DistributedLogError as error:
             log.debug("bookie %s at %s:%d: %s", bookie_id, *address, error)
             return False
-        client = BookieClient(link, bookie_id)
+        client = BookieClient(link, bookie_id, self.shown_keys)
         client.on_closed.append(lambda _: self._tell())
         self._clients[bookie_id] = client
         self._tell()
         return True
+
+    async def _credentials(self, bookie_id: str, address: Address) -> Credentials | None:
+        """What a bookie there is shown; None: what the host has for it. A token is for the quorum alone."""
+        self._nameless.pop(bookie_id, None)
+        own = self._endpoint.host.credentials(address)
+        if own is None or own.method != TOKEN:
+            return None
+        passport = await self.shown_keys.have_pass(PASS_S)
+        if passport:
+            return Credentials(PASS, lambda meeting: passport)
+        self._nameless[bookie_id] = None
+        return Credentials(NONE, lambda meeting: b"")
 
     async def _until_closed(self, bookie_id: str) -> None:
         while self.get(bookie_id) is not None:
@@ -336,3 +391,12 @@ class BookiePool:
         self._changed = trio.Event()
         for callback in list(self._listeners):
             callback()
+
+
+def pool_of(endpoint: Endpoint, metadata: MetadataClient) -> BookiePool:
+    """One that shows capabilities where the cluster wants them; the quorum's leader gives them."""
+
+    async def ask(question: bytes) -> memoryview:
+        return (await metadata.ask(Op.META_CAPS, question)).body
+
+    return BookiePool(endpoint, metadata, metadata.listener, ask_capabilities=ask)

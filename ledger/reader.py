@@ -21,6 +21,7 @@ from ..runtime.errors import (
     LedgerStateUnknown,
     NoSuchEntry,
     NoSuchLedger,
+    NotAllowed,
     RequestTimeout,
     UnsupportedFormat,
 )
@@ -133,12 +134,14 @@ class LedgerReader:
     async def refresh_lac(self) -> int:
         """Ask the last ensemble's bookies how far is confirmed; the best answer that came.
 
-        Raises `LedgerStateUnknown` when too few answered to know: silence does not say "no entry".
+        Raises `LedgerStateUnknown` when too few answered to know: silence does not say "no entry";
+        `NotAllowed`.
         """
         if self.closed:
             return self.lac
         metadata = self.metadata
         known: dict[int, int] = {}
+        denied: list[NotAllowed] = []
         enough = trio.Event()
 
         async def ask(slot: int, bookie: str) -> None:
@@ -151,6 +154,10 @@ class LedgerReader:
                 known[slot] = answer.lac
             except NoSuchLedger:  # definite: it has no entry of it
                 known[slot] = NO_ENTRY
+            except NotAllowed as error:
+                denied.append(error)
+                enough.set()
+                return
             except DistributedLogError:
                 return
             if self._striping.covered(known):
@@ -160,6 +167,8 @@ class LedgerReader:
             asking.start_soon(self._all_of, ask, metadata.last_fragment, enough)
             await enough.wait()
             asking.cancel_scope.cancel()
+        if denied:
+            raise denied[0]
         if not self.closed and not self._striping.covered(known):
             bookies = metadata.last_fragment.bookies
             silent = ", ".join(one for slot, one in enumerate(bookies) if slot not in known)

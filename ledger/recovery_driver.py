@@ -15,6 +15,7 @@ from ..bookie.client import BookieClient
 from ..bookie.entry import records
 from ..metadata.interface import Metadata
 from ..runtime.backoff import Backoff
+from ..runtime.capabilities import Kind
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -78,6 +79,12 @@ class RecoveryDriver:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                await self._pool.shown_keys.have(
+                    self._stored.bookies(),
+                    Kind.RECOVER,
+                    self._ledger_id,
+                    self._options.connect_timeout_s,
+                )
                 self._act(self._core.begin())
                 await self._over.wait()
                 nursery.cancel_scope.cancel()
@@ -185,25 +192,39 @@ class RecoveryDriver:
         )
 
     def _open(self, action: OpenStream) -> None:
-        window = self._core.window
+        assert self._nursery is not None
         if self._streams is None:
-            self._streams = SlotStreams(
-                window,
-                self._ledger_id,
-                self._key,
-                recovery=True,
-                target=self._pool.get,
-                acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
-                failed=lambda slot, bookie, error: self._act(
-                    self._core.on_write_failed(slot, bookie, error)
-                ),
-            )
-            assert self._nursery is not None
+            self._streams = self._made_streams()
             self._nursery.start_soon(self._sweep)
-        slot = window.slots[action.slot]
+        if self._pool.shown_keys.active:
+            self._nursery.start_soon(self._open_when_allowed, action)
+        else:
+            self._open_now(action, self._streams)
+
+    async def _open_when_allowed(self, action: OpenStream) -> None:
+        keys, timeout_s = self._pool.shown_keys, self._options.request_timeout_s
+        await keys.have((action.bookie,), Kind.RECOVER, self._ledger_id, timeout_s)
+        assert self._streams is not None
+        self._open_now(action, self._streams)
+
+    def _made_streams(self) -> SlotStreams:
+        return SlotStreams(
+            self._core.window,
+            self._ledger_id,
+            self._key,
+            recovery=True,
+            target=self._pool.get,
+            acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
+            failed=lambda slot, bookie, error: self._act(
+                self._core.on_write_failed(slot, bookie, error)
+            ),
+        )
+
+    def _open_now(self, action: OpenStream, streams: SlotStreams) -> None:
+        slot = self._core.window.slots[action.slot]
         if slot.bookie != action.bookie or slot.detached:
             return  # the core has gone on without it meanwhile
-        if not self._streams.open(action.slot):
+        if not streams.open(action.slot):
             self._act(
                 self._core.on_write_failed(
                     action.slot, action.bookie, ConnectionLost("no connection")

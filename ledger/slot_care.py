@@ -16,12 +16,15 @@ import trio
 from ..bookie.client import BookieClient
 from ..metadata.interface import Metadata
 from ..metadata.transaction import KeyValue
+from ..runtime.capabilities import Kind
 from ..runtime.errors import (
+    CapabilityOutdated,
     ConnectionLost,
     CorruptData,
     DistributedLogError,
     EntryConflict,
     LedgerFenced,
+    NotAllowed,
     NotReady,
     OutcomeUnknown,
     ProtocolError,
@@ -48,7 +51,15 @@ CHANGES_MAX = 16
 STARVED_RETRY_S = 0.25
 """Between two tries of a slot that failed and that nobody can take over, in seconds."""
 
-PASSING = (ConnectionLost, TooBusy, RequestTimeout, NotReady, CorruptData, ProtocolError)
+PASSING = (
+    ConnectionLost,
+    TooBusy,
+    RequestTimeout,
+    NotReady,
+    CorruptData,
+    ProtocolError,
+    CapabilityOutdated,
+)
 """Failures of a slot that another stream to the same bookie may not meet again."""
 
 log = logging.getLogger("distributedlog.ledger")
@@ -124,9 +135,11 @@ class SlotCare:
         if self._ended:
             return
         self._stir()
-        if isinstance(error, LedgerFenced | EntryConflict):
+        if isinstance(error, LedgerFenced | EntryConflict | NotAllowed):
             self._fail(error)
             return
+        if isinstance(error, CapabilityOutdated):
+            return  # what is shown in its place is asked for, and is news of the pool's
         BOOKIE_FAILED.say(
             log,
             "ledger %d: bookie %s in slot %d: %s",
@@ -211,6 +224,9 @@ class SlotCare:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
+                bookies = self._change.metadata.last_fragment.bookies
+                wait_s = self._options.connect_timeout_s
+                await self._pool.shown_keys.have(bookies, Kind.ADD, self._ledger_id, wait_s)
                 self._look_at_slots()
                 while not self._ended:
                     await self._wake.wait()

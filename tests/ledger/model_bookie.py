@@ -199,6 +199,9 @@ class ModelClient:
         trio.lowlevel.spawn_system_task(answer)
         return scope
 
+    async def have_capability(self, *asked: object) -> None:
+        """Stored keys alone are shown here."""
+
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await self._ask(timeout_s)
         held = self.node.model.ledger(ledger, key)

@@ -3,12 +3,15 @@
 import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.gate import Gate
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
@@ -32,9 +35,11 @@ from distributedlog.runtime.errors import (
     LedgerClosed,
     LedgerFenced,
     NotEnoughBookies,
+    QuorumUnreachable,
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.principals import Credentials, Welcome
 from distributedlog.runtime.rpc import Endpoint
 from tests.runtime.pipe import PipeNetwork
 
@@ -58,6 +63,7 @@ class RealCluster:
         self.stores: dict[str, Store] = {}
         self.scopes: dict[str, trio.CancelScope] = {}
         self.racks: dict[str, str] = {}
+        self.gates: dict[str, Gate] = {}
 
     async def start(self, bookie_id: str, port: int = 0) -> None:
         disk = self.disks.setdefault(bookie_id, MemoryDisk())
@@ -75,7 +81,14 @@ class RealCluster:
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(store.run)
-                    nursery.start_soon(serve_bookie_protocol, endpoint, {"": listener}, store)
+                    gate = self.gates[bookie_id] = Gate(86_400.0)
+                    endpoint.methods["pass"] = lambda meeting, proof: Welcome(
+                        gate.principal_of(proof)
+                    )
+                    serve = partial(
+                        serve_bookie_protocol, endpoint, {"": listener}, store, gate=gate
+                    )
+                    nursery.start_soon(serve)
                     registration = BookieRegistration(
                         bookie_id, {"": listener.address}, rack=self.racks.get(bookie_id, "")
                     )
@@ -95,10 +108,21 @@ class RealCluster:
     async def put(self, *operations: Put | Delete) -> None:
         await self.store.transact(Transaction(operations=operations))
 
-    async def client(self, **options: object) -> LedgerClient:
+    async def ask(self, principal: str, question: bytes) -> memoryview:
+        """META_CAPS. (Where capabilities are tested this is another one.)"""
+        raise QuorumUnreachable("nobody is asked here")
+
+    async def client(self, *, principal: str = "", **options: object) -> LedgerClient:
+        """``principal``: one that asks `ask` for capabilities."""
         host = self.network.host(f"client{len(self.scopes)}")
         endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
         pool = BookiePool(endpoint, self.store)
+        if principal:
+            host = replace(
+                host, credentials=lambda address: Credentials("token", lambda meeting: b"")
+            )
+            endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
+            pool = BookiePool(endpoint, self.store, ask_capabilities=partial(self.ask, principal))
         await self.nursery.start(pool.run)
         client = LedgerClient(host, endpoint, self.store, pool, LedgerOptions(**options))  # type: ignore[arg-type]
         await self.nursery.start(client.run)
@@ -107,10 +131,12 @@ class RealCluster:
 
 @asynccontextmanager
 async def real_cluster(
-    bookies: int = 3, racks: Mapping[str, str] | None = None
+    bookies: int = 3,
+    racks: Mapping[str, str] | None = None,
+    made: type[RealCluster] = RealCluster,
 ) -> AsyncIterator[RealCluster]:
     async with trio.open_nursery() as nursery:
-        cluster = RealCluster(nursery)
+        cluster = made(nursery)
         cluster.racks.update(racks or {})
         for n in range(bookies):
             await cluster.start(f"b{n}")

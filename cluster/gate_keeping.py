@@ -1,0 +1,67 @@
+"""A bookie hears from the metadata's leader what it is to check capabilities by (`bookie/gate.py`).
+
+In a cluster that is open it reads one key at its start, and watches two. Else it asks the leader, which
+gives a bookie its own keys and no other's: at its start before it serves anybody, after each change of the
+mode or of what was taken from whom, when somebody shows what it does not know, and each minute.
+"""
+
+import logging
+from functools import partial
+
+import trio
+
+from ..bookie.gate import Gate
+from ..metadata.client import MetadataClient
+from ..metadata.trust_records import ENDED_PREFIX, MODE_KEY, decode_mode
+from ..runtime.capability_messages import GateAnswer, GateQuestion
+from ..runtime.errors import DistributedLogError, NotAllowed
+from ..runtime.frames import Op
+from ..runtime.principals import Meeting, Welcome
+from ..runtime.rpc import Endpoint
+from .watching import at_each_change
+
+EVERY_S = 60.0
+AGAIN_S = 1.0
+"""Between two questions because of what somebody shows."""
+
+log = logging.getLogger("distributedlog.cluster")
+
+
+async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:
+    """Ask once. Raises what keeps the leader from answering."""
+    found = await metadata.get(MODE_KEY)
+    mode = decode_mode(None if found is None else found.value)
+    if mode == "open" and not gate.looks:
+        return
+    try:
+        reply = await metadata.ask(Op.META_CAPS, GateQuestion(bookie_id).encode())
+    except NotAllowed as error:
+        # Without a certificate of this bookie's name nobody can tell it from another one.
+        log.warning("bookie %s is given no keys to check capabilities by: %s", bookie_id, error)
+        gate.hear(GateAnswer(mode, (), {}))
+        return
+    gate.hear(GateAnswer.decode(reply.body))
+
+    def verify(meeting: Meeting, proof: bytes) -> Welcome:
+        return Welcome(gate.principal_of(proof))
+
+    endpoint.methods["pass"] = verify
+
+
+async def keep_gate(
+    gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
+) -> None:
+    """Go on asking, until cancelled."""
+    once = partial(look, gate, endpoint, metadata, bookie_id)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(at_each_change, metadata, (MODE_KEY, ENDED_PREFIX), once, every_s=EVERY_S)
+        )
+        while True:
+            await gate.wanted.wait()
+            try:
+                await once()
+            except DistributedLogError as error:
+                log.info("bookie %s: what is checked by cannot be asked now: %s", bookie_id, error)
+            await trio.sleep(AGAIN_S)
+            gate.wanted = trio.Event()
