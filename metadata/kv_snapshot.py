@@ -29,7 +29,7 @@ from .answers import item_from_list
 from .interface import prefix_end
 from .kv import HEAD, KeyValueState, StateView, pack_item
 from .owners import CLIENT_CHARS_MAX, PRINCIPAL_CHARS_MAX
-from .request_ring import MESSAGE_CHARS_MAX, Remembered
+from .request_ring import MESSAGE_CHARS_MAX, Remembered, Row
 from .transaction import KEY_BYTES_MAX, KeyValue
 
 SNAPSHOT_FORMAT = 3
@@ -209,8 +209,9 @@ def _lease(value: Any) -> tuple[int, int] | tuple[int, int, str]:
 _REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
 
 
-def _request_row(answer: Remembered) -> tuple[int, Any]:
-    return 40 + 4 * (len(answer.client) + len(str(answer.outcome))), answer
+def _request_row(answer: Row) -> tuple[int, Any]:
+    _, client, _, _, outcome = answer
+    return 40 + 4 * (len(client) + len(str(outcome))), answer
 
 
 def _grouped(kind: str, sized_rows: Iterable[tuple[int, Any]]) -> Iterator[bytes]:

@@ -1,7 +1,8 @@
 """The requests that were answered last, so that one sent again is not done again (pure; H20).
 
 Part of the replicated state: every node forgets the same request at the same log index. Only what cannot be
-found out again is kept: what a request came to, not what it saw.
+found out again is kept: what a request came to, not what it saw. Each is kept as a plain tuple, which the
+search for cyclic garbage leaves alone, and not as an object of its own: there are 65,536 of them.
 """
 
 from collections import deque
@@ -26,6 +27,10 @@ class Remembered(NamedTuple):
     """Done: the revision of a transaction, or the lease. An error: its message."""
 
 
+Row = tuple[int, str, int, int, int | str]
+"""The fields of a `Remembered`, in order."""
+
+
 class RequestRing:
     """The last ``size`` answered requests by (client, request number)."""
 
@@ -33,8 +38,8 @@ class RequestRing:
         self.size = size
         self.floor = 0
         """The log index of the newest request that was forgotten; 0: none was."""
-        self._order: deque[Remembered] = deque()
-        self._by_name: dict[tuple[str, int], Remembered] = {}
+        self._order: deque[Row] = deque()
+        self._by_name: dict[tuple[str, int], Row] = {}
         self._clients: dict[str, str] = {}  # one text object a client, however many its requests
 
     def __len__(self) -> int:
@@ -42,7 +47,8 @@ class RequestRing:
 
     def find(self, client: str, request: int) -> Remembered | None:
         """What the request came to, if it is remembered."""
-        return self._by_name.get((client, request))
+        found = self._by_name.get((client, request))
+        return Remembered(*found) if found is not None else None
 
     def may_be_forgotten(self, base_index: int) -> bool:
         """Whether a request unknown here, first sent after log index ``base_index``, may have been done.
@@ -56,16 +62,15 @@ class RequestRing:
         client = self._clients.setdefault(client, client)
         name = (client, request)
         assert name not in self._by_name, f"{name} is answered twice"
-        answer = self._by_name[name] = Remembered(log_index, client, request, code, outcome)
+        answer = self._by_name[name] = (log_index, client, request, code, outcome)
         order = self._order
         order.append(answer)
         while len(order) > self.size:
-            oldest = order.popleft()
-            self.floor = oldest.log_index
-            del self._by_name[oldest.client, oldest.request]
+            self.floor, forgotten, number, _, _ = order.popleft()
+            del self._by_name[forgotten, number]
         if len(self._clients) > 2 * self.size:
-            self._clients = {kept.client: kept.client for kept in self._order}
+            self._clients = {kept: kept for _, kept, _, _, _ in self._order}
 
-    def rows(self) -> tuple[Remembered, ...]:
+    def rows(self) -> tuple[Row, ...]:
         """All that is remembered, oldest first."""
         return tuple(self._order)

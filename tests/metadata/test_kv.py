@@ -1,5 +1,6 @@
 """The replicated state."""
 
+import gc
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -550,6 +551,17 @@ SOUND = HEAD.pack(1, 0, 1, 1)
 def test_keys_that_nobody_wrote_are_corrupt(rows: bytes) -> None:
     with pytest.raises(CorruptData):
         restore([pack([2, 5, 5, 1, 0, 0, 1, 0]), KEYS_OF_A_CHUNK + rows])
+
+
+def test_the_search_for_garbage_leaves_remembered_answers_alone() -> None:
+    """It walked 65,536 of them, in one turn."""
+    state = KeyValueState()
+    for request in range(5):
+        do(state, put_of("c", request, b"a", b""))
+    gc.collect()
+
+    assert len(state.ring.rows()) == 5
+    assert not any(map(gc.is_tracked, state.ring.rows()))
 
 
 def test_answers_that_are_swapped_are_corrupt() -> None:
