@@ -8,9 +8,10 @@ keys of the store but secrets, and no record of any log.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from ..ledger import ids, keys
-from ..ledger.metadata import LedgerMetadata
+from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX
 from ..log.retention import CLOCK_KEY
 from ..log.settings import BIND_PREFIX, CONF_PREFIX
@@ -147,6 +148,10 @@ def _log_of_ledger(key: bytes, value: bytes) -> bytes:
     return b"%016x" % log_id if log_id else b""
 
 
+def _is_deleting(key: bytes, value: bytes) -> bool:
+    return LedgerMetadata.decode(key, value).state is LedgerState.DELETING
+
+
 def _bookies_of_ledger(key: bytes, value: bytes) -> tuple[str, ...]:
     return LedgerMetadata.decode(key, value).bookies()
 
@@ -201,7 +206,9 @@ KEY_CLASSES = Classes(
         UNLINKED_PREFIX: _log_class(UNLINKED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
         RETIRED_PREFIX: _log_class(RETIRED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
         PURGE_PREFIX: _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
-        CONF_PREFIX: _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR),
+        CONF_PREFIX: replace(
+            _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR), each=True
+        ),
         BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1)),
         keys.LEDGER_PREFIX: KeyClass(READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger),
         keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger),
@@ -231,6 +238,7 @@ KEY_CLASSES = Classes(
     },
     janitor=ELECTION_KEY,
     log_of_ledger=_log_of_ledger,
+    is_deleting=_is_deleting,
     bookies_of_ledger=_bookies_of_ledger,
     is_closed=_is_closed,
     label_of_cookie=_label_of_cookie,

@@ -46,6 +46,8 @@ class KeyClass:
     listed: Callable[[bytes], bytes] | None = None
     """Of keys that end with a namespace and a path, what stands before them: a range is narrowed to paths
     that its asker has any right on."""
+    each: bool = False
+    """Whoever is known may list and watch all of them, and is shown those that it may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,8 @@ class Classes:
     names: bytes = b"name/"
     """The keys NAMES namespace 00 log name; their values are the logs' ids."""
     logs: bytes = b"log/"
-    """A log that is there has keys LOGS id / …"""
+    """A log that is there has a key LOGS id STATE; with it go all others that begin so."""
+    state: bytes = b"/state"
     ledgers: bytes = b"ledger/"
     janitor: bytes = b""
     """Who holds the lease of this key is the janitor."""
@@ -69,6 +72,8 @@ class Classes:
     moves: bytes = b"move/"
     log_of_ledger: Callable[[bytes, bytes], bytes] = lambda key, value: b""
     """Key and value of a ledger's record; the id of the log that it was made for, b"": none."""
+    is_deleting: Callable[[bytes, bytes], bool] = lambda key, value: False
+    """Of such a record: no log refers to the ledger any more, and nobody reads it."""
     bookies_of_ledger: Callable[[bytes, bytes], tuple[str, ...]] = lambda key, value: ()
     is_closed: Callable[[bytes, bytes], bool] = lambda key, value: False
     """Key and value of a ledger's record: is its end known for good?"""

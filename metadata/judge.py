@@ -8,7 +8,7 @@ one log, or is narrowed to the paths that its asker may see. `trust_records` has
 While `commands.TrustChange` was never applied nothing is asked here at all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..runtime.errors import (
     Compacted,
@@ -62,6 +62,8 @@ PAGE = 1000
 
 Windows = tuple[tuple[bytes, bytes], ...]
 """Parts of a range, in order: from, and up to."""
+Parts = Windows | Callable[[bytes], bool]
+"""What somebody may see of a range; or of each key in it, whether."""
 
 
 class Judge:
@@ -257,7 +259,8 @@ class Judge:
                     self._is_bookie(principal, bookie.encode()) for bookie in bookies
                 ) or self._moves_in(principal, ledger_key):
                     held |= HOLDER
-            if made is not None:  # it goes from one log to another by who has both
+            # It goes from one log to another by who has both; to none as it is deleted.
+            if made is not None and not classes.is_deleting(ledger_key, made):
                 held &= self._of_record(principal, ledger_key, made, new) | HOLDER
         except DistributedLogError:
             return 0
@@ -333,21 +336,20 @@ class Judge:
 
     def why_not_read(self, principal: str, key: bytes) -> NotAllowed | None:
         """Of one key, there or not."""
-        return self._why_not_read(principal, self.cluster_rights(principal), key, {}, {})
+        return self._why_not_read(principal, self.cluster_rights(principal), key, {})
 
     def _why_not_read(
         self,
         principal: str,
         base: int,
         key: bytes,
-        puts: Mapping[bytes, bytes],
         new: Mapping[bytes, bytes],
     ) -> NotAllowed | None:
         row = self._classes.of(key)
         if row.read & base:
             return None
         place = row.place(key)
-        if place is not None and row.read & self._held(principal, base, place, puts, new):
+        if place is not None and row.read & self._held(principal, base, place, {}, new):
             return None
         if place is not None and base & KNOWN and self._is_gone(place):
             return None  # nothing is there to be kept from anybody; who read a log learns that it was deleted
@@ -363,6 +365,8 @@ class Judge:
             if stored is None:
                 return True
             try:
+                if classes.is_deleting(place.ledger, stored[HEAD.size :]):
+                    return True
                 log = classes.log_of_ledger(place.ledger, stored[HEAD.size :])
             except DistributedLogError:
                 return False
@@ -372,17 +376,24 @@ class Judge:
             return False
         return not self._is_log(log)
 
-    def _is_log(self, log: bytes) -> bool:
-        prefix = self._classes.logs + log + b"/"
-        return bool(self._state.keys.between(prefix, prefix_end(prefix), 1))
+    def _is_left_over(self, operation: Put | Delete, base: int, place: Place | None) -> bool:
+        """Does it clear away what a deleted log has left under its id? Deleting goes over that twice."""
+        return (
+            isinstance(operation, Delete)
+            and operation.key.startswith(self._classes.logs)
+            and place is not None
+            and bool(base & KNOWN)
+            and self._is_gone(place)
+        )
 
-    def why_not_range(
-        self, principal: str, start: bytes, end: bytes
-    ) -> NotAllowed | Windows | None:
+    def _is_log(self, log: bytes) -> bool:
+        return self._classes.logs + log + self._classes.state in self._state.stored
+
+    def why_not_range(self, principal: str, start: bytes, end: bytes) -> NotAllowed | Parts | None:
         """None: it may have all of it; or the parts of it that it may have."""
         base = self.cluster_rights(principal)
         if end == start + b"\0" or (start in self._classes.whole and end <= prefix_end(start)):
-            return self._why_not_read(principal, base, start, {}, {})
+            return self._why_not_read(principal, base, start, {})
         row = self._classes.of(start)
         first = start[: start.find(b"/") + 1]
         inside = bool(first) and end <= prefix_end(first)
@@ -390,6 +401,8 @@ class Judge:
             return self._narrowed(principal, row.listed(start), start, end)
         if inside and row.read & base:
             return None
+        if inside and row.each and base & KNOWN:
+            return lambda key: self.why_not_read(principal, key) is None
         span = row.span(start)
         if inside and span and end <= prefix_end(span):
             place = row.place(start)
@@ -430,7 +443,7 @@ class Judge:
             if taken or (held_by is None and self._is_log(log)):
                 return _refused(principal, "give another log's id to", key, 0)
         for compare in transaction.compares:
-            refused = self._why_not_read(principal, base, compare.key, puts, new)
+            refused = self._why_not_read(principal, base, compare.key, new)
             if refused is not None:
                 return refused
         for operation in transaction.operations:
@@ -447,6 +460,8 @@ class Judge:
             place = row.place(key)
             held = base if place is None else self._held(principal, base, place, puts, new)
             if not needed & held or place is None:
+                if self._is_left_over(operation, base, place):
+                    continue
                 return _refused(principal, "write", key, needed)
             if isinstance(operation, Put) and operation.lease:
                 lease = self._state.leases.get(operation.lease)
@@ -466,7 +481,7 @@ class Judge:
                 self.would_refuse[what] = self.would_refuse.get(what, 0) + 1
         return None
 
-    def read(self, principal: str, start: bytes, end: bytes | None) -> NotAllowed | Windows | None:
+    def read(self, principal: str, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
         """A read or a watch, in this mode; ``end`` None: of one key."""
         if self.mode == "open":
             return None
@@ -476,7 +491,7 @@ class Judge:
         if self.mode == "required" or found is None:
             return found
         if not isinstance(found, NotAllowed):
-            if found == ((start, end),):
+            if callable(found) or found == ((start, end),):
                 return None
             found = _refused(principal, "list all of", start, READ)
         return self.verdict(principal, found)
@@ -521,6 +536,13 @@ def _refused(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
     """The same for what is absent and what is forbidden; the key is the asker's own word."""
     shown = repr(key[:KEY_SHOWN_BYTES])[1:]
     return NotAllowed(f"{principal} may not {verb} {shown}: it needs {words(needed)}")
+
+
+def is_within(parts: Parts, key: bytes) -> bool:
+    """Is it what somebody may see?"""
+    if callable(parts):
+        return parts(key)
+    return any(start <= key < end for start, end in parts)
 
 
 def _apart(windows: list[tuple[bytes, bytes]]) -> Windows:

@@ -22,7 +22,7 @@ from .classes import Classes
 from .commands import TrustChange
 from .events import LESS
 from .forming import Founding
-from .judge import Judge, Windows
+from .judge import Judge, Parts
 from .kv import KeyValueState
 from .leases import Leases
 from .ledger_rights import may_have
@@ -220,7 +220,7 @@ class MemberNode:
 
     def may_read(
         self, principal: str, start: bytes, end: bytes | None
-    ) -> NotAllowed | Windows | None:
+    ) -> NotAllowed | Parts | None:
         """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
         if not self.replica.state.trust_revision:
             return None

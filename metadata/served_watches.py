@@ -19,7 +19,7 @@ from ..runtime.frames import Op, envelope, error_body
 from ..runtime.link import Link
 from ..runtime.principals import ANONYMOUS
 from .interface import Event, WatchBatch
-from .judge import Judge, Windows
+from .judge import Judge, Parts, is_within
 from .kv import KeyValueState
 from .wire import WatchRequest, encode_events
 
@@ -42,22 +42,19 @@ class _Watch:
     """The revision up to which its changes were looked for."""
     told: int | None = None
     """The revision that its client knows of from here."""
-    parts: Windows | None = None
+    parts: Parts | None = None
     """Those of the range that it may see; None: all of it."""
 
     def visible(
         self, found: list[tuple[int, tuple[Event, ...]]]
     ) -> list[tuple[int, tuple[Event, ...]]]:
         """What is in these parts."""
-        if self.parts is None:
+        parts = self.parts
+        if parts is None:
             return found
         seen = []
         for revision, events in found:
-            inside = tuple(
-                event
-                for event in events
-                if any(start <= event.item.key < end for start, end in self.parts)
-            )
+            inside = tuple(event for event in events if is_within(parts, event.item.key))
             if inside:
                 seen.append((revision, inside))
         return seen
@@ -76,7 +73,7 @@ class ServedWatches:
         state: KeyValueState,
         ident: int,
         request: WatchRequest,
-        parts: Windows | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """The client wants one more. ``parts``: of its range, what it may see."""
         if len(self._watches) >= WATCHES_MAX:
@@ -89,7 +86,7 @@ class ServedWatches:
         """The client wants it no more."""
         self._watches.pop(ident, None)
 
-    def judge(self, may_read: Callable[[str, bytes, bytes], NotAllowed | Windows | None]) -> None:
+    def judge(self, may_read: Callable[[str, bytes, bytes], NotAllowed | Parts | None]) -> None:
         """Who may what has changed: end those that are allowed no more."""
         for ident, watch in list(self._watches.items()):
             part = may_read(self._link.principal, watch.request.start, watch.request.end)

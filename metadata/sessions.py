@@ -22,6 +22,7 @@ from .commands import Command, Grant, Revoke, Transact, TrustChange, decode_comm
 from .forming import Founding
 from .ghost import Place
 from .intake import NEVER_S
+from .interface import RangePage
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
@@ -164,11 +165,14 @@ class MetadataSession:
                 item = state.get(request.start)
                 self._link.reply(ident, encode_item(state.index, state.revision, item))
             else:
-                page = (
-                    state.range(request.start, request.end, request.limit)
-                    if part is None
-                    else state.range_of(part, request.limit)
-                )
+                if part is None or callable(part):
+                    page = state.range(request.start, request.end, request.limit)
+                else:
+                    page = state.range_of(part, request.limit)
+                if callable(part):
+                    shown = tuple(item for item in page.items if part(item.key))
+                    # A page is gone on from its last key: one that shows none is the last.
+                    page = RangePage(shown, page.revision, page.more and bool(shown))
                 self._link.reply(ident, encode_page(state.index, page))
 
         member.replica.read(ready)

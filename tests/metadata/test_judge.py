@@ -54,7 +54,8 @@ LEDGERS = {1: ORDERS, 2: SECRET, 3: BILLS}
 def record(ledger_id: int, log_id: int, bookies: tuple[str, ...] = ("i1", "i2")) -> LedgerMetadata:
     fragment = Fragment(0, bookies, 1)
     sizes = len(bookies), len(bookies), 1
-    return LedgerMetadata(ledger_id, *sizes, (fragment,), b"k" * 16, incarnation=log_id)
+    owner = (log_id, 1) if log_id else None
+    return LedgerMetadata(ledger_id, *sizes, (fragment,), b"k" * 16, owner=owner)
 
 
 def cookie(label: str) -> bytes:
@@ -162,6 +163,10 @@ def test_a_ledger_belongs_to_its_log_from_birth() -> None:
     stolen = changes(Put(keys.ledger_key(2), record(2, ORDERS).encode()))
     orphan = changes(Put(keys.ledger_key(9), record(9, 0).encode()))
     given = changes(Put(keys.ledger_key(1), record(1, SECRET).encode()))
+    dropped = record(1, 0).deleting()
+    assert judge.transact("user/etl", changes(Put(keys.ledger_key(1), dropped.encode()))) is None
+    theirs_dropped = changes(Put(keys.ledger_key(2), record(2, 0).deleting().encode()))
+    assert judge.transact("user/etl", theirs_dropped) is not None
     for one in (theirs, stolen, orphan, given, changes(Put(keys.on_key("i1", 2), b""))):
         assert judge.transact("user/etl", one) is not None
 
@@ -191,6 +196,7 @@ def test_a_list_of_names_is_that_of_ones_own() -> None:
         start = log_keys.name_key(NS, "")
         parts = judge.read(principal, start, prefix_end(start))
         assert not isinstance(parts, NotAllowed)
+        assert not callable(parts)
         page = (
             state.range_of(parts, 100)
             if parts is not None
@@ -374,6 +380,9 @@ def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
     assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == 0
     # Who read it is told that it is gone, not that it may not know.
     assert judge.why_not_read("user/own", log_keys.state_key(0x99)) is None
+    left = log_keys.position_key(0x99, "p")
+    assert judge.transact("user/own", changes(Delete(left))) is None
+    assert judge.transact("user/own", changes(Put(left, b""))) is not None
 
 
 def test_what_is_disabled_or_cannot_be_read_gives_nothing() -> None:
@@ -435,3 +444,14 @@ def test_a_lease_carries_only_its_principals_keys(principal: str) -> None:
     judge, _ = world(WRITER)
     locked = Transaction((), (Put(log_keys.lock_key(ORDERS), b"", 1),))
     assert judge.transact(principal, locked) is not None
+
+
+def test_settings_are_followed_all_at_once_and_each_shown_to_its_readers() -> None:
+    """A process follows the settings of all logs by one watch."""
+    judge, _ = world(READER)
+    start = conf_key(0)[:-16]
+    parts = judge.read("user/ann", start, prefix_end(start))
+    assert callable(parts)
+    assert parts(conf_key(ORDERS))
+    assert not parts(conf_key(SECRET))
+    assert isinstance(judge.read("anonymous", start, prefix_end(start)), NotAllowed)
