@@ -13,6 +13,7 @@ log.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
 status.py, bookies.py, node.py, decommission.py, scrub.py, under_replicated.py,
 placement.py, repair.py, metadata.py, console.py, proxy.py    the cluster
 ledger.py, ledger_view.py, audit.py     ledgers; whether all records fit each other
+trust.py, user.py, grant.py, whoami.py    who may do what
 metadata_saves.py               metadata that outlives its nodes
 pki.py, certificates.py         certificates of nodes and users
 check.py, bench.py, chaos.py    is a machine fit for it; measuring it, and breaking it

@@ -1,0 +1,123 @@
+"""`dlog trust`: is it judged who may do what, whom would that refuse, who changed it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from .options import Command, Group, Settings, common
+from .output import emit, table
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog trust show
+    dlog trust require report --admin me      judge, count, and do it all the same
+    dlog trust require yes                    refuse; as an admin
+    dlog trust audit                          who changed it
+    """,
+)
+def command() -> None:
+    """Show and set whether what is asked is judged; see who would be refused, and who changed it.
+
+    `dlog user` and `dlog grant` say who may do what.
+    """
+
+
+@command.command(cls=Command, examples="dlog trust show\ndlog trust show --json")
+@common
+def show(settings: Settings) -> None:
+    """The mode; and in mode report whom `required` would refuse, since this leader leads."""
+    report = asked(settings, "the mode", lambda metadata: metadata.trust_report())
+    would = [
+        {"principal": who, "refused": what, "times": times}
+        for who, what, times in report.would_refuse
+    ]
+    if settings.json:
+        emit({"mode": report.mode, "would_refuse": would})
+        return
+    print(f"mode: {report.mode}")
+    if report.mode == "report":
+        columns = ("principal", "times", "refused")
+        rows = [[one[column] for column in columns] for one in would]
+        table(columns, rows, empty="nobody would have been refused")
+
+
+@command.command(
+    cls=Command, examples="dlog trust require report --admin me\ndlog trust require no"
+)
+@click.argument("mode", type=click.Choice(["no", "report", "yes"]))
+@click.option("--admin", default="", metavar="USER", help="A user who is made an admin with it.")
+@common
+def require(settings: Settings, mode: str, admin: str) -> None:
+    """Judge nothing; judge, count and do it all the same; or refuse.
+
+    The first `report` names an admin: from then on only admins change rights. All metadata nodes must be
+    there and know of it once. `yes` is for an admin who has proved who he is.
+    """
+    stored = {"no": "open", "report": "report", "yes": "required"}[mode]
+    change(settings, "mode", stored, admin)
+
+
+@command.command(cls=Command, examples="dlog trust audit\ndlog trust audit --json")
+@common
+def audit(settings: Settings) -> None:
+    """Who changed rights, when, from where; the last one last."""
+    from ..metadata.interface import Scan
+    from ..metadata.trust_records import AUDIT_PREFIX, AuditLine
+
+    async def work(metadata: Any) -> list[Any]:
+        return [AuditLine.decode(one.value) async for one in Scan(metadata, AUDIT_PREFIX)]
+
+    lines = asked(settings, "the audit", work)
+    columns = ("time", "principal", "address", "action", "subject")
+    rows = [
+        [time_of(line.ms), line.principal, line.address, line.action, line.subject]
+        for line in lines
+    ]
+    if settings.json:
+        for row in rows:
+            emit(dict(zip(columns, row, strict=True)))
+    else:
+        table(columns, rows, empty="nobody has changed rights yet")
+
+
+async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:
+    """Users by name; grants as user, namespace, path, role."""
+    from ..metadata.interface import Scan
+    from ..metadata.trust_records import (
+        GRANT_PREFIX,
+        USER_PREFIX,
+        User,
+        decode_grant,
+        grant_of,
+    )
+
+    users = {
+        one.key.removeprefix(USER_PREFIX).decode(): User.decode(one.value)
+        async for one in Scan(metadata, USER_PREFIX)
+    }
+    grants = [
+        (*grant_of(one.key), decode_grant(one.value)) async for one in Scan(metadata, GRANT_PREFIX)
+    ]
+    return users, grants
+
+
+def change(settings: Settings, *wanted: str) -> None:
+    """Have it changed, or say why not."""
+    asked(settings, "changing rights", lambda metadata: metadata.change_trust(*wanted))
+    if settings.json:
+        emit({"changed": list(wanted)})
+
+
+def asked(settings: Settings, what: str, call: Any) -> Any:
+    """The answer of the metadata nodes."""
+    from .connect import ask, quorum
+
+    return ask(settings, what, call, quorum)
+
+
+def time_of(ms: int) -> str:
+    """UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,38 @@
+"""`dlog trust`, `dlog user`, `dlog grant`, `dlog whoami`, against a live cluster of their own."""
+
+import json
+
+import pytest
+
+from tests.cli.live import Cluster
+
+pytestmark = pytest.mark.processes
+
+
+def lines(said: bytes) -> list[dict[str, object]]:
+    return [json.loads(line) for line in said.splitlines()]
+
+
+def test_users_and_grants_are_given_shown_checked_and_taken_away(cluster: Cluster) -> None:
+    """In an open cluster without an admin anybody may, and everything goes on as it did."""
+    cluster.ok("user", "add", "etl")
+    cluster.ok("grant", "add", "etl", "writer", "orders/")
+    cluster.ok("grant", "add", "etl", "reader", "bills")
+    cluster.fails(2, "grant", "add", "etl", "operator", "orders/")
+
+    grants = lines(cluster.ok("grant", "list", "--json"))
+    assert [(one["role"], one["path"]) for one in grants] == [
+        ("reader", "bills"),
+        ("writer", "orders/"),
+    ]
+    assert b"etl: read, write\n" in cluster.ok("grant", "check", "etl", "orders/eu")
+
+    cluster.ok("grant", "revoke", "etl", "bills")
+    cluster.ok("user", "disable", "etl")
+    assert cluster.run("grant", "check", "etl", "orders/eu").returncode == 6
+    (user,) = lines(cluster.ok("user", "list", "--json"))
+    assert (user["name"], user["disabled"], user["grants"]) == ("etl", True, 1)
+    actions = [line["action"] for line in lines(cluster.ok("trust", "audit", "--json"))]
+    assert actions == ["user", "grant", "grant", "revoke", "disable"]
+    assert "no admin yet" in cluster.fails(2, "trust", "require", "report")
+    assert json.loads(cluster.ok("whoami", "--json"))["mode"] == "open"
