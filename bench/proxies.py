@@ -160,7 +160,9 @@ async def connected(
 
         async def open_one(log: str) -> None:
             async with limit:
-                writers.append(await namespace.open_log(log).open_writer())
+                writer = await namespace.open_log(log).open_writer()
+                writers.append(writer)
+                await writer.write(b"first")  # a log's first one may wait for the metadata
 
         try:
             async with trio.open_nursery() as nursery:
@@ -222,23 +224,18 @@ async def _ways(
 
 async def many_logs(said: Result, given: argparse.Namespace) -> Result:
     """Open them, let them rest, offer each rate."""
-    names = [f"many-{n}" for n in range(given.logs)]
+    first, *names = [f"many-{n}" for n in range(given.logs)]
     over = trio.Event()
     async with trio.open_nursery() as nursery:
-        await nursery.start(connected, said["proxied_uri"], ["first-of-all"], over)
+        writers: list[Any] = await nursery.start(connected, said["proxied_uri"], [first], over)
         used = Used(said["nodes"])
         before = used.proxy_bytes
         opened = perf_counter()
-        writers: list[Any] = []
         share = -(-given.logs // given.clients)
-        for first in range(0, given.logs, share):
-            _say(f"many logs: {first} of {given.logs} are open")
-            mine = names[first : first + share]
-            writers += await nursery.start(connected, said["proxied_uri"], mine, over)
-        for writer in writers:
-            await writer.submit(b"first")
-        for writer in writers:
-            await writer.commit()
+        for at in range(0, len(names), share):
+            _say(f"many logs: {at} of {given.logs} are open")
+            mine = names[at : at + share]
+            writers = writers + await nursery.start(connected, said["proxied_uri"], mine, over)
         opened = perf_counter() - opened
         gc.collect()
         gc.freeze()  # of this process alone
