@@ -151,11 +151,16 @@ class Adds:
         if ledger.id < self._ledgers.limbo_below:
             flags = jb.FENCED | jb.LIMBO
         self._ledgers.mark(ledger, flags)
-        block.controls.append(ledger.state_record())
+        self._write_state(ledger, block)
         if flags:
             block.after_sync.append(partial(_fence_is_durable, ledger))
         self._index.note_state(ledger)
         self.made_known(ledger)
+
+    def _write_state(self, ledger: Ledger, block: GatheringBlock) -> None:
+        """Before the first record that relies on it."""
+        block.controls.append(ledger.state_record())
+        ledger.journaled = True
 
     def made_known(self, ledger: Ledger) -> None:
         """Somebody asks whether there is such a ledger."""
@@ -253,6 +258,8 @@ class Adds:
                 self._keep_late(stream, body)
                 return size
             self._make_known(stream, block)
+        elif not ledger.journaled:
+            self._write_state(ledger, block)
         stats = self._stats
         ledger_id, top = ledger.id, ledger.top
         header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
@@ -346,7 +353,7 @@ class Adds:
             size < _HEADER_BYTES
             or not stream.plain
             or ledger.flags
-            or not ledger.stored
+            or not ledger.journaled  # then it is stored, too
             or self._space.read_only  # whatever is short, it is that
             or ring.unsynced_bytes + size > self._unsynced_bytes_max
         ):

@@ -110,6 +110,7 @@ class Commits:
             block.controls.append(ledger.state_record())
             block.after_sync.append(durable)
 
+        ledger.journaled = True
         self._index.note_state(ledger)
         self.with_block(write)
 

@@ -73,6 +73,7 @@ class Ledger:
         "frozen",
         "going",
         "id",
+        "journaled",
         "key",
         "lac",
         "lac_owed",
@@ -110,7 +111,11 @@ class Ledger:
         self.pending: list[Note] = []
         self.pending_in_order = True
         self.stored = False
-        """Its state is in the journal, or in a block on the way there. Set by `Ledgers.mark`."""
+        """Its state is in the journal or the index's map, or in a block on the way there. Set by
+        `Ledgers.mark`."""
+        self.journaled = False
+        """It is in the journal, or on the way there. Not known of one that was loaded: a checkpoint takes
+        what is not synced yet, and a kill that is quicker than the sync leaves it in the map alone (H88)."""
         self.going = False
         """Its entries are being dropped: nothing is compared with them any more, nor added."""
         self.users = 0

@@ -182,6 +182,8 @@ class Store:
             done(ledger, error)
             self.ledgers.release(ledger)
             return
+        if not ledger.journaled:  # the index may be lost, and is not to be all that knows it
+            ledger.fence_durable = False
         if ledger.fence_durable:
             done(ledger, None)
             return

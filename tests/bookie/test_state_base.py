@@ -174,6 +174,37 @@ async def test_where_the_base_is_gone_heads_repeat_all_states(autojump_clock: Cl
             assert isinstance(await _refusal(store, ledger), LedgerFenced)
 
 
+async def test_what_only_the_index_was_told_is_in_the_journal_before_anybody_relies_on_it(
+    autojump_clock: Clock,
+) -> None:
+    """A checkpoint takes states whose commit the power cut then takes: heads that name a base lack them."""
+    journal, index = CutDisk(), CutDisk()
+    async with running(journal, SMALL, index) as store:
+        await _with_a_base(store)
+        await add_acked(store, 600)
+        await store.checkpoint()
+        journal.sync_s = 60.0
+        store.fence(600, KEY, lambda ledger, error: None)
+        Adder(store, 601).send(record(601, 0))
+        Adder(store, 602, recovery=True).send(record(602, 0))
+        await store.checkpoint()
+        journal = journal.cut(random.Random(0), survive=0)
+    journal.sync_s = 0.0
+    async with running(journal, SMALL, index) as store:
+        assert store._journal.named_base is not None
+        await fence(store, 600)
+        again = await add_acked(store, 601)
+        copy = Adder(store, 602, recovery=True)
+        copy.send(record(602, 0))
+        await copy.all_acked()
+
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.ledgers.limbo_below == 0
+        assert isinstance(await _refusal(store, 600), LedgerFenced)
+        assert list((await read_all(store, 601)).values()) == again.sent
+        assert isinstance(await _refusal(store, 602), LedgerFenced)
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_fence_and_no_entry_is_lost_over_power_cuts(
     autojump_clock: Clock, seed: int
