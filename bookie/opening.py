@@ -408,11 +408,20 @@ class _Opening:
         for block in decision.durable:
             for run in block.runs:
                 await self._add_run(run, block.file_number)
+        self._check_index()
         await self._prove_position(saved)
         self._miss_files(replay)
         await self._miss_cold()
         await self._miss_older(saved)
         return replay
+
+    def _check_index(self) -> None:
+        """A file goes when nothing in it is live: what lived was moved, and no commit says where to."""
+        for number, length in sorted(self.index.in_map.live_bytes.items()):
+            if length and number in self.removed:
+                raise IndexDamaged(
+                    f"it has {length} bytes of records in file {number}, which was removed: an older copy"
+                )
 
     async def _prove_position(self, saved: Saved) -> None:
         """The index knows a file, its first block and the last one before the position: are they there?"""

@@ -1,5 +1,6 @@
 """Live records move out of files that are mostly dead; nothing live is lost, whatever happens meanwhile."""
 
+import copy
 import random
 from collections.abc import Iterable
 from dataclasses import replace
@@ -116,6 +117,26 @@ async def test_a_moved_ledger_is_one_run_a_thousand_entries(autojump_clock: Cloc
         assert store._index.map_runs < runs_before / 10
         assert await read_all(store, 3) == wanted[3]
         assert await read_all(store, 4, 17, 200) == {n: wanted[4][n] for n in range(17, 201)}
+
+
+async def test_an_older_copy_of_the_index_from_before_a_move_is_built_again(
+    autojump_clock: Clock,
+) -> None:
+    """Its places were given up since, and no commit says where the records went: the cold file does."""
+    disk, index = CutDisk(), CutDisk()
+    async with running(disk, SMALL, index) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 150)
+        await store.checkpoint()
+        older = copy.deepcopy(index).cut(random.Random(0))
+        await delete(store, 1, 2, 3)
+        await compact(store)
+        assert store.stats.files_removed
+
+    async with running(disk, SMALL, older) as store:
+        assert store.limbo.reason == ""
+        assert await read_all(store, 4) == wanted[4]
+        with pytest.raises(NoSuchLedger):
+            store.ledgers.look_up(1, KEY)
 
 
 @pytest.mark.parametrize("index_lost", [False, True])
