@@ -11,7 +11,7 @@ from ..runtime.errors import NoSuchLedger
 from . import journal_blocks as jb
 from .commits import Commits
 from .gather import GatheringBlock
-from .ledgers import Ledgers
+from .ledgers import LIMBO_ALL, Ledgers
 
 
 class Limbo:
@@ -46,8 +46,12 @@ class Limbo:
 
         To be called with the cluster's next ledger id, after a start that found a loss. Durable.
         """
-        if below >= self._ledgers.limbo_below:
+        before = self._ledgers.limbo_below
+        if below >= before:
             return
+        if before < LIMBO_ALL:
+            # What else was lost are tombstones, and fences of copies that had moved away.
+            await self.look_up_below(before)
         durable = trio.Event()
         self._ledgers.limbo_below = below
 
@@ -57,6 +61,23 @@ class Limbo:
 
         self._commits.with_block(write)
         await durable.wait()
+
+    async def look_up_below(self, below: int) -> None:
+        """An add that would make a ledger with a lower id known waits until the metadata was asked (H89).
+
+        Durable when it returns, and in force. The bound never moves back.
+        """
+        if below <= self._ledgers.gone_below:
+            return
+        durable = trio.Event()
+
+        def write(block: GatheringBlock) -> None:
+            block.controls.append(jb.gone_below_record(below))
+            block.after_sync.append(durable.set)
+
+        self._commits.with_block(write)
+        await durable.wait()
+        self._ledgers.gone_below = max(self._ledgers.gone_below, below)
 
     async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
         """Take the mark off, durably. The fence stays: nobody knows whether one was lost.

@@ -30,7 +30,7 @@ from .adds import Adds
 from .commits import Commits
 from .compaction import Compactor
 from .dropping import Dropping
-from .gather import GatheringBlock, GatherRing
+from .gather import GatherRing
 from .index import Index
 from .index_records import IndexDamaged
 from .journal import Journal
@@ -250,16 +250,7 @@ class Store:
         bound never moves back. To be called with what the cluster's next ledger id was some time ago: the
         more of the ids below it are in use already, the fewer first adds wait.
         """
-        if below > self.ledgers.gone_below:
-            durable = trio.Event()
-
-            def write(block: GatheringBlock) -> None:
-                block.controls.append(jb.gone_below_record(below))
-                block.after_sync.append(durable.set)
-
-            self.commits.with_block(write)
-            await durable.wait()
-            self.ledgers.gone_below = max(self.ledgers.gone_below, below)
+        await self.limbo.look_up_below(below)
         self._index.end_tombstones()
 
     async def checkpoint(self) -> None:

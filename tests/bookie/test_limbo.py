@@ -12,6 +12,7 @@ from distributedlog.runtime.errors import (
     LedgerFenced,
     LedgerStateUnknown,
     NoSuchLedger,
+    TooBusy,
     WrongLedgerKey,
 )
 
@@ -89,6 +90,23 @@ async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None
         with pytest.raises(NoSuchLedger):
             store.ledgers.look_up(99, KEY)
         assert store.limbo.in_limbo(8)
+
+
+async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(
+    autojump_clock: Clock,
+) -> None:
+    """H89, H95: with the rest the loss took stubs and tombstones, and the bound that stands for them."""
+    disk = await _disk_in_limbo()
+    for _ in range(2):
+        async with running(disk) as store:
+            await store.limbo.confine(100)
+            await store.limbo.confine(0)
+            old, new = Adder(store, 50), Adder(store, 100)
+            old.send(record(50, 0))
+            new.send(record(100, 0))
+            await new.all_acked()
+
+            assert isinstance((await old.refusal())[0], TooBusy)  # nobody can tell
 
 
 async def test_a_new_loss_marks_again_what_was_lifted(autojump_clock: Clock) -> None:
