@@ -15,6 +15,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     NotAllowed,
+    NotAuthenticated,
     UnsupportedFormat,
 )
 from ..runtime.principals import ANONYMOUS, LOCAL
@@ -174,13 +175,19 @@ class Judge:
             found = self._grants[name] = tuple(read)
         return found
 
-    def is_live(self, principal: str) -> bool:
-        """Not disabled. Whether it may do anything is another thing."""
+    def is_live(self, principal: str, serial: str = "") -> bool:
+        """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
         kind, _, name = principal.partition("/")
         if kind != "user":
             return principal != ANONYMOUS
         user = self.user(name)
-        return user is None or not user.disabled
+        return user is None or not (user.disabled or (serial and serial in user.serials))
+
+    def why_out(self, principal: str, serial: str) -> NotAuthenticated | None:
+        """Why this connection ends, where rights are refused: who came by it is nobody here any more."""
+        if self.mode != "required" or principal == ANONYMOUS or self.is_live(principal, serial):
+            return None
+        return NotAuthenticated(f"{principal}, or the certificate that it comes with, was disabled")
 
     def cluster_rights(self, principal: str) -> int:
         """Those that need no place."""

@@ -269,9 +269,8 @@ class MemberNode:
         trust = self.trust
         self._trust_revision = trust.revision
         for watches in list(self._watches):
-            if trust.mode == "required" and watches.is_out(trust):
-                continue
-            watches.judge(self.may_read)
+            if not watches.is_out(trust):
+                watches.judge(self.may_read)
 
     def _push_changes(self) -> None:
         state = self.replica.state

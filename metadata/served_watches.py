@@ -12,12 +12,10 @@ from ..runtime.errors import (
     Compacted,
     DistributedLogError,
     NotAllowed,
-    NotAuthenticated,
     TooBusy,
 )
 from ..runtime.frames import Op, envelope, error_body
 from ..runtime.link import Link
-from ..runtime.principals import ANONYMOUS
 from .interface import Event, WatchBatch
 from .judge import Judge, Parts, is_within
 from .kv import KeyValueState
@@ -33,6 +31,11 @@ EVENTS_BYTES_MAX = 1024 * 1024
 EVENTS_MAX = 10_000
 EVENT_BYTES = 40
 """What an event takes beside its key and value, about."""
+
+
+def serial_of(link: Link) -> str:
+    """Of the certificate that its peer has; "": of none."""
+    return link.identity.serial if link.identity is not None else ""
 
 
 @dataclass(slots=True)
@@ -97,10 +100,10 @@ class ServedWatches:
 
     def is_out(self, trust: Judge) -> bool:
         """Is it the connection of somebody who is no user any more? Then it ends here."""
-        if trust.is_live(self._link.principal) or self._link.principal == ANONYMOUS:
-            return False
-        self._link.refuse(NotAuthenticated(f"{self._link.principal} was disabled"))
-        return True
+        why = trust.why_out(self._link.principal, serial_of(self._link))
+        if why is not None:
+            self._link.refuse(why)
+        return why is not None
 
     def end_all(self, error: DistributedLogError) -> None:
         """No watch can be served here any more."""

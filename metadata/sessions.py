@@ -31,7 +31,7 @@ from .recalling import Statement
 from .rights import ADMIN, KNOWN, OPERATOR
 from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
 from .secret_keys import check_no_secrets, check_not_secret
-from .served_watches import ServedWatches
+from .served_watches import ServedWatches, serial_of
 from .wire import (
     STATUS_QUESTION,
     MembersRequest,
@@ -55,6 +55,11 @@ class MetadataSession:
     """One connection."""
 
     def __init__(self, node: MetadataNode, link: Link) -> None:
+        member = node.member
+        if member is not None and member.replica.state.trust_revision:
+            why = member.trust.why_out(link.principal, serial_of(link))
+            if why is not None:
+                raise why
         self._node = node
         self._link = link
         self._principal = link.principal

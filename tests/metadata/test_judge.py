@@ -455,3 +455,16 @@ def test_settings_are_followed_all_at_once_and_each_shown_to_its_readers() -> No
     assert parts(conf_key(ORDERS))
     assert not parts(conf_key(SECRET))
     assert isinstance(judge.read("anonymous", start, prefix_end(start)), NotAllowed)
+
+
+def test_a_refused_certificate_is_out_and_another_one_of_the_same_user_is_not() -> None:
+    judge, state = world(WRITER)
+    user = User(serials=("5f0c",)).encode()
+    do(state, TrustChange("c", 9, 0, changes(Put(user_key("etl"), user))))
+    judge.see(state)
+    assert judge.why_out("user/etl", "5f0c") is not None
+    assert judge.why_out("user/etl", "77aa") is None
+    assert judge.why_out("user/etl", "") is None
+    do(state, TrustChange("c", 10, 0, changes(Put(MODE_KEY, encode_mode("report")))))
+    judge.see(state)
+    assert judge.why_out("user/etl", "5f0c") is None

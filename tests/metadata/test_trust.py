@@ -23,6 +23,7 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     NotAllowed,
+    NotAuthenticated,
     QuorumUnreachable,
 )
 from distributedlog.runtime.frames import Op, pack
@@ -202,7 +203,7 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
         second = await bookie.get(ended_key("user/etl"))
         assert second is not None
         assert second.mod_revision > first.mod_revision
-        with pytest.raises((NotAllowed, QuorumUnreachable)):
+        with pytest.raises((NotAuthenticated, QuorumUnreachable)):
             await etl.get(b"\0")
 
 
