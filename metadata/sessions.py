@@ -157,7 +157,8 @@ class MetadataSession:
             state = member.replica.state
             if error is not None:
                 self._link.reply_error(ident, self._led_from_here(member, error))
-            elif not self._has_credit(ident):
+                return
+            if not self._has_credit(ident):
                 return
             part = (
                 member.may_read(self._principal, request.start, request.end)

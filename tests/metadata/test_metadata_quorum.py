@@ -18,17 +18,19 @@ from distributedlog.runtime.errors import (
     ConnectionLost,
     DistributedLogError,
     LeaseExpired,
+    NotLeader,
     OutcomeUnknown,
     QuorumUnreachable,
 )
 from distributedlog.runtime.frames import Op, envelope, pack, unpack
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.hello import encode as encode_hello
-from distributedlog.runtime.host import File
+from distributedlog.runtime.host import Buffer, File
+from distributedlog.runtime.link import Link
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
 
-from .quorum import Quorum, put, quorum, serving_quorum
+from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
 
 MIB = 1024 * 1024
 
@@ -561,3 +563,33 @@ async def test_answers_that_are_not_read_are_not_made(autojump_clock: object) ->
                 answered += await connection.receive_into(buffer)
         assert MIB < answered < 20 * MIB, "300 of a megabyte were asked for"
         assert await client.get(b"k") is not None
+
+
+async def test_a_read_that_is_refused_is_answered_once(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """A second answer would come from a state that no quorum round has confirmed."""
+    answered: list[tuple[Link, int]] = []
+    answer, refuse = Link.reply, Link.reply_error
+
+    def reply(link: Link, ident: int, *body: Buffer, flags: int = 0) -> None:
+        answered.append((link, ident))
+        answer(link, ident, *body, flags=flags)
+
+    def reply_error(link: Link, ident: int, error: DistributedLogError, **named: int) -> None:
+        answered.append((link, ident))
+        refuse(link, ident, error, **named)
+
+    async with filled_quorum() as (nodes, _):
+        follower = nodes.other_than(await nodes.leader())
+        endpoint = Endpoint(nodes.machine("asker"), lambda: Hello(node_id="asker", kind="client"))
+        async with trio.open_nursery() as nursery:
+            link = await endpoint.dial((follower, 4181), nursery=nursery)
+            monkeypatch.setattr(Link, "reply", reply)
+            monkeypatch.setattr(Link, "reply_error", reply_error)
+            with pytest.raises(NotLeader):
+                await link.request(Op.META_READ, pack(["get", b"k00"]), timeout_s=1.0)
+            await trio.sleep(1)
+            monkeypatch.undo()
+            nursery.cancel_scope.cancel()
+    assert len(answered) == len(set(answered))

@@ -4,10 +4,13 @@ What the table of key classes forgot would be refused here: bookies that registe
 a user with a role on a directory who makes, writes, reads, follows, cuts, renames and deletes logs there.
 """
 
+from typing import Any
+
 import pytest
 import trio
 
 from distributedlog import LogRecord
+from distributedlog.bookie.session import BookieSession
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.node import MetadataNode
@@ -33,6 +36,11 @@ SHAPE = Shape(
 USERS = {"10.0.3.1": "user/app", "10.0.3.2": "user/root", "10.0.3.3": "user/eve"}
 
 
+def principal_of(link: Link) -> str:
+    place = link.peer_address.rpartition(":")[0]
+    return USERS.get(place, f"bookie/b{place.rpartition('.')[2]}")
+
+
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nodes take bookies by their label and clients by their address; here is what they refuse."""
@@ -40,14 +48,20 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begin = MetadataSession.__init__
 
     def believing(session: MetadataSession, node: MetadataNode, link: Link) -> None:
-        place = link.peer_address.rpartition(":")[0]
-        if link.peer.kind == "bookie":
-            link.principal = f"bookie/{link.peer.label}"
-        elif link.peer.kind == "client":
-            link.principal = USERS.get(place, f"bookie/b{place.rpartition('.')[2]}")
+        if link.peer.kind != "metadata":
+            link.principal = principal_of(link)
         begin(session, node, link)
 
     monkeypatch.setattr(MetadataSession, "__init__", believing)
+    begin_at_bookie = BookieSession.__init__
+
+    def believing_bookie(
+        session: BookieSession, store: Any, turns: Any, gate: Any, link: Link, info: Any
+    ) -> None:
+        link.principal = principal_of(link)
+        begin_at_bookie(session, store, turns, gate, link, info)
+
+    monkeypatch.setattr(BookieSession, "__init__", believing_bookie)
     answer = Link.reply_error
 
     def noting(link: Link, ident: int, error: DistributedLogError, **named: int) -> None:
