@@ -72,15 +72,19 @@ class Narrow:
         return self.producers_max < PRODUCERS_MAX
 
 
-def draw_narrow(chance: Random) -> Narrow:
-    """Of a seed."""
+def draw_narrow(chance: Random, forgets: Random) -> Narrow:
+    """Of a seed. ``forgets``: how readily the log does, where it may."""
     narrow = Narrow(
         snapshot_bytes=chance.choice(SNAPSHOT_BYTES),
         ring_bytes=chance.choice((1_500, 10_000, read_server.RING_BYTES_MAX)),
         feed_rest_s=chance.choice((0.5, read_server.FEED_REST_S)),
     )
     if chance.random() < 0.3:
-        narrow = replace(narrow, producers_max=8, idle_ms=2_000)
+        narrow = replace(
+            narrow,
+            producers_max=forgets.choice((5, 8)),
+            idle_ms=forgets.choice((200, 2_000)),
+        )
     return narrow
 
 
@@ -115,7 +119,7 @@ class ProxiedRun(SeedRun):
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         chance = self.simulation.chance("proxies")
-        self.narrow = draw_narrow(chance)
+        self.narrow = draw_narrow(chance, self.simulation.chance("forgets"))
         self.shape = replace(
             self.shape,
             write_proxies=chance.choice((2, 3)),
