@@ -39,6 +39,8 @@ STREAMS_MAX = 10_000
 OPENINGS_MAX = 256
 CALLS_MAX = 4
 """Of a connection: streams, those that are being opened, calls under way."""
+ACKS_MAX = 256
+"""In one frame of acknowledgements."""
 HELD_SHARE = 1.5
 """Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
 
@@ -246,9 +248,13 @@ class ProduceSession:
 
     def _on_ack(self, item: bytes) -> None:
         if not self._closed:
-            if not self._acks:
+            acks = self._acks
+            if not acks:
                 self._link.soon()
-            self._acks.append(item)
+            acks.append(item)
+            if len(acks) >= ACKS_MAX:
+                # The turn does not come while the peer reads nothing: the link counts what waits for it.
+                self._send_acks()
 
     def _on_refused(self, number: int, refusal: Refusal) -> None:
         self._owner.stats.frames_refused += 1

@@ -8,6 +8,8 @@ import trio
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import Owner
+from distributedlog.proxy.produce_session import ProduceSession
+from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -21,6 +23,7 @@ from distributedlog.runtime.errors import (
     TransactionIdOutOfOrder,
 )
 from distributedlog.runtime.frames import Op, unpack
+from distributedlog.runtime.link import Link
 from distributedlog.runtime.options import KIB
 
 from .proxy_world import world
@@ -308,3 +311,50 @@ def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
         owner.stats.windows_bytes += windows[-1]
     assert windows[0] == 1024 * 1024
     assert sum(windows) <= ProxyOptions().windows_bytes
+
+
+async def test_who_never_reads_its_acknowledgements_is_held_to_its_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H185: what waits for it at the proxy has a bound in bytes, it is read no further, and others go on.
+
+    Planted: gathered without `ACKS_MAX` they are counted by nobody, and there is no end to them.
+    """
+    ends: list[Link] = []
+    made = ProduceSession.__init__
+
+    def noting(self: ProduceSession, link: Link, *rest: Any) -> None:
+        ends.append(link)
+        made(self, link, *rest)
+
+    monkeypatch.setattr(ProduceSession, "__init__", noting)
+    monkeypatch.setattr(links, "UNREAD_BYTES_MAX", links.UNREAD_BYTES_MIN)
+    async with world() as it:
+        proxy = await it.proxy("w1", window_bytes=64 * KIB)
+        deaf, other = await it.producer(proxy), await it.producer(proxy)
+        await deaf.open(1, "orders")
+        await other.open(1, "orders")
+        end = ends[0]
+        for side, name in ((deaf.link, "SO_RCVBUF"), (end, "SO_SNDBUF")):
+            sock = side._connection._sock  # type: ignore[attr-defined]
+            sock.setsockopt(trio.socket.SOL_SOCKET, getattr(trio.socket, name), 4096)
+        deaf.link.hold()
+
+        most, sent, stored = 0, 0, 0
+        with trio.fail_after(60):
+            while not end._is_unread or sent == stored:
+                for _ in range(50):
+                    deaf.send(1, sent, b"x")
+                    sent += 1
+                await trio.sleep(0.005)
+                most = max(most, end.outgoing_bytes)
+                stored = len(await it.stored("orders")) if end._is_unread else 0
+        other.send(1, 0, b"goes on")
+        await other.acked(1)
+
+        assert stored < sent, "it is read no further"
+        # What makes it unread, and the answers to what one receive had: 256 KiB of frames of 61 bytes.
+        assert most <= links.UNREAD_BYTES_MIN + 300 * KIB
+        deaf.link.release()
+        with trio.fail_after(60):
+            await deaf.acked(sent)  # and nothing of it is lost
