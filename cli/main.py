@@ -30,7 +30,10 @@ from .options import Group, Settings, common_options, lay
             "Create, list, show, set up, rename, write, read, cut, seal, delete, export logs.",
         ),
         "bookies": (".bookies", "List the bookies."),
-        "proxy": (".proxy", "List the proxies and their logs; move a log, drain a proxy."),
+        "proxy": (
+            ".proxy",
+            "List the proxies and their logs; move a log, drain a proxy, even them out.",
+        ),
         "under-replicated": (".under_replicated", "List ledgers that miss copies."),
         "ledger": (
             ".ledger",

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from .errors import FAILED, Answer
 from .options import Command, Group, Settings, common
 from .output import emit, table
 
@@ -16,6 +17,7 @@ from .output import emit, table
     dlog proxy owners w1
     dlog proxy move orders --to w2
     dlog proxy drain w1
+    dlog proxy balance
     """,
 )
 def command() -> None:
@@ -88,6 +90,33 @@ def drain(settings: Settings, proxy: str) -> None:
         emit({"proxy": name, "drained": True})
     else:
         click.echo(f"{name} has no logs any more")
+
+
+@command.command(cls=Command, examples="dlog proxy balance --dry-run\ndlog proxy balance")
+@click.option("--dry-run", is_flag=True, help="Say what would move, and move nothing.")
+@common
+def balance(settings: Settings, dry_run: bool) -> None:
+    """Even out how many logs the write proxies have: plans once, moves the fewest, one after the other.
+
+    Producers of a log that moves see a pause. Proxies that drain, or do not answer, are left out. Exit code 1
+    where some could not be moved: the line says why.
+    """
+    from ..cluster.proxy_view import balance as balance_proxies
+    from .connect import quorum, run
+
+    async def work() -> Any:
+        async with quorum(settings) as metadata:
+            return await balance_proxies(metadata, dry_run=dry_run)
+
+    found = run(work)
+    if settings.json:
+        for one in found:
+            emit(one)
+    else:
+        columns = ("log", "namespace", "from", "to", "outcome")
+        table(columns, [[one[name] for name in columns] for one in found], empty="they are even")
+    if any(one["outcome"] not in ("moved", "planned") for one in found):
+        raise Answer(FAILED)
 
 
 def _ask(settings: Settings, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -9,6 +9,7 @@ from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata
 from ..log.handle import SEGMENTS_SHOWN, LogDescription
 from ..log.segments import SegmentRecord
+from ..proxy.proxied import ProxiedLog, ProxiedNamespace
 
 
 async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) -> dict[str, Any]:
@@ -18,10 +19,10 @@ async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) 
     """
     log = logs.open_log(name)
     found: LogDescription = await log.describe(segments_max=segments_max)
-    readable = await log.snapshot(limit=1)
+    records, end = await _readable(log, found)
     # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
     # and nobody reads it before this one is closed.
-    open_records = readable.end_sequence_id - found.state.next_sequence_id
+    open_records = end - found.state.next_sequence_id
     segments = [await _segment(logs, segment, found) for segment in found.segments]
     for segment in segments:
         if segment["state"] == "in progress" and open_records > 0:
@@ -34,7 +35,7 @@ async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) 
         "name": name,
         "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
         "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
-        "records": readable.records,
+        "records": records,
         "bytes": found.size_bytes - truncated_bytes,
         "truncated_bytes": truncated_bytes,
         "clock_behind_s": max(0, found.state.time_ms - logs.wall_ms()) // 1000,
@@ -48,11 +49,22 @@ async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) 
     }
 
 
+async def _readable(log: Any, found: LogDescription) -> tuple[int, int]:
+    """How many records can be read, and how many the log ever had."""
+    if isinstance(log, ProxiedLog):
+        records = 0 if found.last_dlsn is None else await log.count()
+        return records, found.state.truncated_sequence_id + records
+    readable = await log.snapshot(limit=1)
+    return readable.records, readable.end_sequence_id
+
+
 async def _truncated_bytes(log: Any, found: LogDescription) -> int:
     """Of whole segments before the truncation point that are not removed yet."""
     point = found.state.truncated_to.segment
     if point <= found.state.first_segment:
         return 0
+    if isinstance(log, ProxiedLog):
+        return sum(one.size_bytes for one in found.segments if one.segment < point)
     oldest, left = await log.segments(limit=1), await log.segments(first=point, limit=1)
     if not left:
         return found.size_bytes
@@ -62,9 +74,13 @@ async def _truncated_bytes(log: Any, found: LogDescription) -> int:
 
 
 async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> dict[str, Any]:
-    stored = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
     ensembles: list[Any] = []
-    state = "missing"
+    state: str | None = "missing"
+    stored = None
+    if isinstance(logs, ProxiedNamespace):
+        state = None  # only who reaches the metadata knows ledgers
+    else:
+        stored = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
     if stored is not None:
         ledger = LedgerMetadata.decode(stored.key, stored.value)
         state = ledger.state.value

@@ -9,7 +9,8 @@ from ..log.lock import holder_of
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
-from ..proxy.wire import OWNED_PAGE, ProxyCall, decode_owned
+from ..proxy.route import balance as plan_moves
+from ..proxy.wire import OWNED_PAGE, ProxyCall, decode_answer, decode_owned
 from ..runtime.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -22,6 +23,7 @@ from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
+from ..runtime.schema import flag
 from .config import format_address
 from .health import ask_info
 
@@ -73,24 +75,32 @@ async def owned(metadata: MetadataClient, wanted: str = "") -> list[dict[str, An
     host, rows = client_host("dlog"), []
     there = [one for one in await registered(metadata) if one.kind == WRITE]
     for one in [_named(there, wanted)] if wanted else there:
-        after = ""
-        while True:
-            body = await _order(host, metadata, one, ProxyCall("owned", [after, OWNED_PAGE]))
-            page = decode_owned(body)
-            rows += [
-                {
-                    "proxy": one.label,
-                    "namespace": path,
-                    "log": name,
-                    "producers": producers,
-                    "segment": segment,
-                }
-                for path, name, producers, segment in page
-            ]
-            if len(page) < OWNED_PAGE:
-                break
-            after = "\0".join(page[-1][:2])
+        rows += [
+            {
+                "proxy": one.label,
+                "namespace": path,
+                "log": name,
+                "producers": producers,
+                "segment": segment,
+            }
+            for path, name, producers, segment in await _owned(host, metadata, one)
+        ]
     return rows
+
+
+async def _owned(
+    host: Host, metadata: MetadataClient, one: ProxyRegistration
+) -> list[tuple[str, str, int, int]]:
+    """Namespace, name, producers and segment of each log that a proxy has."""
+    found: list[tuple[str, str, int, int]] = []
+    after = ""
+    while True:
+        body = await _order(host, metadata, one, ProxyCall("owned", [after, OWNED_PAGE]))
+        page = decode_owned(body)
+        found += page
+        if len(page) < OWNED_PAGE:
+            return found
+        after = "\0".join(page[-1][:2])
 
 
 async def move(
@@ -116,6 +126,47 @@ async def move(
     call = ProxyCall("move", [path, log, "" if to is None else to.id])
     await _order(host or client_host("dlog"), metadata, owner, call)
     return owner.label
+
+
+async def balance(metadata: MetadataClient, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    """Move logs so that no write proxy has two more than another one; a row each, with its outcome.
+
+    Who drains takes none; who does not answer neither takes nor gives. A log that has left its proxy by then
+    stays where it is.
+    """
+    host = real_host("dlog")
+    there = {
+        one.id: one for one in await registered(metadata) if one.kind == WRITE and one.accepting
+    }
+    logs: dict[str, list[tuple[str, str, int]]] = {}
+    for one in there.values():
+        try:
+            rows = await _owned(host, metadata, one)
+        except DistributedLogError:
+            continue  # `dlog proxy list` says why
+        logs[one.id] = [(path, name, producers) for path, name, producers, _ in rows]
+    found = []
+    for move in plan_moves(logs):
+        outcome = "planned"
+        if not dry_run:
+            call = ProxyCall("move", [move.path, move.log, move.target])
+            try:
+                moved = decode_answer(
+                    await _order(host, metadata, there[move.owner], call), flag, "move"
+                )
+                outcome = "moved" if moved else "has gone elsewhere"
+            except DistributedLogError as error:
+                outcome = f"{type(error).__name__}: {error}"
+        found.append(
+            {
+                "log": move.log,
+                "namespace": move.path,
+                "from": there[move.owner].label,
+                "to": there[move.target].label,
+                "outcome": outcome,
+            }
+        )
+    return found
 
 
 async def drain(metadata: MetadataClient, wanted: str, *, host: Host | None = None) -> str:
