@@ -134,7 +134,7 @@ async def balance(metadata: MetadataClient, *, dry_run: bool = False) -> list[di
     Who drains takes none; who does not answer neither takes nor gives. A log that has left its proxy by then
     stays where it is.
     """
-    host = real_host("dlog")
+    host = client_host("dlog")
     there = {
         one.id: one for one in await registered(metadata) if one.kind == WRITE and one.accepting
     }
