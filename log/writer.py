@@ -709,8 +709,10 @@ class LogWriter:
         txids: list[int] | None = None,
         producer: int = 0,
         sequence: int = 0,
+        on_done: Callable[[Frame], object] | None = None,
     ) -> Frame:
-        """As `take_frame`, where the log's last record is the one at ``expect``; returns when it is done.
+        """As `take_frame`, where the log's last record is the one at ``expect``; returns when it is done, or,
+        with ``on_done``, when it is taken.
 
         What was taken before it is waited for: only then it is known which record is the last. One of a
         producer that was taken before is a copy, whatever is expected. Raises as `take_frame`, and
@@ -732,7 +734,7 @@ class LogWriter:
                         continue
                 frame = self.take_frame(
                     payloads,
-                    lambda _: done.set(),
+                    on_done or (lambda _: done.set()),
                     txids=txids,
                     producer=producer,
                     sequence=sequence,
@@ -741,7 +743,8 @@ class LogWriter:
                 await self.check_owner()
                 raise
             if frame is not None:
-                await done.wait()
+                if on_done is None:
+                    await done.wait()
                 return frame
             await self.frame_room(len(payloads), sum(map(len, payloads)), producer)
         await self.check_owner()

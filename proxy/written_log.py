@@ -1,7 +1,8 @@
 """One log that this proxy writes: its producers' streams, and what waits for room in its writer.
 
-A frame goes to the log's writer in the call that received it. Only where that has no room, or it is not
-decided yet who gives the log's txids, does it wait in the inbox; a task runs as long as something is there.
+A frame goes to the log's writer in the call that received it. Only where that has no room, it is not decided
+yet who gives the log's txids, or it is to come directly after some record, does it wait in the inbox; a task
+runs as long as something is there.
 """
 
 from collections import deque
@@ -11,6 +12,7 @@ from functools import partial
 import trio
 
 from ..log.containment import contained
+from ..log.dlsn import DLSN
 from ..log.frames import Frame
 from ..log.state import AUTO
 from ..log.writer import LogWriter
@@ -70,7 +72,8 @@ class WrittenLog:
     def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """A frame of one of its streams, which has accepted it."""
         self.used_at = trio.current_time()
-        if self._inbox or self.writer.txid_rule == AUTO or not self._try(stream, frame):
+        waits = self._inbox or frame.expect is not None or self.writer.txid_rule == AUTO
+        if waits or not self._try(stream, frame):
             if stream.error is not None:
                 return  # it was refused: by the log, or because that is over
             self._inbox.append((stream, frame))
@@ -180,6 +183,16 @@ class WrittenLog:
             elif self.writer.txid_rule == AUTO:
                 done = False
                 await self.writer.decide_txids(frame.txids is not None)
+            elif frame.expect is not None:
+                # What was taken before is stored first, and whatever comes after waits here.
+                await self.writer.frame_after(
+                    DLSN(*frame.expect),
+                    frame.payloads,
+                    txids=None if frame.txids is None else list(frame.txids),
+                    producer=stream.producer,
+                    sequence=frame.first,
+                    on_done=partial(_answer_if_wanted, stream, frame.first),
+                )
             elif not self._try(stream, frame) and stream.error is None:
                 done = False
                 size = sum(map(len, frame.payloads))
@@ -193,3 +206,9 @@ class WrittenLog:
 
 def _answer(stream: ProducerStream, frame: Frame) -> None:
     stream.on_done(frame.first, frame.first_txid, frame.repeated, frame.error)
+
+
+def _answer_if_wanted(stream: ProducerStream, first: int, frame: Frame) -> None:
+    """Of a frame that waited for others: its stream may have gone meanwhile, and hears nothing of it."""
+    if not 0 <= stream.refused_from <= first:
+        _answer(stream, frame)

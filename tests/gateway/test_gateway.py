@@ -157,19 +157,26 @@ async def test_what_is_sent_again_is_stored_once_at_any_gateway() -> None:
         assert [found.json["repeated"] for found in answers] == [False, True, True]
         assert (await one.ask("POST", path, "plain")).status == 200
 
+        here = {**mine, "dlog_sequence": "4", "if_match": answers[0].json["dlsns"][0]}
+        late = await two.ask("POST", path, "x", **here)  # the plain one came between
+        assert (late.status, late.error) == (412, "PositionConflict"), late
+        here["if_match"] = late.json["error"]["detail"]
+        assert (await one.ask("POST", path, "after", **here)).status == 200
+        assert (await two.ask("POST", path, "after", **here)).json["repeated"]
+
         wrong = await two.ask("POST", path, "x", **{**mine, "dlog_sequence": "9"})
-        assert (wrong.status, "4 is next" in wrong.json["error"]["what"]) == (400, True), wrong
+        assert (wrong.status, "5 is next" in wrong.json["error"]["what"]) == (400, True), wrong
         wrong = await two.ask("POST", path, "x", **{**mine, "dlog_sequence": "1"})
         assert (wrong.status, "other frames" in wrong.json["error"]["what"]) == (400, True), wrong
         newer = await opened(two, "orders", "import 7/ü")
         assert newer["dlog_producer"] != mine["dlog_producer"]
         for each in (one, two):
-            fenced = await each.ask("POST", path, "x", **{**mine, "dlog_sequence": "4"})
+            fenced = await each.ask("POST", path, "x", **{**mine, "dlog_sequence": "5"})
             assert (fenced.status, fenced.error) == (409, "ProducerFenced"), fenced
-        assert (await one.ask("POST", path, "e", **{**newer, "dlog_sequence": "4"})).status == 200
+        assert (await one.ask("POST", path, "e", **{**newer, "dlog_sequence": "5"})).status == 200
         nobody = await one.ask("POST", path, "x", dlog_producer="99:x", dlog_sequence="0")
         assert (nobody.status, nobody.error) == (410, "ProducerForgotten"), nobody
-        assert await payloads(one, "orders") == ["a", "b", "c", "d", "plain", "e"]
+        assert await payloads(one, "orders") == ["a", "b", "c", "d", "plain", "after", "e"]
 
 
 async def test_over_the_cluster_itself_a_gateway_that_begins_anew_stores_nothing_twice() -> None:

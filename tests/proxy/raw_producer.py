@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from distributedlog.log.dlsn import DLSN
 from distributedlog.proxy import wire
 from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.frames import Op
@@ -45,9 +46,14 @@ class RawProducer:
         return wire.ProduceOpened.decode(reply.body)
 
     def send(
-        self, stream: int, first: int, *payloads: bytes, txids: list[int] | None = None
+        self,
+        stream: int,
+        first: int,
+        *payloads: bytes,
+        txids: list[int] | None = None,
+        expect: DLSN | None = None,
     ) -> None:
-        self.link.send(wire.produce_frame(stream, first, 0, txids, payloads))
+        self.link.send(wire.produce_frame(stream, first, 0, txids, payloads, expect=expect))
 
     def publish(self, stream: int) -> None:
         self.link.send(wire.about_stream(Op.PRODUCE_PUBLISH, stream))
@@ -57,6 +63,10 @@ class RawProducer:
         while len(self.acks) < count:
             await self._news.wait()
         return self.acks
+
+    async def news(self) -> None:
+        """Until anything is told."""
+        await self._news.wait()
 
     async def refused(self, stream: int) -> wire.Refusal:
         """What a stream is refused with."""

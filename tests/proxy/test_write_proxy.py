@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import trio
 
+from distributedlog.log.dlsn import DLSN
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import Owner
@@ -17,6 +18,7 @@ from distributedlog.runtime.errors import (
     InvalidUri,
     Moved,
     OwnershipAcquireFailed,
+    PositionConflict,
     ProducerFenced,
     ProducerForgotten,
     TooBusy,
@@ -27,6 +29,7 @@ from distributedlog.runtime.link import Link
 from distributedlog.runtime.options import KIB
 
 from .proxy_world import world
+from .raw_producer import RawProducer
 
 
 async def test_frames_of_many_producers_share_entries_and_keep_their_order() -> None:
@@ -358,3 +361,80 @@ async def test_who_never_reads_its_acknowledgements_is_held_to_its_bytes(
         deaf.link.release()
         with trio.fail_after(60):
             await deaf.acked(sent)  # and nothing of it is lost
+
+
+async def test_a_frame_that_expects_a_record_comes_directly_after_it_or_not_at_all() -> None:
+    """G10 through a proxy, H75: of a counter that two raise by compare and append no step is lost."""
+    async with world() as it:
+        proxy = await it.proxy("w1")
+
+        async def raise_it(producer: RawProducer, by: int) -> None:
+            last, value, stream = DLSN.NONE, 0, 0
+            for _ in range(by):
+                while True:
+                    stream += 1
+                    await producer.open(stream, "counter")
+                    acked = len(producer.acks)
+                    producer.send(stream, 0, b"%d" % (value + 1), expect=last)
+                    while len(producer.acks) == acked and stream not in producer.refusals:
+                        await producer.news()
+                    if stream not in producer.refusals:
+                        break
+                    error = producer.refusals[stream].error
+                    assert isinstance(error, PositionConflict)
+                    last = DLSN.parse(error.last)
+                    async with it.namespace.open_log("counter").open_reader(dlsn=last) as reader:
+                        found = await reader.read_next()
+                    assert found is not None
+                    value = int(found.payload)
+                ack = producer.acks[-1]
+                last, value = DLSN(ack.segment, ack.entry, ack.slot), value + 1
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for _ in range(2):
+                    nursery.start_soon(raise_it, await it.producer(proxy), 5)
+
+        assert await it.stored("counter") == [b"%d" % n for n in range(1, 11)]
+
+
+async def test_others_keep_their_order_beside_one_that_expects() -> None:
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        for stream in (1, 2, 3):
+            await producer.open(stream, "orders")
+        producer.send(1, 0, b"a0")
+        producer.send(2, 0, b"never", expect=DLSN(7, 0, 0))
+        producer.send(1, 1, b"a1")
+        producer.send(2, 1, b"nor this")
+        producer.send(3, 0, b"c0")
+        with trio.fail_after(30):
+            refusal = await producer.refused(2)
+            await producer.acked(3)
+
+        assert isinstance(refusal.error, PositionConflict)
+        assert (refusal.unknown_from, refusal.refused_from) == (0, 0)
+        producer.publish(1)
+        await producer.open(4, "orders")
+        assert await it.stored("orders") == [b"a0", b"a1", b"c0"]
+
+
+async def test_who_goes_while_a_frame_of_it_expects_leaves_the_others_in_order() -> None:
+    """It may be stored, and nobody is told; nothing of it is answered to another one."""
+    async with world() as it:
+        proxy = await it.proxy("w1")
+        going, staying = await it.producer(proxy), await it.producer(proxy)
+        await going.open(1, "orders")
+        await staying.open(1, "orders")
+        staying.send(1, 0, b"s0")
+        going.send(1, 0, b"g0", expect=DLSN(1, 0, 0))
+        going.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
+        staying.send(1, 1, b"s1")
+        with trio.fail_after(30):
+            acks = await staying.acked(2)
+            assert [ack.first for ack in acks] == [0, 1]
+        staying.publish(1)
+        await staying.open(2, "orders")
+        stored = await it.stored("orders")
+        assert [one for one in stored if one != b"g0"] == [b"s0", b"s1"]
+        assert not going.acks
