@@ -10,6 +10,8 @@ import hmac
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
 from typing import Any
 
+import trio
+
 from ..runtime.errors import TooBusy
 from .faults import headers_of, turned_away
 from .forms import JSON
@@ -22,6 +24,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
+SENDS = 2
+"""Times `write_s` that a part of an answer may take."""
 OPEN = ("/health", "/openapi.json")
 """Say nothing of a log: they need no token."""
 HEADERS = {
@@ -72,6 +76,7 @@ class Door:
         token: str = "",
         requests_max: int,
         held_bytes_max: int,
+        write_s: float,
     ) -> None:
         """``hosts``: names that it is reached by, beside this machine's own."""
         self._app = app
@@ -84,6 +89,7 @@ class Door:
         self._token = token.encode()
         self._requests_max = requests_max
         self._held_bytes_max = held_bytes_max
+        self._write_s = write_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or have the app do it."""
@@ -99,7 +105,9 @@ class Door:
                 meters.refused += 400 <= status < 500
                 meters.failed += status >= 500
                 message["headers"] = [*message.get("headers", ()), *HEADERS.items()]
-            await send(message)
+            # A connection has its own deadline; a stream of HTTP/2 that is given no window has this one.
+            with trio.fail_after(SENDS * self._write_s):
+                await send(message)
 
         refused = self.refusal(scope)
         if refused is None and meters.under_way >= self._requests_max:
@@ -115,6 +123,8 @@ class Door:
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
         try:
             await self._app(scope, receive, counted)
+        except* trio.TooSlowError:
+            meters.hung_up += 1
         finally:
             place.leave()
 

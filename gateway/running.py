@@ -52,6 +52,7 @@ async def run_gateway(
                     token=token,
                     requests_max=options.requests_max,
                     held_bytes_max=options.held_bytes_max,
+                    write_s=options.write_s,
                 )
                 scope.shield = True  # from now on it ends when it is told, and in order
                 async with trio.open_nursery() as nursery:

@@ -13,10 +13,11 @@ pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
 import trio
+import trio.testing
 
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
-from distributedlog.gateway.door import Door, may_listen
+from distributedlog.gateway.door import Door, Message, Receive, Scope, Send, may_listen
 from distributedlog.gateway.forms import ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
@@ -159,6 +160,7 @@ async def test_who_is_let_in() -> None:
         token="secret-of-sixteen",
         requests_max=1,
         held_bytes_max=1,
+        write_s=1.0,
     )
 
     def status(path: str = "/v1/logs", **headers: str) -> int:
@@ -189,6 +191,29 @@ async def test_who_is_let_in() -> None:
     assert may_listen("127.0.0.1", ())
     assert not may_listen("0.0.0.0", ())
     assert may_listen("0.0.0.0", ("logs.example",))
+
+
+async def test_a_stream_without_window_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Over HTTP/2 a connection lives on while one of its streams takes nothing."""
+    meters = GatewayMeters()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        async with trio.open_nursery() as nursery:  # as a tail has one
+            nursery.start_soon(trio.sleep_forever)
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def nothing() -> Message:
+        await trio.sleep_forever()
+
+    async def never(message: Message) -> None:
+        await trio.sleep_forever()
+
+    door = Door(endless, meters, port=8491, requests_max=1, held_bytes_max=1, write_s=1.0)
+    await door({**scope(), "raw_path": b"/v1/logs"}, nothing, never)
+
+    assert (meters.hung_up, meters.under_way) == (1, 0)
 
 
 def test_the_description_and_the_routes_say_the_same() -> None:
