@@ -303,3 +303,17 @@ async def test_a_scrub_meets_what_nobody_asks_for(autojump_clock: Clock, key: by
     async with running(journal, FEW, index) as store:
         assert store.ledgers.look_up(7, KEY).fenced
         assert list(await read_all(store, 1)) == [0, 1, 2]
+
+
+async def test_a_head_has_what_the_map_has_and_what_is_newer_between(
+    autojump_clock: Clock,
+) -> None:
+    """H7: a fence that no checkpoint has taken, of a ledger among those that the map has."""
+    async with running(CutDisk(), FEW) as store:
+        await _add_and_leave(store, 10, 20)
+        await store.checkpoint()
+        await fence(store, 15)
+
+        pages = [page async for page in store.ledgers.states()]
+
+        assert [state.ledger_id for page in pages for state in page] == [10, 15, 20]
