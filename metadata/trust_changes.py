@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..runtime.errors import InvalidRequest, NotAllowed
-from ..runtime.principals import ANONYMOUS
+from ..runtime.principals import ANONYMOUS, serial_of
 from .interface import prefix_end
 from .judge import GRANTS_MAX, PAGE, Judge
 from .kv import KeyValueState
@@ -188,7 +188,7 @@ class _Change:
         user = self._known(name)
         if len(user.serials) >= SERIALS_MAX:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
-        self._replace(name, serials=(*user.serials, serial))
+        self._replace(name, serials=(*user.serials, serial_of(serial)))
         self._end(name)
 
     def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:

@@ -7,6 +7,8 @@ proved once a connection, by one of the methods that the server takes; nothing i
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .errors import InvalidRequest
+
 ANONYMOUS = "anonymous"
 LOCAL = "user/local"
 """Whoever holds the secret of a cluster on this machine (`local_secret.py`): all of it is theirs."""
@@ -27,7 +29,7 @@ class Identity:
     """One of `KINDS`."""
     name: str
     serial: str
-    """Of the certificate, in hexadecimal digits."""
+    """Of the certificate, as `serial_of` gives it."""
     ends_s: int
     """Seconds since 1970."""
 
@@ -35,6 +37,17 @@ class Identity:
     def principal(self) -> str:
         """``bookie/b4``"""
         return f"{self.kind}/{self.name}"
+
+
+def serial_of(text: str) -> str:
+    """A certificate's serial as it is compared: small hexadecimal digits without colons and leading zeros.
+
+    Programs show it in different ways. Raises `InvalidRequest`.
+    """
+    digits = text.strip().replace(":", "").lower().lstrip("0")
+    if not digits or not set(digits) <= set("0123456789abcdef"):
+        raise InvalidRequest(f"{text[:60]!r} is no certificate's serial: hexadecimal digits are")
+    return digits
 
 
 def kind_of(principal: str) -> str:

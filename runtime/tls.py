@@ -38,6 +38,7 @@ from .principals import (
     Verify,
     Welcome,
     anonymous,
+    serial_of,
 )
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
@@ -532,7 +533,7 @@ def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
     if f"{kind}/{name}" == LOCAL:
         raise NotAuthenticated(f"the certificate of {where} names {LOCAL}, which is nobody's")
     ends_s = int(ssl.cert_time_to_seconds(certificate["notAfter"]))
-    return Identity(domain, kind, name, str(certificate.get("serialNumber", "")).lower(), ends_s)
+    return Identity(domain, kind, name, serial_of(str(certificate["serialNumber"])), ends_s)
 
 
 def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | None, int]]:

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
+from distributedlog.runtime.errors import InvalidRequest, NotAllowed, NotAuthenticated
 from distributedlog.runtime.frames import Op
 from distributedlog.runtime.hello import Hello, decode_welcome, encode, encode_welcome
 from distributedlog.runtime.host import Address, Connection
@@ -24,6 +24,7 @@ from distributedlog.runtime.principals import (
     Meeting,
     Verify,
     Welcome,
+    serial_of,
 )
 from distributedlog.runtime.rpc import Endpoint
 
@@ -209,3 +210,15 @@ def test_a_greeting_without_proofs_is_no_longer_than_before() -> None:
     assert len(plain) < len(proving) < len(plain) + 40
     assert encode_welcome(Welcome()) == b""
     assert decode_welcome(b"", "peer") == Welcome()
+
+
+@pytest.mark.parametrize("shown", ["0F10A3", "f10a3", "0f:10:a3", " 00f10a3\n"])
+def test_a_serial_is_the_same_however_it_is_shown(shown: str) -> None:
+    """OpenSSL gives an even number of digits: one in sixteen could not be refused as `dlog pki` shows it."""
+    assert serial_of(shown) == "f10a3"
+
+
+@pytest.mark.parametrize("text", ["", "0", "xyz", "-5", "5f0c 1"])
+def test_what_is_no_serial_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        serial_of(text)
