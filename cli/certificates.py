@@ -167,7 +167,7 @@ def _library() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives.asymmetric import ec
     except ImportError:
         raise InvalidRequest(
-            "making certificates needs the library cryptography: pip install 'distributedlog-py[pki]'"
+            "making certificates needs the library cryptography: pip install '.[pki]'"
         ) from None
     return x509, ec
 

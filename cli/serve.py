@@ -331,9 +331,7 @@ def gateway(settings: Settings, **given: Any) -> None:
     try:
         from ..gateway.running import run_gateway
     except ModuleNotFoundError as error:
-        raise click.UsageError(
-            f"{error.name} is not installed: pip install 'distributedlog-py[gateway]'"
-        ) from None
+        raise click.UsageError(f"{error.name} is not installed: pip install '.[gateway]'") from None
     name = given["name"] or "gateway"
     _run(
         settings,
