@@ -38,6 +38,9 @@ class _Shelf:
     limbo: bool = False
     in_flight_max: int = 0
 
+    async def have_capability(self, *_: Any) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await trio.lowlevel.checkpoint()
         return EntryList([(entry, 1) for entry in sorted(self.held)], known=not self.limbo)
@@ -99,6 +102,9 @@ class _Slow:
     sent: int = 0
     on_acked: Callable[[int], None] = lambda count: None
     on_refused: Callable[[int, DistributedLogError], None] = lambda position, error: None
+
+    async def have_capability(self, *_: Any) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         await trio.lowlevel.checkpoint()

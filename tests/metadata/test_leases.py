@@ -13,6 +13,7 @@ from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.commands import Expire, decode_command
 from distributedlog.metadata.leases import Leases
 from distributedlog.runtime.errors import ConnectionLost, DistributedLogError, LeaseExpired
+from distributedlog.runtime.principals import ANONYMOUS
 
 TTL_S = 10.0
 
@@ -23,6 +24,7 @@ class Connection:
 
     closed: ConnectionLost | None = None
     made_at: float = field(default_factory=trio.current_time)
+    principal: str = ANONYMOUS
 
     def end(self, leases: Leases) -> None:
         self.closed = ConnectionLost("cut")
@@ -35,6 +37,7 @@ OPEN: Any = Connection(made_at=0.0)
 @dataclass
 class Held:
     ttl_ms: int = int(TTL_S * 1000)
+    owner: str = ""
 
 
 @dataclass

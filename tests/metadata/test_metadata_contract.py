@@ -358,7 +358,7 @@ async def test_the_changes_of_one_transaction_come_in_one_batch(
     metadata: Metadata, autojump_clock: object
 ) -> None:
     """M6: a consumer never sees half of one."""
-    async with metadata.watch(b"a", b"z", after_revision=0) as watch:
+    async with metadata.watch(b"a", b"s", after_revision=0) as watch:
         await metadata.transact(puts(*((b"k%03d" % n, b"") for n in range(500))))
         with trio.fail_after(10):
             batch = await watch.next()

@@ -546,7 +546,7 @@ async def test_answers_that_are_not_read_are_not_made(autojump_clock: object) ->
         await client.transact(put(b"k", bytes(MIB - 100)))
         connection = await nodes.machine("flood").dial(nodes.peers["m1"])
         hello = encode_hello(Hello(label="flood"))
-        question = ReadRequest(b"a", b"z", 9).encode()
+        question = ReadRequest(b"a", b"s", 9).encode()
         frames = [envelope(Op.HELLO, len(hello)) + hello]
         auth = pack({"method": "none"})
         frames.append(envelope(Op.AUTH, len(auth)) + auth)
