@@ -41,6 +41,7 @@ from .node import (
     ready,
 )
 from .options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+from .proxy_gate import ProxyGate
 
 ID_BITS = 64
 LOCK_LEASE_S = 3.0
@@ -187,11 +188,14 @@ async def _serve(
                 **(owner.info() if owner is not None else {}),
             }
 
+        gate = ProxyGate(metadata)
+        await keep(gate.run)
+
         def session(link: Link) -> Session:
             common = CommonSession(link, members, calls, info)
             if owner is not None:
-                return ProduceSession(link, owner, limits, common)
-            return ReadSession(reading, link, common)
+                return gate.guard(link, ProduceSession(link, owner, limits, common))
+            return gate.guard(link, ReadSession(reading, link, common))
 
         await keep(partial(_listen, endpoint, listeners, session))
         try:
