@@ -5,7 +5,7 @@ import click
 from ..metadata.rights import CLUSTER_ROLES, ROLES
 from .errors import NO, Answer
 from .options import Command, Group, Settings, common
-from .output import emit, table
+from .output import emit, rows_or_table
 from .trust import asked, change, users_and_grants
 
 
@@ -63,11 +63,7 @@ def list_grants(settings: Settings, name: str) -> None:
         for who, namespace, path, role in grants
         if name in ("", who)
     ]
-    if settings.json:
-        for row in rows:
-            emit(dict(zip(columns, row, strict=True)))
-    else:
-        table(columns, rows, empty="there are no grants")
+    rows_or_table(settings.json, columns, rows, empty="there are no grants")
 
 
 @command.command(cls=Command, examples="dlog grant check etl orders/eu")

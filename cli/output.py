@@ -31,6 +31,17 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str =
         )
 
 
+def rows_or_table(
+    as_json: bool, columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str
+) -> None:
+    """The rows: with --json an object a line, named by the columns; else a table."""
+    if as_json:
+        for row in rows:
+            emit(dict(zip(columns, row, strict=True)))
+    else:
+        table(columns, rows, empty=empty)
+
+
 def write_by_rename(path: Path, text: str) -> None:
     """Whoever sees the file sees all of it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from .options import Command, Group, Settings, common
-from .output import emit, table
+from .output import emit, rows_or_table, table
 
 
 @click.group(
@@ -76,11 +76,7 @@ def audit(settings: Settings) -> None:
         [time_of(line.ms), line.principal, line.address, line.action, line.subject]
         for line in lines
     ]
-    if settings.json:
-        for row in rows:
-            emit(dict(zip(columns, row, strict=True)))
-    else:
-        table(columns, rows, empty="nobody has changed rights yet")
+    rows_or_table(settings.json, columns, rows, empty="nobody has changed rights yet")
 
 
 async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:

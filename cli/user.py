@@ -3,7 +3,7 @@
 import click
 
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, table
+from .output import rows_or_table
 from .trust import asked, change, time_of, users_and_grants
 
 
@@ -37,11 +37,7 @@ def list_users(settings: Settings) -> None:
         for name, one in users.items()
     ]
     columns = ("name", "disabled", "grants", "made")
-    if settings.json:
-        for row in rows:
-            emit(dict(zip(columns, row, strict=True)))
-    else:
-        table(columns, rows, empty="there are no users")
+    rows_or_table(settings.json, columns, rows, empty="there are no users")
 
 
 @command.command(cls=Command, examples="dlog user disable etl")
