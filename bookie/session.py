@@ -6,6 +6,7 @@ cannot take yet is kept here, and the connection is not read on.
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -263,18 +264,7 @@ class BookieSession:
     # --- fences and LACs --------------------------------------------------------------------------
 
     def _on_fence(self, ident: int, request: m.LedgerRequest) -> None:
-        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
-            if error is not None:
-                self._link.reply_error(ident, error)
-            else:
-                self._reply_ends(ident, ledger)
-
-        try:
-            key = self._shown.key(Kind.RECOVER, request.ledger, request.key)
-        except CapabilityOutdated as error:
-            self._link.reply_error(ident, error)
-        else:
-            self._store.fence(request.ledger, key, done)
+        self._reads.fence(ident, request.ledger, request.key, partial(self._reply_ends, ident))
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:

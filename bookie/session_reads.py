@@ -5,6 +5,7 @@ peer does not take those it has.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -102,18 +103,29 @@ class SessionReads:
             self._enqueue(_Read(ident, request))
             return
 
-        def done(ledger: Ledger, error: DistributedLogError | None) -> None:
-            if error is not None:
-                self._link.reply_error(ident, error)
-            elif not self._closed:
+        def fenced(ledger: Ledger) -> None:
+            if not self._closed:
                 self._enqueue(_Read(ident, request))
 
+        self.fence(ident, request.ledger, request.key, fenced)
+
+    def fence(
+        self, ident: int, ledger: int, shown: bytes, fenced: Callable[[Ledger], None]
+    ) -> None:
+        """Fence a ledger, then ``fenced``; what keeps it from that is the answer."""
+
+        def done(found: Ledger, error: DistributedLogError | None) -> None:
+            if error is not None:
+                self._link.reply_error(ident, error)
+            else:
+                fenced(found)
+
         try:
-            key = self._shown.key(Kind.RECOVER, request.ledger, request.key)
+            key = self._shown.key(Kind.RECOVER, ledger, shown)
         except CapabilityOutdated as error:
             self._link.reply_error(ident, error)
         else:
-            self._store.fence(request.ledger, key, done)
+            self._store.fence(ledger, key, done)
 
     def on_list(self, ident: int, request: m.LedgerRequest) -> None:
         """A LIST_ENTRIES has come."""
