@@ -19,7 +19,7 @@ from ..log.state import Added, LogState
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
 from .pipeline import PipelineRun
-from .planting import Patch, planted
+from .planting import Patch, planted, print_table, words_of
 
 _share = link.Linking._share
 _place = truncation._place
@@ -98,10 +98,7 @@ def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
         for count, seed in enumerate(seeds, 1):
             failures = PipelineRun(seed).run().failures
             if failures:
-                cause = failures[0]
-                while isinstance(cause, BaseExceptionGroup):
-                    cause = cause.exceptions[0]
-                return count, f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
+                return count, words_of(failures)
     return None
 
 
@@ -109,13 +106,7 @@ def main() -> int:
     """Print the table; 1 when a bug survived."""
     logging.disable(logging.CRITICAL)
     budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    survivors = 0
-    for name in PLANTED:
-        found = seeds_until_found(name, range(budget))
-        survivors += found is None
-        said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
-        print(f"{name} | {said}", flush=True)
-    return 1 if survivors else 0
+    return print_table(PLANTED, lambda name: seeds_until_found(name, range(budget)), budget)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from ..proxy.owner import Owner
 from ..proxy.producer_sink import ProducerSink
 from ..proxy.wire import Refusal
 from ..runtime.errors import Moved, ProducerForgotten
-from .planting import Patch, planted
+from .planting import Patch, planted, print_table, words_of
 from .proxied import ProxiedRun
 from .seed import CHAOS_S
 
@@ -159,10 +159,7 @@ def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tupl
         for seed in range(start, start + budget):
             failures = ProxiedRun(seed, chaos_s=chaos_s).run().failures
             if failures:
-                cause = failures[0]
-                while isinstance(cause, BaseExceptionGroup):
-                    cause = cause.exceptions[0]
-                return seed, f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
+                return seed, words_of(failures)
     return None
 
 
@@ -171,15 +168,8 @@ def main() -> int:
     logging.disable(logging.CRITICAL)
     budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
     wanted = sys.argv[2] if len(sys.argv) > 2 else ""
-    survivors = 0
-    for name in PLANTED:
-        if wanted not in name:
-            continue
-        found = seed_that_finds(name, budget)
-        survivors += found is None
-        said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
-        print(f"{name} | {said}", flush=True)
-    return 1 if survivors else 0
+    names = [name for name in PLANTED if wanted in name]
+    return print_table(names, lambda name: seed_that_finds(name, budget), budget)
 
 
 if __name__ == "__main__":

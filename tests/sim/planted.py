@@ -25,6 +25,7 @@ if __name__ == "__main__":
 
 from distributedlog.sim import ledger_planted  # noqa: E402
 from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
+from distributedlog.sim.planting import cause_of  # noqa: E402
 from distributedlog.sim.seed import LogRun  # noqa: E402
 from tests.ledger.driver_world import DriverWorld  # noqa: E402
 from tests.sim import planted_bookie, planted_cluster, planted_driver  # noqa: E402, F401 (they register)
@@ -44,9 +45,7 @@ def hunt(planted: Bug, *, start: int = 0) -> tuple[int, str, float] | None:
         failures = run_seed(planted.layer, seed)
         used_s = time.process_time() - began
         if failures:
-            cause = failures[0]
-            while isinstance(cause, BaseExceptionGroup):
-                cause = cause.exceptions[0]
+            cause = cause_of(failures)
             if isinstance(cause, AttributeError | TypeError | NameError):
                 raise RuntimeError(f"the bug does not fit the product any more: {cause}") from cause
             return number + 1, f"{type(cause).__name__}: {str(cause).split(chr(10))[0]}", used_s
