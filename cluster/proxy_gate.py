@@ -10,8 +10,8 @@ from collections.abc import Callable
 import trio
 
 from ..metadata.interface import Metadata
-from ..metadata.trust_records import MODE_KEY, decode_mode
-from ..runtime.errors import CorruptData, NotAllowed, UnsupportedFormat
+from ..metadata.trust_records import MODE_KEY, mode_in
+from ..runtime.errors import NotAllowed
 from ..runtime.frames import Op
 from ..runtime.link import Link, Session
 from ..runtime.principals import LOCAL
@@ -32,12 +32,7 @@ class ProxyGate:
 
     async def look(self) -> None:
         """Read the mode. Raises what keeps the metadata from answering."""
-        found = await self._metadata.get(MODE_KEY)
-        try:
-            mode = decode_mode(None if found is None else found.value)
-        except (CorruptData, UnsupportedFormat):
-            mode = REQUIRED  # of a newer version, or rotten: nobody is let in by that
-        self.hear(mode)
+        self.hear(mode_in(await self._metadata.get(MODE_KEY)))
 
     def hear(self, mode: str) -> None:
         """This is the mode from now on; connections that are not served any more end."""

@@ -50,9 +50,9 @@ from .trust_records import (
     WOULD_REFUSE_MAX,
     User,
     decode_grant,
-    decode_mode,
     grant_of,
     grants_prefix,
+    mode_in,
     user_key,
 )
 
@@ -102,11 +102,7 @@ class Judge:
     def _mode(self) -> str:
         if not self.revision:
             return "open"
-        found = self._state.get(MODE_KEY)
-        try:
-            return decode_mode(found.value if found is not None else None)
-        except DistributedLogError:
-            return "required"  # of a newer version, or rotten: nobody is let in by that
+        return mode_in(self._state.get(MODE_KEY))
 
     def _read_names(self) -> None:
         state, prefix = self._state, self._classes.names

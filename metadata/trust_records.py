@@ -15,6 +15,7 @@ from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.schema import flag, number, row, rows, stored, text, word
 from .rights import ROLES
+from .transaction import KeyValue
 
 TRUST_PREFIX = b"trust/"
 AUDIT_PREFIX = b"audit/"
@@ -105,6 +106,14 @@ def decode_mode(value: bytes | None) -> str:
         return "open"
     mode: str = stored(value, _MODE, "the mode of trust")[1]
     return mode
+
+
+def mode_in(item: KeyValue | None) -> str:
+    """What ``trust/mode`` says as it is stored; "required" where that cannot be read: it lets nobody in."""
+    try:
+        return decode_mode(None if item is None else item.value)
+    except CorruptData:
+        return "required"
 
 
 def user_key(name: str) -> bytes:
