@@ -30,8 +30,8 @@ SMALL = "[store]\njournal_file_bytes = 4194304\ngather_bytes = 1048576\nfree_byt
 Say = Callable[[str], None]
 
 
-def run_full(directory: Path, *, say: Say) -> None:
-    """The first part; raises `AssertionError` where the story does not hold."""
+def run_full(directory: Path, *, say: Say) -> bytes:
+    """The first part; what is read in the end. Raises `AssertionError` where the story does not hold."""
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "small.toml"
     config.write_text(SMALL)
@@ -63,12 +63,14 @@ def run_full(directory: Path, *, say: Say) -> None:
         while any("read-only" in each for each in cluster.json("status", codes=(0, 6))["reasons"]):
             assert time.monotonic() < until, f"still read-only after {AGAIN_S:g} s"
         _write(cluster, b"one more\n")
-        assert cluster.run("log", "read", LOG).stdout == lines + b"one more\n"
+        read: bytes = cluster.run("log", "read", LOG).stdout
+        assert read == lines + b"one more\n"
         say("the room is back: they take new lines, without another start")
+        return read
 
 
-def run_restarts(directory: Path, *, say: Say) -> None:
-    """The second part."""
+def run_restarts(directory: Path, *, say: Say) -> int:
+    """The second part; the bytes that the restarts added."""
     with Cluster.planned(directory, bookies=3) as cluster:
         cluster.start()
         _write(cluster, b"a line\n", "--create")
@@ -82,6 +84,7 @@ def run_restarts(directory: Path, *, say: Say) -> None:
             f"an almost empty bookie takes {before / MB:.1f} MB, {RESTARTS} restarts added {grown / MB:.1f}"
         )
         assert grown <= GROWN_BYTES_MAX
+        return grown
 
 
 def _write(cluster: Cluster, lines: bytes, *arguments: str) -> None:

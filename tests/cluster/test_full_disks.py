@@ -14,9 +14,11 @@ def test_full_bookies_start_serve_and_go_on_when_there_is_room(tmp_path: Path) -
     """H28: killed with -9 on disks without a free byte."""
     with mounted(tmp_path / "probe", "tmpfs", "-o", "size=1m"):
         pass  # skipped by name where nothing can be mounted
-    full_disk_story.run_full(tmp_path / "story", say=print)
+    read = full_disk_story.run_full(tmp_path / "story", say=print)
+    assert read.count(b"\n") == 10_001
+    assert read.endswith(b"one more\n")
 
 
 def test_restarts_of_an_almost_empty_bookie_take_hardly_any_room(tmp_path: Path) -> None:
     """Four of them, with the default settings: at most 20 MB in sum."""
-    full_disk_story.run_restarts(tmp_path, say=print)
+    assert full_disk_story.run_restarts(tmp_path, say=print) <= 20_000_000
