@@ -55,6 +55,8 @@ class _Listing:
     body: bytearray = field(default_factory=bytearray)
     last: tuple[int, int] | None = None
     """The last one: the next turn may go on with it."""
+    doubtful: bool = False
+    """A turn found the ledger in limbo: what was healed since may lie behind ``at``."""
 
 
 class SessionReads:
@@ -225,6 +227,7 @@ class SessionReads:
         ledger = self._store.ledgers.look_up(asked.ledger, key)
         more, listing.at = self._store.ranges(ledger, listing.at, RUNS_MAX)
         cost = RUNS_MAX * RUN_BYTES
+        listing.doubtful = listing.doubtful or ledger.limbo
         last = listing.last
         if last is not None and more and last[0] + last[1] == more[0][0]:
             more[0] = (last[0], last[1] + more[0][1])
@@ -240,6 +243,6 @@ class SessionReads:
         if listing.last is not None:
             listing.body += m.encode_runs([listing.last])
         # What does not fit a frame is not known to be absent.
-        known = complete and not ledger.limbo
+        known = complete and not listing.doubtful
         self._link.reply(listing.ident, bytes(listing.body), flags=m.FLAG_KNOWN if known else 0)
         return cost

@@ -3,6 +3,8 @@
 import pytest
 import trio
 
+from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.client import EntryList
 from distributedlog.bookie.index import Index
 from distributedlog.bookie.ledgers import Ledger
 from distributedlog.bookie.read_turns import READ_TURN_BYTES, ReadTurns
@@ -117,3 +119,52 @@ async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
     # Within a turn the order of the tasks is drawn: at most two of theirs lie between two of ours.
     assert most <= 2 * (2 * RUNS_MAX + 1)
     assert asked > 5
+
+
+async def test_a_list_that_began_in_limbo_denies_nothing_though_it_ends_out_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Inv. 22: what was healed meanwhile lies behind the place where the list goes on."""
+    looked = 0
+    find = Index.find
+
+    def counted(self: Index, ledger: Ledger, entry: int) -> Located | None:
+        nonlocal looked
+        looked += 1
+        return find(self, ledger, entry)
+
+    async with served() as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        store = bookie.store
+        both = [Adder(store, 7), Adder(store, 8)]
+        for n in range(2, 3000, 2):  # entry 0 is lost
+            for adder in both:
+                adder.send(record(adder.ledger, n, b"x"))
+        for adder in both:
+            await adder.all_acked()
+        ledger = store.ledgers.look_up(7, KEY)
+        store.ledgers.mark(ledger, ledger.flags | jb.LIMBO | jb.FENCED)
+        copied = Adder(store, 7, recovery=True)
+        answers: list[EntryList] = []
+        done = trio.Event()
+
+        async def ask() -> None:
+            answers.append(await client.list_entries(7, KEY, timeout_s=5))
+            done.set()
+
+        monkeypatch.setattr(Index, "find", counted)
+        nursery.start_soon(ask)
+        while not looked:
+            await trio.lowlevel.checkpoint()
+        copied.send(record(7, 0, b"x"))
+        store.ledgers.mark(ledger, ledger.flags & ~jb.LIMBO)  # as soon as the copy is here
+        assert looked < 1500
+        await done.wait()
+        await copied.all_acked()
+
+        (listed,) = answers
+        assert (0, 1) not in listed.ranges
+        assert not listed.known
+        listed = await client.list_entries(7, KEY, timeout_s=5)
+        assert listed.known
+        assert (listed.ranges[0], len(listed.ranges)) == ((0, 1), 1500)
