@@ -17,6 +17,7 @@ from ..runtime.errors import CorruptData, DiskFailed, DiskFull, TooBusy
 from ..runtime.host import Disk
 from . import journal_blocks as jb
 from .index import Index
+from .index_records import IndexDamaged
 from .journal import Journal
 from .ledgers import Ledgers
 from .space import Space
@@ -149,7 +150,8 @@ class Bases:
     async def make(self, position: int) -> None:
         """Write one of what the index's map has: all before ``position``. Nobody changes the map meanwhile.
 
-        The next file's head names it. Raises `DiskFailed`, `IndexDamaged`.
+        The next file's head names it. One that finds no room, or does not read back, is given up: heads go
+        on as before, and a later one is tried. Raises `DiskFailed`, `IndexDamaged`.
         """
         written = self._journal.device_bytes
         number = max((0, *base_numbers(self._disk))) + 1
@@ -157,7 +159,9 @@ class Bases:
             self._journal.base = await write_base(
                 self._disk, number, position, self._journal.seed, self._index.states()
             )
-        except (DiskFull, TooBusy) as error:
+        except IndexDamaged:
+            raise  # it has nothing to do with the base: the node ends, and builds the index again
+        except (CorruptData, DiskFull, TooBusy) as error:
             log.warning("the states of all ledgers are not written anew: %s", error)
             if base_name(number) in self._disk.list():
                 await self._disk.delete(base_name(number))

@@ -8,14 +8,18 @@ import trio.testing
 
 from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie import state_base
+from distributedlog.bookie.index import MAP_NAME
+from distributedlog.bookie.index_records import STATE_KEY, IndexDamaged
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import (
+    CorruptData,
     DistributedLogError,
     LedgerFenced,
     LedgerStateUnknown,
     NoSuchLedger,
 )
+from distributedlog.runtime.memory import MemoryFile
 
 from .kit import (
     KEY,
@@ -250,6 +254,59 @@ async def test_no_fence_and_no_entry_is_lost_over_power_cuts(
             journal = journal.cut(draw, draw.random())
         if draw.random() < 0.4:
             index = CutDisk()
+
+
+@pytest.mark.parametrize("how", ["unreadable", "otherwise"])
+async def test_a_base_that_does_not_read_back_ends_nobody_and_is_made_again(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """One bad place of the device: heads go on with all states, and nothing names what was written."""
+    journal, index = CutDisk(), CutDisk()
+    bad = True
+    read_cold = MemoryFile.read_cold
+
+    async def met(self: MemoryFile, offset: int, length: int) -> bytes:
+        data = await read_cold(self, offset, length)
+        if not (bad and self.name.startswith(state_base.PREFIX)):
+            return data
+        if how == "unreadable":
+            raise CorruptData(f"{self.name}: read error")
+        return bytes([data[0] ^ 1]) + data[1:]
+
+    monkeypatch.setattr(MemoryFile, "read_cold", met)
+    async with running(journal, SMALL, index) as store:
+        for ledger in FENCED:
+            await fence(store, ledger)
+        await store.checkpoint()
+        await trio.sleep(6)
+        assert store._journal.base is None
+        assert not _bases(journal)
+        await some_files(store)
+        assert store._journal._state_bytes > len(FENCED) * jb.CONTROL_BYTES
+    async with running(journal, SMALL, CutDisk()) as store:
+        assert store.ledgers.limbo_below == 0
+        for ledger in FENCED:
+            assert isinstance(await _refusal(store, ledger), LedgerFenced)
+        bad = False
+        await trio.sleep(12)
+
+        assert store._journal.base is not None
+        assert _bases(journal)
+
+
+async def test_a_damaged_index_that_a_base_meets_is_no_bad_base(autojump_clock: Clock) -> None:
+    """It is to end the node, as wherever it is met: the next start builds it again."""
+    index = CutDisk()
+    async with running(CutDisk(), SMALL, index) as store:
+        for ledger in FENCED:
+            await fence(store, ledger)
+        await store.checkpoint()
+        values = index._maps[MAP_NAME].values
+        key = STATE_KEY.pack(b"s", FENCED[0])
+        values[key] = b"x" + values[key][1:]
+
+        with pytest.raises(IndexDamaged):
+            await store.upkeep._bases.make(store.upkeep.checkpointed)
 
 
 def test_a_head_that_names_a_base_says_format_4() -> None:
