@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie import ledgers as bookie_ledgers
 from distributedlog.bookie.index import MAP_NAME
 from distributedlog.bookie.index_records import (
     META_KEY,
@@ -317,3 +318,21 @@ async def test_a_head_has_what_the_map_has_and_what_is_newer_between(
         pages = [page async for page in store.ledgers.states()]
 
         assert [state.ledger_id for page in pages for state in page] == [10, 15, 20]
+
+
+async def test_what_is_written_and_forgotten_while_all_are_given_is_given(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H7: they were in memory alone when it began; their turn comes when they are in the map alone."""
+    monkeypatch.setattr(bookie_ledgers, "STATES_A_TURN", 4)
+    async with running(CutDisk(), FEW) as store:
+        for ledger in range(10, 20):
+            await fence(store, ledger)
+        given: list[int] = []
+
+        async for page in store.ledgers.states():
+            given += [state.ledger_id for state in page]
+            if len(given) == 4:
+                await _forgotten(store)
+
+        assert [ledger for ledger in given if ledger >= 10] == list(range(10, 20))

@@ -288,6 +288,25 @@ async def test_a_tombstone_that_is_in_use_stays_until_it_is_not(autojump_clock: 
         assert not await flags_by_id(store)
 
 
+async def test_a_tombstone_that_is_written_again_ends_with_a_later_checkpoint(
+    autojump_clock: Clock,
+) -> None:
+    """Deleted twice, as after a restart that knows of no answer: the map is not to have what is not counted."""
+    async with running(CutDisk(), OPTIONS) as store:
+        await store.delete_ledger(7)
+        await store.checkpoint()
+        await store.end_tombstones(W)
+        await store.delete_ledger(7)
+
+        await store.checkpoint()
+
+        assert store.info()["tombstones"] == 1
+        assert list(await flags_by_id(store)) == [7]
+        await _end_tombstones(store)
+        assert store.info()["tombstones"] == 0
+        assert not await flags_by_id(store)
+
+
 async def test_a_checkpoint_that_fails_ends_no_tombstone(autojump_clock: Clock) -> None:
     index = CutDisk()
     async with running(CutDisk(), SMALL, index) as store:
