@@ -1,6 +1,6 @@
 """`dlog placement`: how far apart copies are kept, and what is not so."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -61,10 +61,9 @@ def command(
     async def work(metadata: Any) -> tuple[Any, list[tuple[int, str]]]:
         if forget:
             await placing.forget_policy(metadata)
-        where = await placing.standing(metadata)
         if changes:
-            await placing.set_policy(metadata, replace(where.policy, **changes))
-            where = await placing.standing(metadata)
+            await placing.change_policy(metadata, changes)
+        where = await placing.standing(metadata)
         if check:
             return where, [one async for one in placing.not_as_wanted(metadata, where)]
         if not where.may_miss:

@@ -112,7 +112,7 @@ def command(
                 pool.candidates,
                 real_host("dlog repair").random.random,
                 bytes_per_s=max(1, int(rate * 1024 * 1024)),
-                policy=lambda: pool.placement,
+                policy=pool.required_placement if apart else lambda: pool.placement,
                 labels=pool.labels,
                 apart=apart,
             )

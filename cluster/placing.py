@@ -6,7 +6,8 @@ placed from then on: nothing moves because of it.
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from ..ledger import ids, keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
@@ -14,7 +15,7 @@ from ..ledger.placement import Labels, not_adhering
 from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.registration import BookieRegistration
 from ..metadata.interface import Metadata, Scan, prefix_end
-from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat, VersionConflict
 
 NEWEST_LEDGERS = 200
@@ -78,7 +79,7 @@ class Standing:
 async def standing(metadata: Metadata) -> Standing:
     """Read the policy, and every registration. Raises `CorruptData`, `UnsupportedFormat`: of the policy."""
     found = await metadata.get(keys.PLACEMENT)
-    policy = PlacementPolicy() if found is None else PlacementPolicy.decode(found.value)
+    policy = _policy(found)
     live: list[BookieRegistration] = []
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
@@ -98,9 +99,28 @@ async def standing(metadata: Metadata) -> Standing:
     return Standing(policy, found is not None, {one.id: one.where() for one in live}, domains)
 
 
-async def set_policy(metadata: Metadata, policy: PlacementPolicy) -> None:
-    """Store it. Raises `InvalidRequest` where it would stop all writes when one domain is gone (H111)."""
+def _policy(found: KeyValue | None) -> PlacementPolicy:
+    """Raises `CorruptData`, `UnsupportedFormat`."""
+    try:
+        return PlacementPolicy() if found is None else PlacementPolicy.decode(found.value)
+    except CorruptData as error:
+        raise CorruptData(
+            f"{error}: dlog placement --level LEVEL --at-least N with --enforced or --preferred sets it anew,"
+            " --default forgets it"
+        ) from error
+
+
+async def change_policy(metadata: Metadata, changes: Mapping[str, Any]) -> None:
+    """Store the policy with these of its fields otherwise.
+
+    Raises `InvalidRequest` where it would stop all writes when one domain is gone (H111), `VersionConflict`;
+    `CorruptData` where what is stored cannot be read, and not every field is given.
+    """
     before = await metadata.get(keys.PLACEMENT)
+    if len(changes) < len(fields(PlacementPolicy)):
+        policy = replace(_policy(before), **changes)
+    else:
+        policy = PlacementPolicy(**changes)
     domains: dict[str, int] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
@@ -108,7 +128,7 @@ async def set_policy(metadata: Metadata, policy: PlacementPolicy) -> None:
             if name := one.where().get(policy.level, ""):
                 domains[name] = domains.get(name, 0) + 1
     policy.check_reachable(domains)
-    unchanged = Compare.version(keys.PLACEMENT, 0 if before is None else before.version)
+    unchanged = Compare.mod_revision(keys.PLACEMENT, 0 if before is None else before.mod_revision)
     put = Transaction((unchanged,), (Put(keys.PLACEMENT, policy.encode()),))
     if not (await metadata.transact(put)).succeeded:
         raise VersionConflict("the placement policy was changed meanwhile: look again")

@@ -106,7 +106,7 @@ class LedgerClient:
         """Choose an id and an ensemble. ``quorums``: E, Qw, Qa. ``custom``: at most 4 KiB, kept with it.
 
         Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums, or too
-        much custom metadata.
+        much custom metadata; `CorruptData` where nobody can say whether a placement policy is enforced.
         """
         check_custom(custom or {})
         options = self.options
@@ -122,7 +122,7 @@ class LedgerClient:
             if one not in ids and not self._read_only(one) and not self.pool.leaving(one)
         ]
         chance = self._host.random
-        policy = self.pool.placement
+        policy = self.pool.required_placement()
         chosen = choose_ensemble(striping, [*live, *down], chance.random, policy)
         if chosen is None:
             wanted = ""

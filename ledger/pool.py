@@ -25,6 +25,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     NotAuthenticated,
+    QuorumUnreachable,
     UnsupportedFormat,
 )
 from ..runtime.frames import Op
@@ -77,7 +78,9 @@ class BookiePool:
         """The revision that each registration began with, and when that was seen here."""
         self._labels: dict[str, Mapping[str, str]] = {}
         self.placement = PlacementPolicy()
-        """How far apart copies are to be, as the cluster's settings say now."""
+        """How far apart copies are to be, as the cluster's settings say now, as far as they could be read."""
+        self._placement_unread: DistributedLogError | None = QuorumUnreachable("not listed yet")
+        """Why they never were; None: they were read once at least."""
         self._clients: dict[str, BookieClient] = {}
         self._nameless: dict[str, None] = {}
         """Bookies that do not know us, for we have a token, and had no pass."""
@@ -134,6 +137,18 @@ class BookiePool:
     def labels(self, bookie_id: str) -> Mapping[str, str]:
         """Where a bookie stands, or stood when it was last seen here."""
         return self._labels.get(bookie_id, {})
+
+    def required_placement(self) -> PlacementPolicy:
+        """`placement`, for who may do without: makes a new ledger, or moves copies because of it alone.
+
+        Raises `CorruptData`, `UnsupportedFormat` where what is stored could never be read: it may be enforced.
+        """
+        if self._placement_unread is not None:
+            raise self._placement_unread.again(
+                f"how far apart copies are to be is not known: {self._placement_unread} (set it anew, all of"
+                " it, with dlog placement, or forget it with dlog placement --default)"
+            )
+        return self.placement
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after each change of who is there or connected; return how to stop that."""
@@ -283,6 +298,10 @@ class BookiePool:
             self.placement = PlacementPolicy() if value is None else PlacementPolicy.decode(value)
         except (CorruptData, UnsupportedFormat) as error:
             self._unreadable.note(key, error)  # the one of before stays
+            if self._placement_unread is not None:
+                self._placement_unread = error
+        else:
+            self._placement_unread = None
 
     def _take_mode(self, key: bytes, value: bytes | None) -> None:
         if key != MODE_KEY:

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import trio
 
-from ..cluster.placing import set_policy
-from ..ledger.placement_policy import PlacementPolicy
+from ..cluster.placing import change_policy
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
@@ -159,7 +158,7 @@ class SeedRun(ABC):
     async def _place(self, namespace: Namespace, host: Host) -> None:
         """The main of the fourth: it may want copies apart, whatever comes of it."""
         if self.shape.enforced:
-            await set_policy(namespace.metadata, PlacementPolicy(enforced=True))
+            await change_policy(namespace.metadata, {"enforced": True})
         await self._measure(namespace, host)
 
     # --- what a workload is -----------------------------------------------------------------------

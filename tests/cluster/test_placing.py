@@ -1,6 +1,7 @@
 """The placement policy from outside: what is not as it wants it, and what it would stop."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -10,8 +11,8 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
+from distributedlog.runtime.errors import CorruptData, InvalidRequest, VersionConflict
 
 KEY = bytes(16)
 ENFORCED = PlacementPolicy("rack", 2, enforced=True)
@@ -70,7 +71,7 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     assert list(await found(metadata, newest=3)) == [9_000, 9_001, 5_000]
     assert await placing.told(metadata, await placing.standing(metadata)) == []
 
-    await placing.set_policy(metadata, PlacementPolicy())
+    await placing.change_policy(metadata, asdict(PlacementPolicy()))
     where = await placing.standing(metadata)
     assert where.domains == (placing.Domain("r1", ("b1", "b2"), 14, 2),)
     assert "b1 and b2 stand in 1 rack, not 2" in (await placing.told(metadata, where))[0]
@@ -81,11 +82,11 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     racks = {f"b{n}": {"rack": f"r{n}"} for n in (1, 2)}
     metadata = await cluster(**racks, b4={})
     with pytest.raises(InvalidRequest, match="in 3 racks at least"):
-        await placing.set_policy(metadata, ENFORCED)
+        await placing.change_policy(metadata, asdict(ENFORCED))
     third = BookieRegistration("b3", {"": ("h", 1)}, rack="r3")
     await metadata.transact(Transaction((), (Put(keys.bookie_key("b3"), third.encode()),)))
 
-    await placing.set_policy(metadata, ENFORCED)
+    await placing.change_policy(metadata, asdict(ENFORCED))
 
     where = await placing.standing(metadata)
     assert (where.stored, where.open_domains, where.warning()) == (True, 3, "")
@@ -101,3 +102,39 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     await placing.forget_policy(metadata)
     where = await placing.standing(metadata)
     assert (where.policy, where.stored, where.warning()) == (PlacementPolicy(), False, "")
+
+
+async def test_a_policy_that_cannot_be_read_is_set_anew_as_a_whole_alone() -> None:
+    """What it said may have been enforced: what is not given is not made up."""
+    metadata = await cluster(**{f"b{n}": {"rack": f"r{n}"} for n in (1, 2, 3)})
+    await metadata.transact(Transaction((), (Put(keys.PLACEMENT, b"rot"),)))
+
+    with pytest.raises(CorruptData, match=r"--at-least N with --enforced .* sets it anew"):
+        await placing.change_policy(metadata, {"level": "rack"})
+    with pytest.raises(CorruptData, match="--default"):
+        await placing.standing(metadata)
+    await placing.change_policy(metadata, asdict(ENFORCED))
+
+    assert (await placing.standing(metadata)).policy == ENFORCED
+    await placing.change_policy(metadata, {"at_least": 1})
+    assert (await placing.standing(metadata)).policy == replace(ENFORCED, at_least=1)
+
+
+async def test_a_policy_that_another_changed_meanwhile_is_not_changed() -> None:
+    """Also where it was forgotten and set again: a version begins anew, and each said another thing."""
+    metadata = await cluster()
+    await placing.change_policy(metadata, {"level": "zone"})
+    read = metadata.get
+
+    async def get(key: bytes) -> KeyValue | None:
+        found = await read(key)
+        metadata.get = read  # type: ignore[method-assign]
+        await placing.forget_policy(metadata)
+        await placing.change_policy(metadata, {"level": "host"})
+        return found
+
+    metadata.get = get  # type: ignore[method-assign]
+    with pytest.raises(VersionConflict):
+        await placing.change_policy(metadata, {"at_least": 3})
+
+    assert (await placing.standing(metadata)).policy == PlacementPolicy("host")

@@ -218,6 +218,26 @@ async def test_an_enforced_policy_stops_new_ledgers_with_the_last_rack_but_one_a
         writer.abort()
 
 
+async def test_who_never_could_read_the_policy_makes_no_ledger_and_who_could_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    """H111: it may have been enforced; unknown is no preference."""
+    async with real_cluster(3) as cluster:
+        before = await cluster.client()
+        await cluster.put(Put(PLACEMENT, b"rot"))
+        after = await cluster.client()
+
+        with pytest.raises(CorruptData, match="dlog placement"):
+            await after.create()
+        (await before.create()).abort()
+        await cluster.put(Put(PLACEMENT, PlacementPolicy("host").encode()))
+        await trio.sleep(0.1)
+        (await after.create()).abort()
+        await cluster.put(Put(PLACEMENT, b"rot"))
+        await trio.sleep(0.1)
+        (await after.create()).abort()
+
+
 async def test_who_opened_a_ledger_before_a_loss_was_declared_is_given_nothing_of_it_after_a_return(
     autojump_clock: MockClock,
 ) -> None:
