@@ -28,6 +28,11 @@ class Limbo:
         return self._ledgers.limbo_below > 0 or self._ledgers.limbo > 0
 
     @property
+    def boundless(self) -> bool:
+        """Is it all ledgers? Then `confine` was not called since the loss: nobody knew the next ledger's id."""
+        return self._ledgers.limbo_below == LIMBO_ALL
+
+    @property
     def reason(self) -> str:
         """Why ledgers are in limbo here, for people; empty: none is."""
         if not self.any_limbo:

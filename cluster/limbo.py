@@ -14,6 +14,7 @@ from ..bookie.limbo import Limbo
 from ..bookie.rot import Rot
 from ..ledger import keys
 from ..ledger.holes import Hole
+from ..ledger.ids import next_ledger
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
@@ -72,7 +73,10 @@ class LimboHealing:
                 backoff.reset()
 
     async def work(self) -> bool:
-        """Try each ledger that should be here and is in limbo; True when none of them is any more."""
+        """Try each ledger that should be here and is in limbo; True when none of them is any more.
+
+        Raises `CorruptData` where nobody can say which ledgers are newer than the loss: limbo stays.
+        """
         left = 0
         async for item in Scan(self._metadata, keys.on_prefix(self._bookie_id), limit=PAGE):
             try:
@@ -93,6 +97,8 @@ class LimboHealing:
         self._held_up.end_pass()
         if left:
             return False
+        if self._limbo.boundless:  # of fences and tombstones that were lost the metadata is asked, below it
+            await self._limbo.confine(await next_ledger(self._metadata))
         # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
         # it was told as one of the ledger's ensemble, and would stand in the index that was just read.
         await self._limbo.confine(0)

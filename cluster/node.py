@@ -18,7 +18,7 @@ from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
 from ..bookie.store import Store
 from ..ledger import keys
-from ..ledger.ids import next_of
+from ..ledger.ids import next_ledger
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Metadata
@@ -330,18 +330,15 @@ async def confine(store: Store, metadata: Metadata) -> None:
 
     Where nobody can say which those are, all that are not known here stay in limbo.
     """
-    found = await metadata.get(keys.NEXT_LEDGER)
     LIMBO.say(
         log,
         "this start found lost data: what it may have held is in limbo, not denied",
         bookie=store.bookie_id,
     )
     try:
-        below = 1 if found is None else next_of(found.value)  # none: no id was ever given
+        await store.limbo.confine(await next_ledger(metadata))
     except CorruptData as error:
         log.warning("%s", error)
-        return
-    await store.limbo.confine(below)
 
 
 async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:

@@ -17,6 +17,12 @@ def next_of(value: bytes) -> int:
     return int(value)
 
 
+async def next_ledger(store: Metadata) -> int:
+    """The lowest id that was never given; 1 where none was. Raises `CorruptData`, `QuorumUnreachable`."""
+    found = await store.get(keys.NEXT_LEDGER)
+    return 1 if found is None else next_of(found.value)
+
+
 class LedgerIds:
     """The block of one process."""
 

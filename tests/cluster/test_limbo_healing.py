@@ -4,9 +4,12 @@ import pytest
 import trio
 
 from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.cluster.limbo import LimboHealing
+from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment
-from distributedlog.runtime.errors import LedgerStateUnknown, NoSuchLedger
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
 
 from .bookie_world import KEY, LEDGER, World, world
 
@@ -122,3 +125,28 @@ async def test_a_ledger_that_is_elsewhere_now_is_no_business_of_this_bookie() ->
         assert w.stores["b3"].limbo.in_limbo(LEDGER)  # nobody asks it
         with pytest.raises(NoSuchLedger):
             w.stores["b3"].ledgers.look_up(99, KEY)
+
+
+async def test_limbo_without_a_bound_ends_only_with_one() -> None:
+    """H89, H95: what else was lost, fences of copies that had moved away, is asked for below it."""
+    async with world() as w:
+        for bookie in ("b1", "b2", "b3"):
+            await w.write(bookie, range(10))
+        await w.ledger(9)
+        await _in_limbo(w)
+        ledgers = w.stores["b3"].ledgers
+        ledgers.limbo_below = LIMBO_ALL
+
+        async def say(value: bytes) -> None:
+            await w.metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, value),)))
+
+        await say(b"rot")
+        with pytest.raises(CorruptData):
+            await _healing(w).work()
+        with pytest.raises(LedgerStateUnknown):
+            ledgers.look_up(99, KEY)
+        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+
+        await say(b"100")
+        assert await _healing(w).work()
+        assert (ledgers.limbo_below, ledgers.gone_below) == (0, 100)
