@@ -7,7 +7,7 @@ who knows the ledger's end has seen that all of it is here.
 
 import trio
 
-from ..runtime.errors import NoSuchLedger
+from ..runtime.errors import NoSuchLedger, TooBusy
 from . import journal_blocks as jb
 from .commits import Commits
 from .gather import GatheringBlock
@@ -88,13 +88,16 @@ class Limbo:
         """Take the mark off, durably. The fence stays: nobody knows whether one was lost.
 
         Call when the ledger is closed, and all that its record wants here was read back and is sound: then
-        no entry that this bookie denies was ever acknowledged by it. Raises `NoSuchLedger`, `WrongLedgerKey`.
+        no entry that this bookie denies was ever acknowledged by it. Raises `NoSuchLedger`, `WrongLedgerKey`,
+        `TooBusy` where its copy here is being dropped, or was: what was read back may be gone.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
         ledger.take_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        self._ledgers.mark(ledger, (ledger.flags & ~(jb.LIMBO | jb.DROPPED)) | jb.FENCED)
+        if ledger.going or ledger.flags & jb.DROPPED:
+            raise TooBusy(f"ledger {ledger_id}: the copy that was here has been dropped")
+        self._ledgers.mark(ledger, (ledger.flags & ~jb.LIMBO) | jb.FENCED)
         durable = trio.Event()
         self._commits.write_state(ledger, durable.set)
         await durable.wait()

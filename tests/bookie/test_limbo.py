@@ -16,7 +16,19 @@ from distributedlog.runtime.errors import (
     WrongLedgerKey,
 )
 
-from .kit import KEY, OPTIONS, Adder, CutDisk, fence, host_of, journal_names, record, running
+from .kit import (
+    KEY,
+    OPTIONS,
+    Adder,
+    CutDisk,
+    add_acked,
+    fence,
+    host_of,
+    journal_names,
+    read_all,
+    record,
+    running,
+)
 
 Clock = trio.testing.MockClock
 
@@ -151,3 +163,29 @@ async def test_a_fence_on_an_unknown_ledger_lifts_no_limbo(autojump_clock: Clock
             await store.limbo.confine(9)
             assert store.limbo.in_limbo(9)
             disk = disk.cut(random.Random(1))
+
+
+async def test_what_was_read_back_and_dropped_meanwhile_is_not_lifted(
+    autojump_clock: Clock,
+) -> None:
+    """Inv. 22: who healed saw entries that are gone since; the stub goes on denying nothing."""
+    async with running(CutDisk(), OPTIONS) as store, trio.open_nursery() as nursery:
+        adder = await add_acked(store, 7, 3)
+        store.adds.close_stream(adder.stream)
+        await store.upkeep.checkpoint_lock.acquire()
+        nursery.start_soon(store.dropping.drop, 7)
+        await trio.sleep(1)
+        assert list(await read_all(store, 7)) == [0, 1, 2]  # as who heals reads it back
+
+        with pytest.raises(TooBusy):
+            await store.limbo.lift_limbo(7, KEY)
+        store.upkeep.checkpoint_lock.release()
+        await trio.sleep(1)
+        with pytest.raises(TooBusy):
+            await store.limbo.lift_limbo(7, KEY)
+        assert store.limbo.in_limbo(7)
+        assert not await read_all(store, 7)
+
+        await store.dropping.take_back(7)
+        await store.limbo.lift_limbo(7, KEY)
+        assert not store.limbo.in_limbo(7)
