@@ -29,7 +29,7 @@ class Limbo:
 
     @property
     def boundless(self) -> bool:
-        """Is it all ledgers? Then `confine` was not called since the loss: nobody knew the next ledger's id."""
+        """Is it all ledgers? Then nobody has known the next ledger's id since the loss (`confine`)."""
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property

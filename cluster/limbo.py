@@ -97,7 +97,8 @@ class LimboHealing:
         self._held_up.end_pass()
         if left:
             return False
-        if self._limbo.boundless:  # of fences and tombstones that were lost the metadata is asked, below it
+        if self._limbo.boundless:
+            # Below it the metadata is asked from now on: of fences and tombstones that were lost.
             await self._limbo.confine(await next_ledger(self._metadata))
         # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
         # it was told as one of the ledger's ensemble, and would stand in the index that was just read.

@@ -141,7 +141,7 @@ class BookiePool:
     def required_placement(self) -> PlacementPolicy:
         """`placement`, for who may do without: makes a new ledger, or moves copies because of it alone.
 
-        Raises `CorruptData`, `UnsupportedFormat` where what is stored could never be read: it may be enforced.
+        Raises `CorruptData`, `UnsupportedFormat` where it could never be read: it may be enforced.
         """
         if self._placement_unread is not None:
             raise self._placement_unread.again(

@@ -291,7 +291,7 @@ async def test_a_tombstone_that_is_in_use_stays_until_it_is_not(autojump_clock: 
 async def test_a_tombstone_that_is_written_again_ends_with_a_later_checkpoint(
     autojump_clock: Clock,
 ) -> None:
-    """Deleted twice, as after a restart that knows of no answer: the map is not to have what is not counted."""
+    """Deleted twice, as after a restart that knows of no answer: what the map has is counted."""
     async with running(CutDisk(), OPTIONS) as store:
         await store.delete_ledger(7)
         await store.checkpoint()
