@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from ..ledger import ids, keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX
+from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX, state_key
 from ..log.retention import CLOCK_KEY
+from ..log.segments import SegmentRecord
 from ..log.settings import BIND_PREFIX, CONF_PREFIX
 from ..log.state import LogState
 from ..log.tombstone import GONE_PREFIX
@@ -119,14 +120,20 @@ def _is_id(digits: bytes) -> bool:
     return len(digits) == ID_DIGITS and not digits.strip(b"0123456789abcdef")
 
 
-def _change_of_state(before: bytes | None, after: bytes | None) -> int:
-    """Who may move a log's beginning, seal it, delete it: its managers; and whoever runs its retention."""
+def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """Who may move a log's beginning, seal it, delete it: its managers; and whoever runs its retention.
+
+    Nobody makes it another log's, whose segments would go by what it says.
+    """
     most = MANAGE | JANITOR
-    if before is None:
-        return most
     if after is None:
         return most
-    was, now = LogState.decode(before), LogState.decode(after)
+    now = LogState.decode(after)
+    if key != state_key(now.log_id):
+        return 0
+    if before is None:
+        return most
+    was = LogState.decode(before)
     same = (
         (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name)
         == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name)
@@ -134,12 +141,16 @@ def _change_of_state(before: bytes | None, after: bytes | None) -> int:
     return most | WRITE if same else most
 
 
-def _next_ids(before: bytes | None, after: bytes | None) -> int:
+def _next_ids(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Taking some: upwards, and not all that there are."""
     if after is None:
         return 0
     was = 1 if before is None else ids.next_of(before)
     return KNOWN if was < ids.next_of(after) <= was + IDS_AT_ONCE else 0
+
+
+def _ledger_of_segment(value: bytes) -> bytes:
+    return keys.ledger_key(SegmentRecord.decode(value).ledger_id)
 
 
 def _log_of_ledger(key: bytes, value: bytes) -> bytes:
@@ -181,7 +192,7 @@ KEY_CLASSES = Classes(
     by_third={
         (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
         (b"log/", b"state"): KeyClass(READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN),
-        (b"log/", b"segment"): _WRITERS,
+        (b"log/", b"segment"): replace(_WRITERS, ledger_in=_ledger_of_segment),
         (b"log/", b"lock"): _WRITERS,
         (b"log/", b"stamps"): _WRITERS,
         (b"log/", b"txn"): _WRITERS,

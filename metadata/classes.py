@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from .rights import OPERATOR
 
-Rule = int | Callable[[bytes | None, bytes | None], int]
-"""Any one of these rights; or which ones, by the value before and after (None: there is none)."""
+Rule = int | Callable[[bytes, bytes | None, bytes | None], int]
+"""Any one of these rights; or which ones, by the key, and its value before and after (None: none)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,9 @@ class KeyClass:
     that its asker has any right on."""
     each: bool = False
     """Whoever is known may list and watch all of them, and is shown those that it may read."""
+    ledger_in: Callable[[bytes], bytes] | None = None
+    """The key of the ledger's record that a value names: whoever puts one there where it was not named before
+    may write that ledger, for who goes by such keys does it with rights of its own. Raises `CorruptData`."""
 
 
 @dataclass(frozen=True, slots=True)

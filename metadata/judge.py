@@ -8,6 +8,7 @@ one log, or is narrowed to the paths that its asker may see. `trust_records` has
 While `commands.TrustChange` was never applied nothing is asked here at all.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 from ..runtime.errors import (
@@ -457,7 +458,7 @@ class Judge:
                 stored = self._state.stored.get(key)
                 before = stored[HEAD.size :] if stored is not None else None
                 try:
-                    needed = needed(before, puts.get(key))
+                    needed = needed(key, before, puts.get(key))
                 except DistributedLogError:
                     needed = 0
             place = row.place(key)
@@ -466,6 +467,10 @@ class Judge:
                 if self._is_left_over(operation, base, place):
                     continue
                 return _refused(principal, "write", key, needed)
+            if isinstance(operation, Put) and not self._may_name(
+                principal, base, operation, puts, new
+            ):
+                return _refused(principal, "name another log's ledger in", key, WRITE)
             if isinstance(operation, Put) and operation.lease:
                 lease = self._state.leases.get(operation.lease)
                 if lease is not None and lease.owner and lease.owner != principal:
@@ -473,6 +478,31 @@ class Judge:
                         f"{principal} may not use lease {operation.lease}: it is another's"
                     )
         return None
+
+    def _may_name(
+        self,
+        principal: str,
+        base: int,
+        put: Put,
+        puts: Mapping[bytes, bytes],
+        new: Mapping[bytes, bytes],
+    ) -> bool:
+        """May it write the ledger that this value names, if it names one that was not named there before?
+
+        The bookie that repairs, and proxies, follow such a name with rights that its writer need not have.
+        """
+        ledger_in = self._classes.of(put.key).ledger_in
+        if ledger_in is None or base & JANITOR:
+            return True
+        try:
+            named = ledger_in(put.value)
+        except DistributedLogError:
+            return False
+        stored = self._state.stored.get(put.key)
+        with contextlib.suppress(DistributedLogError):
+            if stored is not None and ledger_in(stored[HEAD.size :]) == named:
+                return True
+        return bool(self._on_ledger(principal, named, puts.get(named), new) & WRITE)
 
     def verdict(self, principal: str, refused: NotAllowed | None) -> NotAllowed | None:
         """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""

@@ -13,6 +13,7 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.log import keys as log_keys
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.settings import bind_key, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.log.tombstone import gone_key
@@ -98,6 +99,10 @@ WRITER = ("etl", "writer", NS, "orders")
 OWNER = ("own", "owner", NS, "orders")
 
 
+def segment(ledger_id: int, number: int = 1) -> bytes:
+    return SegmentRecord(number, ledger_id, 1, 0).encode()
+
+
 def changes(*operations: Put | Delete, compares: Iterable[bytes] = ()) -> Transaction:
     return Transaction(tuple(Compare.exists(key) for key in compares), operations)
 
@@ -137,7 +142,7 @@ def test_a_writer_writes_its_log_and_manages_it_not() -> None:
     state_at = log_keys.state_key(ORDERS)
     appended = changes(
         Put(state_at, replace(before, epoch=1, owner="w").encode()),
-        Put(log_keys.segment_key(ORDERS, 1), b""),
+        Put(log_keys.segment_key(ORDERS, 1), segment(9)),
         Put(keys.ledger_key(9), record(9, ORDERS).encode()),
         Put(keys.on_key("i1", 9), b""),
         compares=[state_at, log_keys.lock_key(ORDERS)],
@@ -171,10 +176,50 @@ def test_a_ledger_belongs_to_its_log_from_birth() -> None:
         assert judge.transact("user/etl", one) is not None
 
 
+def test_a_segment_is_of_a_ledger_of_its_own_log() -> None:
+    """The purger deletes what a log's segments name, a merge and a read proxy read it, with rights of their
+    own: by a segment that names another log's ledger, a writer would have them do it there."""
+    judge, state = world(WRITER, ("all", "owner", NS, ""))
+    at = log_keys.segment_key(ORDERS, 1)
+    for ledger in (2, 77, 0):  # another log's; one that is not there, and may be another's tomorrow
+        assert judge.transact("user/etl", changes(Put(at, segment(ledger)))) is not None, ledger
+    both = Put(keys.ledger_key(9), record(9, SECRET).encode()), Put(at, segment(9))
+    assert judge.transact("user/etl", changes(*both)) is not None
+    assert judge.transact("user/etl", changes(Put(at, b"no segment"))) is not None
+    assert judge.transact("user/etl", changes(Put(at, segment(1)))) is None
+    assert judge.transact("user/all", changes(Put(at, segment(2)))) is None
+    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is not None, "it repairs not"
+
+    # What it names already stays: whoever closes a segment need not find its ledger.
+    do(state, Transact("c", 9, 0, changes(Put(at, segment(1)), Delete(keys.ledger_key(1)))))
+    judge.see(state)
+    closed = replace(SegmentRecord(1, 1, 1, 0), start_sequence_id=3).encode()
+    assert judge.transact("user/etl", changes(Put(at, closed))) is None
+    assert judge.transact("user/etl", changes(Put(at, segment(2)))) is not None
+    do(state, Transact("c", 10, 0, changes(Put(ELECTION_KEY, b"", lease=1))))
+    judge.see(state)
+    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is None, "it repairs"
+
+
+def test_a_logs_state_is_never_another_logs() -> None:
+    """What is truncated away goes by the id in the state's value: that is the key's."""
+    judge, _ = world(OWNER, ("all", "owner", NS, ""))
+    at = log_keys.state_key(ORDERS)
+    for log_id, refused in ((ORDERS, False), (SECRET, True), (0x99, True)):
+        state = LogState(log_id, "orders", 0, last_segment=1, truncated_to=DLSN(1, 5, 0))
+        for user in ("own", "all"):
+            said = judge.transact(f"user/{user}", changes(Put(at, state.encode())))
+            assert (said is not None) == refused, (user, log_id)
+    made = LogState(SECRET, "new", 0).encode()
+    name = Put(log_keys.name_key(NS, "new"), log_keys.encode_log_id(0x99))
+    new = changes(name, Put(log_keys.state_key(0x99), made))
+    assert judge.transact("user/all", new) is not None
+
+
 def test_a_compare_is_a_read() -> None:
     """H234: a transaction that does not hold tells what it compared, or that it is there."""
     judge, _ = world(WRITER)
-    own = Put(log_keys.segment_key(ORDERS, 1), b"")
+    own = Put(log_keys.segment_key(ORDERS, 1), segment(1))
     for hidden in (log_keys.state_key(SECRET), b"secret/ledgers", log_keys.name_key(NS, "x")):
         assert judge.transact("user/etl", changes(own, compares=[hidden])) is not None
     assert judge.transact("user/etl", changes(own)) is None

@@ -35,7 +35,7 @@ from .trusted import Trusted, believe, trusted_quorum
 
 LOG = 0x11
 STATE = log_keys.state_key(LOG)
-SEGMENT = log_keys.segment_key(LOG, 1)
+NOTE = log_keys.txn_key(LOG, "app")
 NAME = log_keys.name_key("ns", "orders")
 
 
@@ -64,8 +64,8 @@ async def test_from_open_to_required_and_back(
         anonymous = await world.nodes.client()
         etl = await world.one("user/etl")
 
-        assert (await anonymous.transact(put(SEGMENT, b""))).succeeded
-        assert (await etl.transact(put(SEGMENT, b""))).succeeded
+        assert (await anonymous.transact(put(NOTE, b""))).succeeded
+        assert (await etl.transact(put(NOTE, b""))).succeeded
         report = await admin.trust_report()
         assert report.mode == "report"
         assert report.rights & ADMIN
@@ -77,14 +77,14 @@ async def test_from_open_to_required_and_back(
             decode_mode(one.value if (one := await anonymous.get(MODE_KEY)) else None) == "required"
         )
         with pytest.raises(NotAllowed, match="needs write"):
-            await anonymous.transact(put(SEGMENT, b""))
+            await anonymous.transact(put(NOTE, b""))
         with pytest.raises(NotAllowed):
             await anonymous.get(STATE)
-        assert (await etl.transact(put(SEGMENT, b""))).succeeded
+        assert (await etl.transact(put(NOTE, b""))).succeeded
         assert (await etl.get(STATE)) is not None
 
         await admin.change_trust("mode", "open", "")
-        assert (await anonymous.transact(put(SEGMENT, b""))).succeeded
+        assert (await anonymous.transact(put(NOTE, b""))).succeeded
         with pytest.raises(NotAllowed):  # but nobody gives himself a right meanwhile
             await anonymous.transact(put(grant_key("eve", "", ""), b""))
         with pytest.raises(NotAllowed, match="needs admin"):
@@ -194,7 +194,7 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
                 await admin.change_trust("revoke", "etl", "ns", "orders")
             assert isinstance(ended[0], NotAllowed)
         with pytest.raises(NotAllowed):
-            await etl.transact(put(SEGMENT, b""))
+            await etl.transact(put(NOTE, b""))
         bookie = await world.one("bookie/b1")
         first = await bookie.get(ended_key("user/etl"))
         assert first is not None
@@ -249,7 +249,7 @@ async def test_nothing_is_done_after_a_revocation_was_answered(
 
 
 OPS = {name: op for name, op in vars(Op).items() if name.isupper() and isinstance(op, int)}
-COMMAND = ["transact", ["c", 1, 1 << 40], [[], [[SEGMENT, b"stolen", 0]]]]
+COMMAND = ["transact", ["c", 1, 1 << 40], [[], [[NOTE, b"stolen", 0]]]]
 ASKED: dict[int, list[bytes]] = {
     Op.META_READ: [
         pack(["get", STATE]),
