@@ -1,6 +1,7 @@
 """Ledgers for `dlog ledger`: their records, and what bookies say of them."""
 
 from collections.abc import AsyncIterator
+from itertools import islice
 from typing import Any
 
 from ..cluster.copying import REQUEST_S, lacking, list_held
@@ -10,6 +11,9 @@ from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..ledger.placement import not_adhering
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, NoSuchLedger, UnsupportedFormat
+
+GAPS_MAX = 10_000
+"""Of one bookie that are shown."""
 
 
 async def ledgers(
@@ -108,9 +112,10 @@ async def _says(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict[str, Any
         return found | {"says": "may have lost some of it (limbo)"}
     if not ledger.closed:
         return found | {"says": "ok"}
-    gaps = lacking(ledger, bookie, held)
+    gaps = list(islice(lacking(ledger, bookie, held), GAPS_MAX))
     found["missing"] = [[gap.first, gap.last] for gap in gaps]
     if not gaps:
         return found | {"says": "has all it should"}
-    more = f" and {len(gaps) - 1} more stretches" if len(gaps) > 1 else ""
+    least = "at least " if len(gaps) == GAPS_MAX else ""
+    more = f" and {least}{len(gaps) - 1} more stretches" if len(gaps) > 1 else ""
     return found | {"says": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}

@@ -7,9 +7,11 @@ does not answer is passed over: nothing is known of it.
 """
 
 import logging
+from itertools import islice
 
 import trio
 
+from ..bookie.client import EntryList
 from ..ledger import holes as notes
 from ..ledger import keys
 from ..ledger.holes import Hole
@@ -17,7 +19,7 @@ from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
-from .copying import Connections, Missing, lacking, list_held
+from .copying import Connections, known_to, lacking, list_held
 from .events import AUDIT_FOUND
 from .repair import PAGE, Election
 
@@ -80,7 +82,7 @@ class EntryAudit:
             except DistributedLogError as error:
                 log.info("ledger %d: bookie %s lists nothing: %s", ledger.ledger_id, bookie, error)
                 continue
-            found += _holes(bookie, lacking(ledger, bookie, held))
+            found += _holes(ledger, bookie, held)
         holes = notes.merged(found)
         if holes:
             await self._note(item, ledger, holes)
@@ -112,7 +114,9 @@ class EntryAudit:
             )
 
 
-def _holes(bookie: str, missing: list[Missing]) -> list[Hole]:
+def _holes(ledger: LedgerMetadata, bookie: str, held: EntryList) -> list[Hole]:
+    missing = list(islice(lacking(ledger, bookie, held), HOLES_MAX + 1))
     if len(missing) > HOLES_MAX:
-        return [Hole(bookie, missing[0].first, missing[-1].last + 1)]
+        assert ledger.last_entry is not None, "only a closed ledger is looked at"
+        return [Hole(bookie, missing[0].first, known_to(held) or ledger.last_entry + 1)]
     return [Hole(bookie, one.first, one.last + 1) for one in missing]

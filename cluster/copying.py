@@ -6,7 +6,9 @@ each is verified on its way (inv. 28). One batch of a ledger is in flight at a t
 keeps the rate, of all ledgers together: whoever repairs must not starve those who write.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -42,26 +44,53 @@ class Missing:
     last: int
 
 
-def wanted(metadata: LedgerMetadata, hole: Hole) -> list[Missing]:
-    """The entries of a closed ledger that the hole's bookie should hold: stretches, ascending.
+class Stretches:
+    """Stretches of entries, ascending; found as they are asked for, each time anew.
+
+    A record may say that a ledger has 2^62 entries, whoever wrote it: nobody makes a list of that.
+    """
+
+    def __init__(self, find: Callable[[], Iterator[Missing]]) -> None:
+        self._find = find
+
+    def __iter__(self) -> Iterator[Missing]:
+        return self._find()
+
+    def __bool__(self) -> bool:
+        return next(self._find(), None) is not None
+
+
+def wanted(metadata: LedgerMetadata, hole: Hole) -> Stretches:
+    """The entries of a closed ledger that the hole's bookie should hold.
 
     None where an ensemble change has put another bookie in its place since.
     """
-    found: list[Missing] = []
-    for index, fragment in enumerate(metadata.ensembles):
-        if hole.bookie in fragment.bookies:
-            slot = fragment.bookies.index(hole.bookie)
-            found += held_by_slot(metadata, index, slot, hole.first, hole.to)
-    return found
+
+    def find() -> Iterator[Missing]:
+        for index, fragment in enumerate(metadata.ensembles):
+            if hole.bookie in fragment.bookies:
+                slot = fragment.bookies.index(hole.bookie)
+                yield from held_by_slot(metadata, index, slot, hole.first, hole.to)
+
+    return Stretches(find)
 
 
 def held_by_slot(
     metadata: LedgerMetadata, index: int, slot: int, first: int = 0, to: int | None = None
-) -> list[Missing]:
-    """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` should hold, ascending.
+) -> Stretches:
+    """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` should hold.
 
     Not those that were declared lost.
     """
+    held = Stretches(partial(_held_by_slot, metadata, index, slot, first, to))
+    if metadata.lost:
+        return without(held, [(one.first, one.last + 1 - one.first) for one in metadata.lost])
+    return held
+
+
+def _held_by_slot(
+    metadata: LedgerMetadata, index: int, slot: int, first: int, to: int | None
+) -> Iterator[Missing]:
     assert metadata.last_entry is not None, "only a closed ledger is repaired"
     striping = metadata.striping
     fragment_end = metadata.fragment_end(index)
@@ -69,7 +98,6 @@ def held_by_slot(
     stop = min(fragment_end, metadata.last_entry + 1)
     if to is not None:
         stop = min(stop, to)
-    found: list[Missing] = []
     entry = striping.next_held(slot, max(first, metadata.ensembles[index].first_entry))
     while entry < stop:
         last = entry
@@ -78,16 +106,16 @@ def held_by_slot(
                 last = stop - 1
                 break
             last += 1
-        found.append(Missing(entry, last))
+        yield Missing(entry, last)
         entry = striping.next_held(slot, last + 1)
-    if metadata.lost:
-        return without(found, [(one.first, one.last + 1 - one.first) for one in metadata.lost])
-    return found
 
 
-def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Missing]:
+def without(stretches: Iterable[Missing], present: list[tuple[int, int]]) -> Stretches:
     """The stretches less what is present already: (first, count) runs; both ascending."""
-    left: list[Missing] = []
+    return Stretches(partial(_without, stretches, present))
+
+
+def _without(stretches: Iterable[Missing], present: list[tuple[int, int]]) -> Iterator[Missing]:
     begin = 0
     for stretch in stretches:
         first = stretch.first
@@ -98,24 +126,27 @@ def without(stretches: list[Missing], present: list[tuple[int, int]]) -> list[Mi
             if run_first > stretch.last:
                 break
             if run_first > first:
-                left.append(Missing(first, run_first - 1))
+                yield Missing(first, run_first - 1)
             first = run_first + count
             if first > stretch.last:
                 break
         if first <= stretch.last:
-            left.append(Missing(first, stretch.last))
-    return left
+            yield Missing(first, stretch.last)
 
 
-def lacking(metadata: LedgerMetadata, bookie: str, held: EntryList) -> list[Missing]:
+def lacking(metadata: LedgerMetadata, bookie: str, held: EntryList) -> Stretches:
     """What a bookie should hold of a closed ledger and, by its own list, does not.
 
     A list that was cut at its bound says nothing of what lies after its last run.
     """
-    to: int | None = None
+    return without(wanted(metadata, Hole(bookie, 0, known_to(held))), held.ranges)
+
+
+def known_to(held: EntryList) -> int | None:
+    """Where what a list says ends, if it was cut."""
     if not held.known and len(held.ranges) >= LIST_RANGES_MAX:
-        to = sum(held.ranges[-1])
-    return without(wanted(metadata, Hole(bookie, 0, to)), held.ranges)
+        return sum(held.ranges[-1])
+    return None
 
 
 class Connections(Protocol):
@@ -140,7 +171,11 @@ class Copier:
         """Of their records."""
 
     async def copy(
-        self, metadata: LedgerMetadata, stretches: list[Missing], bookie: str, target: BookieClient
+        self,
+        metadata: LedgerMetadata,
+        stretches: Iterable[Missing],
+        bookie: str,
+        target: BookieClient,
     ) -> int:
         """Store the stretches on ``target``, the connection to ``bookie``; return how many entries.
 
@@ -172,7 +207,7 @@ class Copier:
             await trio.sleep(sum(len(record.raw) for record in batch) / self._bytes_per_s)
 
     async def verify(
-        self, metadata: LedgerMetadata, stretches: list[Missing], target: BookieClient
+        self, metadata: LedgerMetadata, stretches: Iterable[Missing], target: BookieClient
     ) -> Missing | None:
         """Read the stretches back from ``target``; the first that is absent or damaged there, or None."""
         for stretch in stretches:

@@ -90,7 +90,7 @@ async def test_many_small_holes_are_one_note_of_a_bounded_size() -> None:
         await w.write("b3", range(0, last + 1, 2))
         await w.ledger(last)
 
-        assert await _audit(w).look_at(await _item(w)) == (Hole("b3", 1, last),)
+        assert await _audit(w).look_at(await _item(w)) == (Hole("b3", 1, last + 1),)
 
 
 async def test_it_runs_while_elected_only() -> None:

@@ -211,6 +211,6 @@ def test_a_list_that_was_cut_says_nothing_of_what_lies_after_it() -> None:
     cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], known=False)
     limbo = EntryList([(0, 30)], known=False)
 
-    assert lacking(LEDGER, "b1", EntryList([(0, 30)], known=True)) == [Missing(30, 49)]
-    assert lacking(LEDGER, "b1", limbo) == [Missing(30, 49)]
-    assert lacking(LEDGER, "b1", cut) == [Missing(1, 29)]
+    assert list(lacking(LEDGER, "b1", EntryList([(0, 30)], known=True))) == [Missing(30, 49)]
+    assert list(lacking(LEDGER, "b1", limbo)) == [Missing(30, 49)]
+    assert list(lacking(LEDGER, "b1", cut)) == [Missing(1, 29)]

@@ -1,7 +1,7 @@
 """Ledgers are fetched by who takes a lost bookie's place: handed over, taken back, never done twice."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 import trio
@@ -113,7 +113,7 @@ async def test_a_bookie_that_is_back_keeps_what_it_has() -> None:
             async def copy(
                 self,
                 metadata: LedgerMetadata,
-                stretches: list[Missing],
+                stretches: Iterable[Missing],
                 bookie: str,
                 target: object,
             ) -> int:
@@ -146,7 +146,7 @@ async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in
             async def copy(
                 self,
                 metadata: LedgerMetadata,
-                stretches: list[Missing],
+                stretches: Iterable[Missing],
                 bookie: str,
                 target: object,
             ) -> int:

@@ -1,9 +1,14 @@
 """Which entries a repair copies (H22, H22b): what the bookie should hold and does not have, no more."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.cluster.copying import Missing, wanted, without
+from distributedlog.bookie.client import EntryList
+from distributedlog.cluster.audit import _holes
+from distributedlog.cluster.copying import Missing, lacking, wanted, without
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.striping import Striping
@@ -17,30 +22,42 @@ def _closed(
     return ledger.close_by_writer(last_entry, 0)
 
 
-def _ids(stretches: list[Missing]) -> list[int]:
+def _ids(stretches: Iterable[Missing]) -> list[int]:
     return [entry for s in stretches for entry in range(s.first, s.last + 1)]
 
 
 def test_a_hole_without_end_goes_to_the_ledgers_end() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 9)
 
-    assert wanted(ledger, Hole("b2", 4, None)) == [Missing(4, 9)]
-    assert wanted(ledger, Hole("b2", 4, 100)) == [Missing(4, 9)]
-    assert wanted(ledger, Hole("b2", 2, 4)) == [Missing(2, 3)]
+    assert list(wanted(ledger, Hole("b2", 4, None))) == [Missing(4, 9)]
+    assert list(wanted(ledger, Hole("b2", 4, 100))) == [Missing(4, 9)]
+    assert list(wanted(ledger, Hole("b2", 2, 4))) == [Missing(2, 3)]
 
 
 def test_an_empty_ledger_misses_nothing() -> None:
     """A slot that was created on a bookie that was down, and then nothing was written (H22b)."""
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), -1)
 
-    assert wanted(ledger, Hole("b2", 0, None)) == []
+    assert list(wanted(ledger, Hole("b2", 0, None))) == []
 
 
 def test_what_another_bookie_took_over_is_not_wanted() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b1", "b4", "b3"), 1)), 9)
 
-    assert wanted(ledger, Hole("b2", 3, None)) == [Missing(3, 4)]
-    assert wanted(ledger, Hole("b5", 0, None)) == []
+    assert list(wanted(ledger, Hole("b2", 3, None))) == [Missing(3, 4)]
+    assert list(wanted(ledger, Hole("b5", 0, None))) == []
+
+
+def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> None:
+    """A writer may close its ledger at what end it likes: a bookie that made a list of all that it claims
+    would never come back, and take all memory there is."""
+    ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 1 << 62, (3, 2, 2))
+    some = EntryList([(0, 2), (3, 2)], known=True)
+
+    assert list(islice(lacking(ledger, "b1", some), 2)) == [Missing(2, 2), Missing(5, 6)]
+    assert bool(lacking(ledger, "b1", some))
+    assert _holes(ledger, "b1", some) == [Hole("b1", 2, (1 << 62) + 1)]
+    assert not wanted(ledger, Hole("b9", 0, None))
 
 
 @settings(max_examples=examples(100))
