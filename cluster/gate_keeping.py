@@ -14,7 +14,7 @@ from ..bookie.gate import Gate
 from ..metadata.client import MetadataClient
 from ..metadata.trust_records import ENDED_PREFIX, MODE_KEY, decode_mode
 from ..runtime.capability_messages import GateAnswer, GateQuestion
-from ..runtime.errors import DistributedLogError, NotAllowed
+from ..runtime.errors import DistributedLogError, NotAllowed, NotAuthenticated
 from ..runtime.frames import Op
 from ..runtime.principals import Meeting, Welcome
 from ..runtime.rpc import Endpoint
@@ -43,6 +43,10 @@ async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_
     gate.hear(GateAnswer.decode(reply.body))
 
     def verify(meeting: Meeting, proof: bytes) -> Welcome:
+        if not meeting.is_secret:  # who overhears it is its holder from then on (H228)
+            raise NotAuthenticated(
+                f"{meeting.peer_address} shows a pass that anybody can read: not in clear"
+            )
         return Welcome(gate.principal_of(proof))
 
     endpoint.methods["pass"] = verify

@@ -30,6 +30,7 @@ from ..runtime.hello import Hello
 from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
+from ..runtime.principals import PROXY
 from ..runtime.rpc import Endpoint
 from .membership import Membership
 from .node import (
@@ -226,7 +227,9 @@ async def _knock(endpoint: Endpoint, there: ProxyRegistration) -> None:
     failed: DistributedLogError | None = None
     async with trio.open_nursery() as nursery:
         try:
-            link = await endpoint.dial(address, nursery=nursery, expected_node_id=there.id)
+            link = await endpoint.dial(
+                address, nursery=nursery, expected_node_id=there.id, kind=PROXY
+            )
             link.close(ConnectionLost("it is there"))
         except DistributedLogError as error:
             failed = error  # the nursery would wrap it

@@ -22,6 +22,7 @@ from ..runtime.frames import Op
 from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.machine import client_host
+from ..runtime.principals import PROXY
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import flag
 from .config import format_address
@@ -202,7 +203,9 @@ async def _order(
     answer: memoryview | None = None
     async with trio.open_nursery() as nursery:
         try:
-            link = await endpoint.dial(address, nursery=nursery, expected_node_id=one.id)
+            link = await endpoint.dial(
+                address, nursery=nursery, expected_node_id=one.id, kind=PROXY
+            )
             reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=ORDER_S)
             answer = reply.body
         except DistributedLogError as error:

@@ -30,7 +30,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op
 from ..runtime.host import Address
-from ..runtime.principals import Credentials
+from ..runtime.principals import BOOKIE, Credentials
 from ..runtime.rpc import Endpoint
 from . import keys
 from .placement import Candidate
@@ -367,6 +367,7 @@ class BookiePool:
                 listener=self._listener,
                 nursery=nursery,
                 credentials=await self._credentials(bookie_id, address),
+                kind=BOOKIE,
             )
         except NotAuthenticated as error:
             self.shown_keys.lose_pass()

@@ -21,6 +21,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op
 from ..runtime.host import Address
+from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .answers import Answer
 from .configuration import Configuration, parse_place
@@ -157,7 +158,7 @@ async def who_is_at(endpoint: Endpoint, place: Address) -> FormAnswer:
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(ASK_S):
             try:
-                link = await endpoint.dial(place, nursery=nursery)
+                link = await endpoint.dial(place, nursery=nursery, kind=METADATA)
                 reply = await link.request(Op.META_FORM, timeout_s=ASK_S)
                 return FormAnswer.decode(reply.body)
             except DistributedLogError as found:

@@ -18,6 +18,7 @@ from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
 from ..runtime.link import Link
+from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .configuration import parse_place
 from .events import SNAPSHOT_REFUSED, UNREACHABLE
@@ -183,7 +184,9 @@ class Peers:
             place = places[turn % len(places)]
             try:
                 async with trio.open_nursery() as nursery:
-                    link = await self._endpoint.dial(place, nursery=nursery, expected_node_id=peer)
+                    link = await self._endpoint.dial(
+                        place, nursery=nursery, expected_node_id=peer, kind=METADATA
+                    )
                     link.on_frame = self._frames_of(peer, link)
                     link.on_batch = self._replica.drain
                     ended = trio.Event()

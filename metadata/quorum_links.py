@@ -14,6 +14,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
+from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .configuration import parse_place
 from .known_nodes import KnownNodes
@@ -113,7 +114,7 @@ class QuorumLinks:
             dialing.done.set()
 
     async def _greeted(self, nursery: trio.Nursery, address: Address, may_wait: bool) -> ClientLink:
-        link = await self._endpoint.dial(address, nursery=nursery)
+        link = await self._endpoint.dial(address, nursery=nursery, kind=METADATA)
         if not link.peer.cluster_id:
             if not may_wait:
                 link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))

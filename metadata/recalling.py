@@ -18,6 +18,7 @@ from ..runtime.client_link import ClientLink
 from ..runtime.errors import DistributedLogError, ProtocolError
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
+from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import blob, message, number, row, text
 from .configuration import Configuration, decode_configuration, parse_place
@@ -102,7 +103,7 @@ async def ask_for_statements(
 
     async def ask(place: Address) -> None:
         with suppress(DistributedLogError), trio.move_on_after(ASK_S):
-            link = await endpoint.dial(place, nursery=nursery)
+            link = await endpoint.dial(place, nursery=nursery, kind=METADATA)
             if link.peer.cluster_id == cluster_id and link.peer.kind == "metadata":
                 said = await _statement_of(link)
                 if said.node_id == link.peer.node_id:

@@ -17,6 +17,7 @@ import trio
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..runtime.host import Address
+from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .configuration import UNKNOWN
 from .raft import Raft
@@ -94,7 +95,7 @@ class Strangers:
         with trio.move_on_after(ASK_S):
             async with trio.open_nursery() as nursery:
                 try:
-                    link = await self._endpoint.dial(place, nursery=nursery)
+                    link = await self._endpoint.dial(place, nursery=nursery, kind=METADATA)
                     if link.peer.kind == "metadata" and link.peer.cluster_id == self._cluster_id:
                         reply = await link.request(
                             Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=ASK_S

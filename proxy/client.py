@@ -26,6 +26,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
+from ..runtime.principals import PROXY
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import Form
 from .registration import READ, WRITE
@@ -233,7 +234,9 @@ class ProxyClient:
     async def _dial(self, place: Address, expected: str = "") -> ClientLink:
         assert self._nursery is not None, "asked while it runs"
         with trio.move_on_after(DIAL_S):
-            link = await self.endpoint.dial(place, nursery=self._nursery, expected_node_id=expected)
+            link = await self.endpoint.dial(
+                place, nursery=self._nursery, expected_node_id=expected, kind=PROXY
+            )
             self.cluster_id = self.cluster_id or link.peer.cluster_id
             return link
         raise ConnectionLost(f"{place[0]}:{place[1]} did not answer within {DIAL_S:g} s")

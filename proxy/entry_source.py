@@ -30,6 +30,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, envelope, error_from
 from ..runtime.host import Address
+from ..runtime.principals import PROXY
 from ..runtime.rpc import Endpoint
 from .read_wire import (
     CREDIT_MAX,
@@ -87,7 +88,7 @@ class ReadLinks:
             self._dialling[address] = trio.Event()
             try:
                 dialled = await self._endpoint.dial(
-                    address, nursery=self._nursery, listener=self._listener
+                    address, nursery=self._nursery, listener=self._listener, kind=PROXY
                 )
                 self._links[address] = ReadLink(dialled)
             finally:

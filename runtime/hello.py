@@ -196,8 +196,17 @@ def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id:
         )
 
 
-def check_identity(identity: Identity | None, hello: Hello, peer_address: str) -> None:
-    """Is a node what its certificate says, by kind and name? Raises `NotAuthenticated`."""
+def check_identity(
+    identity: Identity | None, hello: Hello, peer_address: str, *, wanted: str = ""
+) -> None:
+    """Is a node what its certificate says, by kind and name? Raises `NotAuthenticated`.
+
+    ``wanted``: the kind that it has to be, where it has one; "": any.
+    """
+    if wanted and identity is not None and identity.kind != wanted:
+        raise NotAuthenticated(
+            f"{peer_address} shows the certificate of {identity.principal}, wanted is a {wanted} node"
+        )
     kind = KIND_OF_CERTIFICATE.get(hello.kind)
     if identity is None or kind is None:
         return  # a client may have any certificate, and who has none proves something else, or nothing

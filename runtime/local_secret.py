@@ -19,13 +19,15 @@ from functools import partial
 from pathlib import Path
 
 from . import tcp
-from .errors import NotAuthenticated
+from .errors import ConnectionLost, NotAuthenticated
 from .host import Address, Connection, Host, Listener
 from .principals import LOCAL, NONCE_BYTES, Credentials, Meeting, Welcome
 
 METHOD = "local"
 SECRET_BYTES = 32
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+HOST, NAME = "127.0.0.1", "localhost"
+"""Where such a cluster listens, and what else that is called."""
+LOOPBACK = (HOST, "::1", NAME)
 _LABEL = b"dlog local 1 "
 
 
@@ -67,10 +69,21 @@ class _PublishedListener:
         self._inner.close()
 
 
+async def dial(address: Address) -> Connection:
+    """As `tcp.dial`. By this machine's name to where such clusters listen, and to no other address before:
+
+    who listens there, on the same port, would hear a proof that it could pass on to the cluster, as its own.
+    """
+    if address[0] == NAME:
+        with contextlib.suppress(ConnectionLost):
+            return await tcp.dial((HOST, address[1]))
+    return await tcp.dial(address)
+
+
 def credentials_for(address: Address) -> Credentials | None:
     """What to prove to who listens on that port of this machine; None where no file of ours says anything."""
-    if not is_loopback(address[0]):
-        return None
+    if address[0] not in (HOST, NAME):
+        return None  # nobody's cluster is there: who listens could pass on what is said (`dial`)
     for directory in directories():
         secret = _read(directory / str(address[1]))
         if secret is not None:

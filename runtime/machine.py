@@ -23,7 +23,7 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
     """A host with this machine's network and clock, a freshly seeded chance, and the disks given."""
     return Host(
         name=name,
-        dial=tcp.dial,
+        dial=local_secret.dial,
         listen=partial(tcp.listen, bound=local_secret.forget),
         disks=dict(disks or {}),
         random=random.Random(os.urandom(32)),

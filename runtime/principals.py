@@ -17,6 +17,8 @@ SERVERS = (METADATA, BOOKIE, PROXY)
 """Kinds that may be dialled."""
 KINDS = (*SERVERS, USER)
 NONCE_BYTES = 16
+BY_CERTIFICATE = "cert"
+"""The method by which TLS has shown who it is; see `tls.py`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,15 @@ from .host import Address, Buffer, Host, Listener
 from .link import Link, Session
 from .ops import allowed_to
 from .places import NODE_KINDS, Places
-from .principals import NONCE_BYTES, Credentials, Meeting, Verify, Welcome, anonymous
+from .principals import (
+    BY_CERTIFICATE,
+    NONCE_BYTES,
+    Credentials,
+    Meeting,
+    Verify,
+    Welcome,
+    anonymous,
+)
 from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
 
 RECEIVE_BYTES = 1024 * 1024
@@ -97,12 +105,14 @@ class Endpoint:
         expected_node_id: str = "",
         listener: str = "",
         credentials: Credentials | None = None,
+        kind: str = "",
     ) -> ClientLink:
         """Connect, exchange HELLO and AUTH, and run the link's tasks in ``nursery``.
 
         Raises `ConnectionLost`, `NotAuthenticated`, `WrongPeer`, `ProtocolError`, `UnsupportedFormat`. The
         handshake has a deadline of its own; a caller may set a shorter one around the call.
-        ``credentials``: instead of what the host has for that address.
+        ``credentials``: instead of what the host has for that address. ``kind``: whose certificate has to be
+        shown there, where one is: one node's is not enough to be taken for one of another kind (H227).
         """
         place = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_S):
@@ -119,7 +129,7 @@ class Endpoint:
                     link, ours, address, proof, expected_node_id=expected_node_id, listener=listener
                 )
                 hellos.check(ours, greeting, place, expected_node_id=expected_node_id)
-                hellos.check_identity(link.identity, greeting.hello, place)
+                hellos.check_identity(link.identity, greeting.hello, place, wanted=kind)
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
                 link.close(reason or ConnectionLost(f"the connection to {place} was given up"))
@@ -386,8 +396,11 @@ class _Served:
         link, methods = self.link, self._endpoint.methods
         verify = methods.get(method)
         if verify is None:
+            how = " or ".join(methods)
+            if BY_CERTIFICATE in methods and not link.is_secret:
+                how += " over TLS (give --credentials)"
             raise NotAuthenticated(
-                f"who speaks here says who it is by {' or '.join(methods)}; {link.peer_address} came with"
+                f"who speaks here says who it is by {how}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"
             )
         meeting = Meeting(

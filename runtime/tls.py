@@ -29,6 +29,7 @@ from .errors import ConnectionLost, InvalidRequest, NotAuthenticated
 from .forked import forked_message, watch_forks
 from .host import Address, Buffer, Connection, Host, Listener
 from .principals import (
+    BY_CERTIFICATE,
     KINDS,
     LOCAL,
     SERVERS,
@@ -42,7 +43,6 @@ from .principals import (
 )
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
-METHOD = "cert"
 PLAIN, EITHER, TLS = "plain", "either", "tls"
 TRANSPORTS = (PLAIN, EITHER, TLS)
 """``either`` is for the way from one to the other: both are taken, and TLS is tried first."""
@@ -137,13 +137,25 @@ class Tls:
         if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for _, _, _, changed_ns in stamp):
             return
         try:
-            self._loaded = _load(self.directory)
+            self._loaded = self._as_before(_load(self.directory))
         except InvalidRequest as error:
             self._bad = stamp
             log.error("new certificates are not used, those of before are: %s", error)
             return
         self._stamp = stamp
         log.info("new certificates are used from now on: %s", self.directory)
+
+    def _as_before(self, loaded: _Loaded) -> _Loaded:
+        """A process stays who it is while it runs: its rights, its links and its name go by that."""
+        was, now = self._loaded.own, loaded.own
+        if was is not None and (
+            now is None or (now.domain, now.principal) != (was.domain, was.principal)
+        ):
+            is_now = f"is of {now.principal} of {now.domain}" if now else "is not there"
+            raise InvalidRequest(
+                f"{self.directory / CERTIFICATE_FILE} {is_now}, and was of {was.principal} of {was.domain}"
+            )
+        return loaded
 
 
 class TlsConnection:
@@ -454,18 +466,19 @@ class TlsConnection:
 
 
 class TlsListener:
-    """A listener whose connections speak TLS, or may."""
+    """A listener whose connections speak TLS, or may: what a plain one may do, the host's methods say."""
 
-    def __init__(self, inner: Listener, tls: Tls, *, may_be_plain: bool) -> None:
+    def __init__(self, inner: Listener, tls: Tls) -> None:
         self.address = inner.address
         self._inner = inner
         self._tls = tls
-        self._may_be_plain = may_be_plain
 
     async def accept(self) -> Connection:
         """See `Listener.accept`. Who it is, is found out when it is read from."""
         connection = await self._inner.accept()
-        return TlsConnection(connection, self._tls, dialled=False, may_be_plain=self._may_be_plain)
+        # Who speaks plain is told in words that it has to prove who it is, and cannot: without TLS
+        # there is no method for it.
+        return TlsConnection(connection, self._tls, dialled=False, may_be_plain=True)
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
@@ -489,18 +502,18 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
         return connection
 
     async def listen(address: Address) -> Listener:
-        return TlsListener(await host.listen(address), tls, may_be_plain=transport == EITHER)
+        return TlsListener(await host.listen(address), tls)
 
     def credentials(address: Address) -> Credentials | None:
         return None if tls.own is None else CERTIFICATE
 
-    methods: dict[str, Verify] = {METHOD: verify_certificate}
+    methods: dict[str, Verify] = {BY_CERTIFICATE: verify_certificate}
     if transport == EITHER:
         methods["none"] = anonymous
     return replace(host, dial=dial, listen=listen, credentials=credentials, methods=methods)
 
 
-CERTIFICATE = Credentials(METHOD, lambda meeting: b"", by_tls=True)
+CERTIFICATE = Credentials(BY_CERTIFICATE, lambda meeting: b"", by_tls=True)
 """TLS has shown it: there is nothing to add."""
 
 

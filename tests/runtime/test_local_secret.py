@@ -2,6 +2,7 @@
 
 import os
 import stat
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,44 @@ async def test_who_took_a_dead_clusters_port_learns_nothing_and_is_not_believed(
 
         with pytest.raises(NotAuthenticated):
             await asked(real_host("test"), listener.address)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("called", ["127.0.0.2", "::1", "localhost"])
+async def test_nobody_else_on_that_port_hears_a_proof_that_it_could_pass_on(called: str) -> None:
+    """Another user listens on the same port of another address of this machine, and passes all bytes on to
+    the cluster: it would be there as who was asked."""
+    async with trio.open_nursery() as nursery:
+        listener = await serving(nursery, guarded(real_host("b1"), SECRET))
+        port = listener.address[1]
+        try:
+            (caught,) = await trio.open_tcp_listeners(port, host=called.replace("localhost", "::1"))
+        except OSError:
+            pytest.skip(f"this machine has no {called}")
+        met: list[trio.SocketStream] = []
+
+        async def pass_on(stream: trio.SocketStream) -> None:
+            met.append(stream)
+            there = await trio.open_tcp_stream("127.0.0.1", port)
+
+            async def way(of: trio.SocketStream, to: trio.SocketStream) -> None:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    async for some in of:
+                        await to.send_all(some)
+                    await to.send_eof()
+
+            async with trio.open_nursery() as both:
+                both.start_soon(way, stream, there)
+                both.start_soon(way, there, stream)
+
+        nursery.start_soon(trio.serve_listeners, pass_on, [caught])
+        if called == "localhost":
+            assert await asked(real_host("test"), (called, port)) == "user/local 0"
+            assert not met
+        else:
+            with pytest.raises(NotAuthenticated):
+                await asked(real_host("test"), (called, port))
+            assert met
         nursery.cancel_scope.cancel()
 
 

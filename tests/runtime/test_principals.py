@@ -42,6 +42,7 @@ async def served(
     server_is: Identity | None = None,
     client_is: Identity | None = None,
     hello: Hello = CLIENT,
+    server_says: Hello = SERVER,
 ) -> AsyncIterator["Place"]:
     """A server that takes these methods, and a client; both hold certificates where one is given."""
     network = PipeNetwork(3)
@@ -65,7 +66,7 @@ async def served(
             return connection
 
         listener.accept = accepted  # type: ignore[method-assign]
-        endpoint = Endpoint(server, lambda: SERVER)
+        endpoint = Endpoint(server, lambda: server_says)
         nursery.start_soon(endpoint.serve, {"": listener}, Saying)
         asking = Endpoint(replace(client, dial=dial), lambda: hello)
         yield Place(asking, listener.address, nursery)
@@ -76,8 +77,10 @@ class Place:
     def __init__(self, client: Endpoint, address: Address, nursery: trio.Nursery) -> None:
         self.client, self.address, self.nursery = client, address, nursery
 
-    async def dial(self, credentials: Credentials | None = None) -> ClientLink:
-        return await self.client.dial(self.address, nursery=self.nursery, credentials=credentials)
+    async def dial(self, credentials: Credentials | None = None, *, kind: str = "") -> ClientLink:
+        return await self.client.dial(
+            self.address, nursery=self.nursery, credentials=credentials, kind=kind
+        )
 
 
 def keyed(key: bytes) -> Credentials:
@@ -200,6 +203,19 @@ async def test_a_server_with_another_ones_certificate_is_not_talked_to(
             await there.dial()
     async with served({}, server_is=of("bookie/b1")) as there:
         assert (await there.dial()).principal == "bookie/b1"
+
+
+@pytest.mark.parametrize("said", ["bookie", "client", "health"])
+async def test_a_server_of_another_kind_is_not_talked_to(
+    said: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A stolen bookie at a metadata node's address: what it says of itself agrees with its certificate."""
+    hello = Hello(kind=said, label="b1", node_id="n1")
+    async with served({}, server_is=of("bookie/b1"), server_says=hello) as there:
+        with pytest.raises(NotAuthenticated, match=r"of bookie/b1, wanted is a metadata node"):
+            await there.dial(kind="metadata")
+        await there.dial(kind="bookie")
+        await there.dial()
 
 
 def test_a_greeting_without_proofs_is_no_longer_than_before() -> None:

@@ -17,12 +17,12 @@ from distributedlog.cli import certificates
 from distributedlog.runtime import tls as module
 from distributedlog.runtime.errors import (
     ConnectionLost,
-    DistributedLogError,
     InvalidRequest,
     NotAuthenticated,
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.principals import BY_CERTIFICATE, Credentials
 from distributedlog.runtime.rpc import Endpoint
 from distributedlog.runtime.tls import EITHER, TLS, Tls, TlsConnection, identity_of, with_tls
 
@@ -322,10 +322,19 @@ async def test_credentials_never_speak_plain(autojump_clock: trio.testing.MockCl
 async def test_a_plain_client_is_not_served_where_tls_is_wanted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    network = PipeNetwork()
-    async with served(network, tls_of("bookie/b1")) as (address, _):
-        with pytest.raises((ConnectionLost, DistributedLogError)):
+    """It is told so in words, in clear, and nothing else: whatever it says of itself."""
+    network = PipeNetwork(3)
+    async with served(network, tls_of("bookie/b1")) as (address, nursery):
+        with pytest.raises(NotAuthenticated, match=r"by cert over TLS \(give --credentials\)"):
             await asked(network.host("c"), address)
+        for said in (Hello(kind="bookie", label="b2"), Hello(kind="metadata", label="m1")):
+            with pytest.raises(NotAuthenticated, match="over TLS"):
+                await asked(network.host("c"), address, said)
+        for method in (BY_CERTIFICATE, "pass", "token", "local"):
+            claimed = Credentials(method, lambda meeting: b"user/etl")
+            client = Endpoint(network.host("c"), Hello)
+            with pytest.raises(NotAuthenticated):
+                await client.dial(address, nursery=nursery, credentials=claimed)
 
 
 async def test_on_the_way_from_plain_to_tls_all_four_kinds_meet(
@@ -393,6 +402,39 @@ def test_files_that_still_change_are_left_alone(tmp_path: Path) -> None:
     tls.context(server=False)
 
     assert tls.own == before
+
+
+@pytest.mark.parametrize("now", ["", "bookie/b2", "user/b1", "prod", "chain"])
+async def test_a_process_stays_who_it_is(
+    now: str,
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """H226: a certificate that is away, or another one's, while it is used: a node goes on as who it was."""
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        put(place, name, (place / name).read_bytes())
+    network = PipeNetwork()
+    host = with_tls(network.host("c"), tls_of("user/etl"))
+    async with served(network, Tls(place)) as (address, _):
+        assert await asked(host, address) == "user/etl 0"
+        if not now:
+            (place / "cert.pem").unlink()
+        elif now == "chain":
+            put(
+                place, "cert.pem", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+            )
+        else:
+            domain, who = ("prod", "bookie/b1") if now == "prod" else ("test", now)
+            if domain == "prod":  # of an authority that is trusted, too
+                both = (place / "ca.pem").read_bytes()
+                put(place, "ca.pem", both + (authority("prod") / "ca.pem").read_bytes())
+            for name in ("key.pem", "cert.pem"):
+                put(place, name, (directory_of(who, domain) / name).read_bytes())
+        assert await asked(host, address) == "user/etl 0"
+        assert "cert.pem" in caplog.text
 
 
 @pytest.mark.parametrize(
