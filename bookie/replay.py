@@ -17,12 +17,11 @@ from itertools import pairwise
 from ..runtime import blocks
 from ..runtime.errors import CorruptData, DiskFailed, ForeignData
 from ..runtime.host import Disk, File
+from ..runtime.read_around import read_around
 from . import journal_blocks as jb
 from .index_records import Saved
 
 SCAN_BYTES = blocks.BLOCK_BYTES_MAX
-PIECE = 64 * 1024
-"""Where that cannot be read, so much is given up around each bad place."""
 _MAGIC_AT = 8
 """Where the low byte of a block's magic lies, which is not zero."""
 
@@ -149,7 +148,7 @@ async def scan_file(
     blank = start == 0
     last = 0
 
-    def note_unreadable(error: CorruptData) -> None:
+    def note_unreadable(error: CorruptData, end: int) -> None:
         nonlocal blank
         blank = False
         on_unreadable(error)
@@ -157,7 +156,8 @@ async def scan_file(
     try:
         size = file.size()
         while start < size:
-            data = await _read(file, start, min(SCAN_BYTES, size - start), note_unreadable)
+            length = min(SCAN_BYTES, size - start)
+            data = await read_around(file, start, length, note_unreadable)
             view = memoryview(data)
             if not any(view[_MAGIC_AT :: blocks.ALIGN]):  # space that was never written
                 start += len(view)
@@ -175,20 +175,6 @@ async def scan_file(
     finally:
         file.close()
     return Scanned(found, blank)
-
-
-async def _read(file: File, offset: int, length: int, on_unreadable: OnUnreadable) -> bytes:
-    """The bytes, with zeros in place of the pieces that the device cannot read."""
-    try:
-        return await file.read_cold(offset, length)
-    except CorruptData as error:
-        if length <= PIECE:
-            on_unreadable(error)
-            return bytes(length)
-    half = max(PIECE, length // 2 // PIECE * PIECE)
-    return await _read(file, offset, half, on_unreadable) + await _read(
-        file, offset + half, length - half, on_unreadable
-    )
 
 
 async def read_one(

@@ -15,7 +15,7 @@ from random import Random
 import xxhash
 
 from ..runtime.atomic_file import read_file, replace_file
-from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.errors import CorruptData, DiskFailed, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.schema import flag, mapping, number, row, stored, text
@@ -81,7 +81,10 @@ async def store_ghost(disk: Disk, word: Word) -> None:
 
 async def load_ghost(disk: Disk) -> Word | None:
     """None where there is none, or where it is damaged: then nobody knows. Raises `UnsupportedFormat`."""
-    content = await read_file(disk, GHOST)
+    try:
+        content = await read_file(disk, GHOST)
+    except (CorruptData, DiskFailed):  # the device does not read it: as if it were damaged
+        return None
     if content is None or xxhash.xxh3_64_digest(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
         return None
     try:

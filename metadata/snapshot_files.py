@@ -14,7 +14,7 @@ import trio
 import xxhash
 
 from ..runtime.atomic_file import ASIDE
-from ..runtime.errors import CorruptData, DiskFull
+from ..runtime.errors import CorruptData, DiskFailed, DiskFull
 from ..runtime.host import Disk, File
 from .ready import Snapshot
 
@@ -139,6 +139,8 @@ async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
         file = await disk.open(name)
     except FileNotFoundError:
         raise CorruptData(f"{name}: there is no such snapshot") from None
+    except DiskFailed as error:  # nothing was written: what is wrong is this one file
+        raise CorruptData(f"{name} cannot be opened: {error}") from error
     try:
         offset = count = 0
         while True:

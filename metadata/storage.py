@@ -38,10 +38,11 @@ from typing import Any
 import trio
 
 from ..runtime import blocks
-from ..runtime.atomic_file import ASIDE, read_file
-from ..runtime.errors import DiskFull, ProtocolError, TooBusy
+from ..runtime.atomic_file import ASIDE
+from ..runtime.errors import CorruptData, DiskFailed, DiskFull, ProtocolError, TooBusy
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
+from ..runtime.read_around import read_around
 from ..runtime.zero_ahead import ZeroAhead
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .ghost import LastWords, Place, Word, mark_payload
@@ -276,10 +277,10 @@ class RaftStorage:
     async def _replay(self, number: int, founding: Configuration) -> str | None:
         """Take a file's state; return its damage, or None if its beginning is not whole."""
         name = _log_name(number)
-        content = await read_file(self._disk, name)
-        found = list(blocks.scan(number, memoryview(content or b""), self._seed))
+        content, unread, unread_to = await self._read(name)
+        found = list(blocks.scan(number, memoryview(content), self._seed))
         if not found:
-            return None
+            return unread or None
         first = found[0].sequence
         verdict = blocks.judge(
             [(block.sequence, block.durable_to) for block in found],
@@ -308,18 +309,22 @@ class RaftStorage:
                     return f"{name}: block {block.sequence} does not fit those before it"
                 lost_from = first  # without its beginning the file has only last words
         synced = any(first <= block.durable_to for block in found)
-        if verdict.corrupt or (synced and not (replay.began_with == first and replay.begun)):
+        if (
+            unread
+            or verdict.corrupt
+            or (synced and not (replay.began_with == first and replay.begun))
+        ):
             newest = max(
                 (b for b in found if b.sequence < verdict.tail_from), key=lambda b: b.sequence
             )
-            rest = memoryview(content or b"")[newest.offset + newest.padded_length :]
+            end = newest.offset + newest.padded_length
             # On a disk that rots, what lies behind may have been more than a write that was never finished.
-            ends = not bytes(rest).strip(b"\0")
+            ends = unread_to <= end and not content[end:].strip(b"\0")
             if ends and not (verdict.corrupt and newest.sequence < verdict.corrupt[-1][1]):
                 self._word = words.word()
             self._prefix = replay.log if replay.began_with == first else None
             lost = verdict.corrupt or "of its beginning"
-            return f"{name}: blocks {lost} were synced and are gone"
+            return unread or f"{name}: blocks {lost} were synced and are gone"
         if not replay.begun or replay.began_with != first:
             return None
         self._word = Word(replay.hard_state, Place(replay.log.last_term, replay.log.last_index))
@@ -328,6 +333,29 @@ class RaftStorage:
         last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
         self._replayed = last.offset + last.padded_length, last.sequence
         return ""
+
+    async def _read(self, name: str) -> tuple[bytes, str, int]:
+        """A log file; what of it cannot be read is zeros, why in words, and where the last of it ends.
+
+        Raises `TooBusy` for a lack of descriptors.
+        """
+        why, unread_to = "", 0
+
+        def on_unreadable(error: CorruptData, end: int) -> None:
+            nonlocal why, unread_to
+            why, unread_to = why or f"{name} cannot be read everywhere: {error}", end
+
+        try:
+            file = await self._disk.open(name)
+        except (
+            FileNotFoundError,
+            DiskFailed,
+        ) as error:  # nothing was written: it is this file alone
+            return b"", f"{name} cannot be opened: {error}", maxsize
+        try:
+            return await read_around(file, 0, file.size(), on_unreadable), why, unread_to
+        finally:
+            file.close()
 
     async def _go_on_with_file(self) -> None:
         """Make what was replayed durable where it is, and the end of the file: see the module."""

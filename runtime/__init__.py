@@ -23,6 +23,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     zero_ahead.py               zeros ahead of the end of either, where commits are small
     principals.py, ops.py       who speaks, by which proof; which operations are for which kind of them (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
+    read_around.py              a file with places that the device cannot read
     reasons.py                  what a node says is wrong with it (pure)
     meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it
     events.py                   what is told, by names that stay, in tables (pure)

@@ -20,6 +20,7 @@ from distributedlog.runtime.errors import CorruptData
 from distributedlog.runtime.memory import MemoryDisk
 from tests.metadata.quorum import Quorum, fill, put, quorum, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
+from tests.metadata.test_storage import cannot_read, log_name
 
 KEYS = 20
 
@@ -96,6 +97,27 @@ async def test_two_of_three_rot_in_different_places(autojump_clock: object) -> N
             await all_whole(nodes, rotten)
             await caught_up(nodes)
             await trio.sleep(1)
+
+
+async def test_two_of_three_have_places_that_the_device_cannot_read(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One loses the beginning of its log, one its newest blocks."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        await trio.sleep(1)
+        await nodes.kill()
+        newest = (await blocks_in(nodes, "m2") - 1) * ALIGN
+        for name, place in (("m1", 0), ("m2", newest)):
+            disk = nodes.disks[name]
+            cannot_read(monkeypatch, disk, log_name(disk), place, 1)
+        await nodes.start()
+
+        for n in range(KEYS):
+            assert await client.get(b"k%02d" % n) is not None
+        await client.transact(put(b"more", b""))
+        await all_whole(nodes, ["m1", "m2"])
 
 
 async def test_who_has_less_than_a_rotten_node_promised_is_not_elected(

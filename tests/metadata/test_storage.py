@@ -11,14 +11,16 @@ import pytest
 import trio
 
 from distributedlog.metadata.commands import Transact, encode_command
-from distributedlog.metadata.ghost import Place
+from distributedlog.metadata.ghost import GHOST, Place, Word
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import snapshot as chunks_of
 from distributedlog.metadata.members import (
     MEMBERS,
     Members,
+    load_ghost,
     load_members,
     new_members,
+    store_ghost,
     store_members,
 )
 from distributedlog.metadata.messages import Entry
@@ -27,9 +29,9 @@ from distributedlog.metadata.receiving import restore
 from distributedlog.metadata.storage import ZERO_BYTES, Loaded, RaftStorage
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime import blocks
-from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.errors import CorruptData, DiskFailed
 from distributedlog.runtime.host import Disk, File
-from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.memory import MemoryDisk, MemoryFile
 from distributedlog.runtime.zero_ahead import STEP_BYTES
 
 SEED = 7
@@ -99,6 +101,20 @@ async def rot(disk: Disk, block: int) -> str:
     name = log_name(disk)
     await flip(disk, name, (await block_offsets(disk, name))[block] + blocks.HEADER_BYTES)
     return name
+
+
+def cannot_read(
+    monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk, name: str, offset: int, length: int
+) -> None:
+    """The device gives nothing of these bytes of a file, whatever it is called later."""
+    content, read = disk._files[name], MemoryFile.read_at
+
+    def read_at(self: MemoryFile, at: int, size: int) -> bytes:
+        if self._content is content and at < offset + length and offset < at + size:
+            raise CorruptData(f"{self.name}: read error at {offset}")
+        return read(self, at, size)
+
+    monkeypatch.setattr(MemoryFile, "read_at", read_at)
 
 
 def entries(loaded: Loaded) -> list[tuple[int, int, bytes]]:
@@ -374,6 +390,63 @@ async def test_rot_of_a_beginning_is_seen() -> None:
 
     assert loaded.damage
     assert not members.may_vote
+
+
+@pytest.mark.parametrize("where", ["beginning", "middle", "newest", "after the end", "all"])
+async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M4, H106: as if it had rotted; what comes last is known only where nothing unread may come after it."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    for index in range(1, 61):
+        await storage.save([entry(index, data=bytes(3500))])
+    await storage.mark()
+    name = log_name(disk)
+    offsets = await block_offsets(disk, name)
+    file = await disk.open(name)
+    file.write_at(file.size(), [bytes(ZERO_BYTES)])  # as it has them ahead of its end
+    file.close()
+    bad = {"beginning": 0, "middle": offsets[30], "newest": offsets[-1]}.get(
+        where, offsets[-1] + MIB // 4
+    )
+    cannot_read(monkeypatch, disk, name, 0 if where == "all" else bad, MIB if where == "all" else 1)
+
+    _, loaded, members = await started(disk)
+
+    assert "cannot be read" in loaded.damage
+    assert not members.may_vote
+    assert f"damaged.{name}" in disk.list()
+    assert loaded.ghost == (Place(1, 60) if where in ("beginning", "middle") else None)
+    assert len(entries(loaded)) in {"middle": range(10, 31)}.get(where, range(1))
+    _, again, members = await started(disk)
+    assert not again.damage
+    assert not members.may_vote
+
+
+async def test_a_ghost_and_a_snapshot_that_cannot_be_read_are_damaged_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(append=(Entry(1, 1, b"e"), Entry(2, 1, b"e")))])
+    snapshot = await snapshot_of(1, 1, storage)
+    await store_ghost(disk, Word(HardState(1), Place(1, 2)))
+    for name in disk.list():
+        if name == GHOST or name.startswith("snapshot."):
+            cannot_read(monkeypatch, disk, name, 0, 1)
+
+    assert await load_ghost(disk) is None
+    assert not await storage.snapshots.is_sound(snapshot)
+    open_file = disk.open
+
+    async def fails(name: str) -> MemoryFile:
+        raise DiskFailed(f"{name}: the file system says that it is damaged")
+
+    disk.open = fails  # type: ignore[method-assign]
+    assert await load_ghost(disk) is None
+    assert not await storage.snapshots.is_sound(snapshot)
+    disk.open = open_file  # type: ignore[method-assign]
 
 
 async def test_members_that_are_damaged_are_no_members() -> None:
