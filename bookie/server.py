@@ -38,11 +38,13 @@ async def serve_bookie_protocol(
     missing_ledgers: MissingLedgers | None = None,
     standings: Standings | None = None,
     registered: Callable[[], bool] = lambda: True,
+    also: Callable[[], Mapping[str, object]] = dict,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled, beside a running ``store``.
 
     ``registered``: is it known to the metadata now? ``gate``: who may do what; by default nobody is asked.
+    ``also``: what the node says of itself beside the bookie, for `Op.INFO`.
 
     ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
     that does not exist there is removed again (H21). So is ``standings``, asked before an add makes a ledger
@@ -56,6 +58,7 @@ async def serve_bookie_protocol(
             return {
                 **store.info(),
                 **checks.info(),
+                **also(),
                 "registered": registered(),
                 "outgoing_bytes": turns.outgoing_bytes,
                 "refused": sum(endpoint.refusals.counts.values()),

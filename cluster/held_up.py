@@ -26,6 +26,8 @@ class HeldUp:
         """Cause to (how many, one of them in full)."""
         self._said: frozenset[str] = frozenset()
         self._said_at = float("-inf")
+        self.waiting = 0
+        """How many pieces of work did in the last pass."""
 
     def note(self, cause: str, example: str) -> None:
         """One piece of work waits in this pass. Few causes, such as "bookie b3: ConnectionLost"."""
@@ -36,6 +38,7 @@ class HeldUp:
     def end_pass(self) -> None:
         """Say what is new, and begin again."""
         causes, self._causes = self._causes, {}
+        self.waiting = sum(count for count, _ in causes.values())
         now = trio.current_time()
         names = frozenset(causes)
         if names == self._said and (not names or now - self._said_at < AGAIN_S):
@@ -49,13 +52,12 @@ class HeldUp:
         left = len(parts) - CAUSES_MAX
         if left > 0:
             parts[CAUSES_MAX:] = [f"and {left} other causes"]
-        count = sum(count for count, _ in causes.values())
         WAITS.say(
             self._log,
             "%d %s: %s",
-            count,
+            self.waiting,
             self._what,
             "; ".join(parts),
             work=self._what,
-            count=count,
+            count=self.waiting,
         )

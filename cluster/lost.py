@@ -189,6 +189,17 @@ class LostBookies:
         self._unreadable = Unreadable()
         self.moved = 0
         """Ledgers taken off lost bookies since the start."""
+        self._jobs_left: deque[Job] = deque()
+
+    @property
+    def left(self) -> int:
+        """Ledgers that are to move, about: in a pass what is not begun, then what waits or is fetched."""
+        return max(len(self._jobs_left), len(self._moves_out.under_way) + self.blocked)
+
+    @property
+    def blocked(self) -> int:
+        """Ledgers that had to wait in the last pass."""
+        return self._held_up.waiting
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -328,6 +339,7 @@ class LostBookies:
 
     async def do(self, jobs: deque[Job]) -> None:
         """Do what is due of it still, several ledgers at a time."""
+        self._jobs_left = jobs
 
         async def work() -> None:
             while jobs:

@@ -39,6 +39,7 @@ from .gate_keeping import keep_gate, look
 from .key_classes import KEY_CLASSES
 from .membership import Membership
 from .merging import Merge, Merging
+from .metrics import RepairParts
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from .purging import Purger
 from .reach import ReachNotes, known_reach
@@ -190,6 +191,7 @@ async def _serve_bookie(
             on_renewed=reach.note,
         )
         gate = Gate(options.trust_silence_s)
+        repairs: list[RepairParts] = []  # one, when it has begun
         await look(gate, endpoint, metadata, identity.node_id)  # before anybody is served
         try:
             async with trio.open_nursery() as nursery:
@@ -203,6 +205,7 @@ async def _serve_bookie(
                         missing_ledgers=partial(missing_ledgers, metadata),
                         standings=partial(standings, metadata),
                         registered=lambda: membership.lease != 0,
+                        also=lambda: repairs[0].info() if repairs else {},
                     )
                 )
                 await membership.register()
@@ -250,6 +253,7 @@ async def _serve_bookie(
                             membership,
                             store,
                             identity.node_id,
+                            repairs.append,
                         )
                     )
                 task_status.started(ready(config.name, "bookie", identity.node_id, listeners))

@@ -24,10 +24,16 @@ from ..runtime.host import Address, Host
 from ..runtime.meters import samples
 from .health import ask_info, dialled, health_of
 from .http import Page, Pages, as_page
+from .metrics import METRICS as REPAIR
 
 FRESH_S = 1.0
 """An answer is given again for so long."""
-TABLES = {"bookie": BOOKIE, "metadata": METADATA, "write-proxy": PROXY, "read-proxy": PROXY}
+TABLES = {
+    "bookie": (*BOOKIE, *REPAIR),
+    "metadata": METADATA,
+    "write-proxy": PROXY,
+    "read-proxy": PROXY,
+}
 LEADERS = ("leader", "follower")
 
 Value = TypeVar("Value")

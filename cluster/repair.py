@@ -41,13 +41,14 @@ class Election:
         self._value = node_id.encode()
         self._lease = lease
         """The lease of this bookie's registration, under which the key is held; 0: none."""
-        self._was = False
+        self.was_elected = False
+        """When it was asked last."""
 
     async def elected(self) -> bool:
         """Do we hold the key, or can we take it? A change is told."""
         now = await self._elected()
-        if now != self._was:
-            self._was = now
+        if now != self.was_elected:
+            self.was_elected = now
             text = "repairs from now on" if now else "does not repair any more"
             REPAIRER.say(log, "this bookie %s", text, elected=now)
         return now
@@ -94,6 +95,10 @@ class Repair:
         self._rests: dict[bytes, _Rest] = {}
         """By the key of the note."""
         self._held_up = HeldUp(log, "holes wait for their copies")
+        self.left = 0
+        """Notes that are there, as far as is known."""
+        self.blocked = 0
+        """Of those, how many had to wait in the last pass."""
 
     async def run(self) -> None:
         """Look at the notes again and again, and work when elected; until cancelled."""
@@ -105,16 +110,24 @@ class Repair:
             await self.work()
         else:
             self._rests.clear()
+            self.left = self.blocked = 0
 
     async def work(self) -> None:
         """Try every note once; one that nothing can have changed for only after a rest."""
         rests, self._rests = self._rests, {}
+        # Counted first: a pass over many may last for hours.
+        self.left = 0
+        async for _ in Scan(self._metadata, keys.UNDER_PREFIX, limit=PAGE):
+            self.left += 1
         async for note in Scan(self._metadata, keys.UNDER_PREFIX, limit=PAGE):
             rest = await self._try(note, rests.get(note.key))
-            if rest is not None:
+            if rest is None:
+                self.left = max(0, self.left - 1)
+            else:
                 self._rests[note.key] = rest
                 for cause, example in rest.why:
                     self._held_up.note(cause, example)
+        self.left = self.blocked = len(self._rests)
         self._held_up.end_pass()
 
     async def _try(self, note: KeyValue, rest: _Rest | None) -> _Rest | None:

@@ -4,6 +4,7 @@ own limbo and rot; and to drop those too many.
 One copier for all, so that their rates add up to one; they take turns at their awaits.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -19,6 +20,7 @@ from .copying import Copier
 from .limbo import LimboHealing
 from .lost import LostBookies
 from .membership import Membership
+from .metrics import RepairParts
 from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
 from .pulling import Pulling
@@ -35,14 +37,16 @@ async def repair_all(
     membership: Membership,
     store: Store,
     bookie_id: str,
+    on_parts: Callable[[RepairParts], object],
 ) -> None:
-    """Until cancelled. ``membership``'s lease holds the election's key."""
+    """Until cancelled. ``membership``'s lease holds the election's key. ``on_parts``: told what counts."""
     async with trio.open_nursery() as nursery:
         pool = pool_of(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
         election = Election(metadata, bookie_id, lambda: membership.lease)
-        nursery.start_soon(Repair(metadata, pool, election, copier).run)
+        noted = Repair(metadata, pool, election, copier)
+        nursery.start_soon(noted.run)
         lost = LostBookies(
             metadata,
             pool,
@@ -59,8 +63,10 @@ async def repair_all(
         nursery.start_soon(lost.run)
         nursery.start_soon(Pulling(metadata, pool, copier, bookie_id).run)
         opening = partial(_closer, host, endpoint, metadata, config.name)
-        nursery.start_soon(OpenLedgers(metadata, lost.absences, opening).run)
-        nursery.start_soon(EntryAudit(metadata, pool, election, every_s=config.audit_every_s).run)
+        open_ledgers = OpenLedgers(metadata, lost.absences, opening)
+        nursery.start_soon(open_ledgers.run)
+        audit = EntryAudit(metadata, pool, election, every_s=config.audit_every_s)
+        nursery.start_soon(audit.run)
         turn = trio.Lock()
         own = LimboHealing(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn)
         nursery.start_soon(own.run)
@@ -76,6 +82,9 @@ async def repair_all(
             every_s=config.surplus_every_s,
         )
         nursery.start_soon(surplus.run)
+        on_parts(
+            RepairParts(election, copier, noted, lost, open_ledgers, audit, own, surplus),
+        )
 
 
 def _closer(

@@ -1,11 +1,11 @@
 """What a process counts of the logs that it writes and reads, and how somebody's registry gets it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from ..runtime.meters import Metric, Sample, samples
+from ..runtime.meters import Buckets, Metric, Sample, samples
 from .process_bytes import ProcessBytes
 
 if TYPE_CHECKING:  # it is imported when somebody collects
@@ -23,6 +23,14 @@ METRICS = (
         "Entries that held them.",
         "far fewer than records where much is written",
         "one a record: each is written and waited for alone",
+    ),
+    Metric(
+        "dlog_client_write_seconds",
+        "histogram",
+        "write_seconds",
+        "From sending an entry to its acknowledgement, of one entry a round trip and log; failover included.",
+        "some times `dlog_bookie_journal_sync_seconds`",
+        "slow bookies or a slow network; all of them late at once: this process is busy",
     ),
     Metric("dlog_client_records_read_total", "counter", "records_read", "Given to readers."),
     Metric("dlog_client_bytes_read_total", "counter", "bytes_read", "Payloads of those records."),
@@ -73,6 +81,7 @@ class LogMeters:
     writers_failed: int = 0
     rolls: int = 0
     ledgers_replaced: int = 0
+    write_seconds: Buckets = field(default_factory=Buckets)
 
 
 class NamespaceMetrics:
@@ -84,14 +93,25 @@ class NamespaceMetrics:
         self._process_bytes = process_bytes
 
     def snapshot(self) -> dict[str, float]:
-        """Each metric's name and value. Nothing is reset by looking."""
-        return {one.metric.name: one.value for one in self.samples()}
+        """Names and values, of a histogram ``_count`` and ``_sum``. Nothing is reset by looking."""
+        found: dict[str, float] = {}
+        for one in self.samples():
+            name = one.metric.name
+            if one.metric.kind == "histogram":
+                found |= {f"{name}_count": sum(one.counts), f"{name}_sum": one.value}
+            else:
+                found[name] = one.value
+        return found
 
     def samples(self) -> list[Sample]:
         """With what each of them means."""
         meters = self._meters
         said: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
-        return samples(METRICS, {**said, "held_bytes": self._process_bytes.bytes})
+        said |= {
+            "write_seconds": meters.write_seconds.said(),
+            "held_bytes": self._process_bytes.bytes,
+        }
+        return samples(METRICS, said)
 
 
 class Collector:
@@ -113,8 +133,7 @@ class Collector:
             of_path = values.setdefault(namespace.path, {})
             for one in namespace.samples():
                 before = of_path.get(one.metric.name)
-                total = one.value + (before.value if before is not None else 0.0)
-                of_path[one.metric.name] = Sample(one.metric, total)
+                of_path[one.metric.name] = one if before is None else one + before
         return families(
             [({"namespace": path}, list(found.values())) for path, found in values.items()]
         )

@@ -167,6 +167,10 @@ class Pipeline:
         self._room: trio.Event | None = None
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
+        self._timed: Batch | None = (
+            None  # of those in flight one at a time is timed: no clock an entry
+        )
+        self._timed_at = 0.0
         self._held_bytes = 0  # of ready and in flight
         self._last: Batch | None = None  # the newest one that was closed
         self.batch = Batch()
@@ -472,6 +476,8 @@ class Pipeline:
                 self._ready.popleft()
             self._in_flight.append(batch)
             self.sent_bytes += batch.bytes
+            if self._timed is None:
+                self._timed, self._timed_at = batch, trio.current_time()
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 
@@ -487,6 +493,9 @@ class Pipeline:
                 self.producers.confirm(batch)
             segment.confirm(batch)
             in_flight.popleft()
+            if batch is self._timed:
+                self._timed = None
+                meters.write_seconds.observe(trio.current_time() - self._timed_at)
             if batch.count:
                 self.last_stored = batch
             self._held_bytes -= batch.bytes
@@ -519,6 +528,8 @@ class Pipeline:
             batch.entry = -1
             if batch.carried is None or batch.carried.table is None:
                 self._ready.appendleft(batch)
+            elif batch is self._timed:
+                self._timed = None
 
     def fail(self, error: DistributedLogError) -> None:
         """The writer has ended: the first error sticks, and is every open write's."""
@@ -542,6 +553,7 @@ class Pipeline:
             if not batch.done:
                 batch.finish(self.error)
         self._in_flight.clear()
+        self._timed = None
         self._ready.clear()
         self._held_bytes = 0
         self.batch = self._new_batch()

@@ -7,6 +7,7 @@ A part counts into plain integers of its own; a row says which of them, under wh
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Any, Literal
 
 SECONDS = tuple(50e-6 * 2**n for n in range(20))
@@ -60,6 +61,11 @@ class Sample:
     value: float = 0.0
     counts: tuple[int, ...] = ()
     """Of a histogram: a bucket each; ``value`` is the sum then."""
+
+    def __add__(self, other: "Sample") -> "Sample":
+        """Of the same metric, elsewhere."""
+        counts = tuple(map(add, self.counts, other.counts))
+        return Sample(self.metric, self.value + other.value, counts)
 
 
 def samples(table: Sequence[Metric], said: Mapping[str, Any]) -> list[Sample]:

@@ -11,6 +11,7 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog.bookie.metrics import METRICS as BOOKIE
+from distributedlog.cluster.metrics import METRICS as REPAIR
 from distributedlog.cluster.pages import pages_of, why_not_ready
 from distributedlog.gateway.metrics import METRICS as GATEWAY
 from distributedlog.log.metrics import METRICS as CLIENT
@@ -23,11 +24,17 @@ from distributedlog.runtime.options import with_tables
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 TABLES: dict[str, tuple[Metric, ...]] = {
     "bookie": BOOKIE,
+    "cluster": REPAIR,
     "metadata": METADATA,
     "proxy": PROXY,
     "gateway": GATEWAY,
     "client": CLIENT,
 }
+ROWS: dict[str, list[Metric]] = {}
+"""By name: one, or several with a label each."""
+for _rows in TABLES.values():
+    for _row in _rows:
+        ROWS.setdefault(_row.name, []).append(_row)
 
 
 def table(metrics: tuple[Metric, ...]) -> str:
@@ -149,30 +156,59 @@ async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockCl
 
 
 OPS = DOCUMENT.parents[1] / "ops" / "prometheus"
+ALERTS = [
+    (block.split("\n", 1)[0], block)
+    for block in (OPS / "rules.yml").read_text().split("- alert: ")[1:]
+]
 
 
 def test_alerts_name_what_there_is() -> None:
-    known = {one.name for rows in TABLES.values() for one in rows}
-    known |= {
-        f"{one.name}_bucket" for rows in TABLES.values() for one in rows if one.kind == "histogram"
-    }
+    known = set(ROWS)
+    known |= {f"{name}_bucket" for name, rows in ROWS.items() if rows[0].kind == "histogram"}
     found = set(re.findall(r"dlog_[a-z_]+", (OPS / "rules.yml").read_text()))
     assert found
     assert found - known == set()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
-def test_promtool_takes_rules_and_scrapes(tmp_path: Path) -> None:
-    for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml"]):
-        done = subprocess.run(["promtool", *command], cwd=OPS, capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
-    for part, rows in TABLES.items():
-        said = {one.key: Buckets().said() if one.kind == "histogram" else 1 for one in rows}
-        text = text_of(samples(rows, said), {"name": part})
-        done = subprocess.run(
-            ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize(("name", "block"), ALERTS, ids=[name for name, _ in ALERTS])
+def test_each_alert_says_where_its_remedy_stands(name: str, block: str) -> None:
+    [(file, anchor)] = re.findall(r"^ +runbook: (docs/[\w-]+\.md)#([\w-]+)$", block, re.M)
+    headings = re.findall(r"^#+ (.*)$", (DOCUMENT.parents[1] / file).read_text(), re.M)
+    anchors = {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+    assert anchor in anchors
+
+
+def test_each_alert_has_a_test_in_which_it_is_raised_and_one_in_which_it_is_not() -> None:
+    raised, quiet = set(), set()
+    for block in (OPS / "rules_test.yml").read_text().split("- eval_time: ")[1:]:
+        [name] = re.findall(r"alertname: (\w+)", block)
+        (raised if "exp_alerts:" in block else quiet).add(name)
+
+    assert raised == quiet == {name for name, _ in ALERTS}
+
+
+def promtool(*arguments: str, given: bytes = b"") -> None:
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=OPS, input=given, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_raises_each_alert() -> None:
+    promtool("check", "rules", "rules.yml")
+    promtool("test", "rules", "rules_test.yml")
+
+
+@needs_promtool
+@pytest.mark.parametrize("part", TABLES)
+def test_promtool_takes_what_the_tables_print(part: str) -> None:
+    rows = TABLES[part]
+    said = {one.key: Buckets().said() if one.kind == "histogram" else 1 for one in rows}
+    promtool("check", "metrics", given=text_of(samples(rows, said), {"name": part}))
 
 
 if __name__ == "__main__":

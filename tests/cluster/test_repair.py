@@ -194,3 +194,20 @@ async def test_a_key_without_a_lease_is_nobodys_election() -> None:
     held = await metadata.get(ELECTION_KEY)
     assert held is not None
     assert (held.value, held.lease) == (b"b1", lease)
+
+
+async def test_what_is_left_and_what_waits_is_counted() -> None:
+    """For `dlog_cluster_underreplicated_ledgers` and `dlog_cluster_blocked_ledgers`."""
+    async with _world() as world:
+        await world.write("b1", range(10))
+        await world.ledger(9)
+        await world.note(Hole("b3", 0, None))
+        away = world.pool.clients.pop("b3")
+        await world.repair.work()
+
+        assert (world.repair.left, world.repair.blocked) == (1, 1)
+
+        world.pool.clients["b3"] = away
+        await world.repair.work()
+
+        assert (world.repair.left, world.repair.blocked) == (0, 0)

@@ -31,7 +31,26 @@ async def test_records_are_counted_when_they_are_acknowledged_and_when_they_are_
     assert found["dlog_client_writers_total"] == found["dlog_client_readers_total"] == 1
     assert found["dlog_client_writers_failed_total"] == 0
     assert found["dlog_client_held_bytes"] == 0
-    assert set(found) == {one.name for one in METRICS}
+    assert found["dlog_client_write_seconds_count"] == 10  # each was waited for alone
+    assert set(found) == {
+        f"{one.name}{end}"
+        for one in METRICS
+        for end in (("_count", "_sum") if one.kind == "histogram" else ("",))
+    }
+
+
+async def test_of_entries_in_flight_together_one_is_timed(world: World) -> None:
+    """No clock is read an entry where many are on their way."""
+    async with world.process(entry_bytes_max=1000) as ns:
+        await ns.create_log("l")
+        async with ns.open_log("l").open_writer() as writer:
+            pending = [await writer.submit(LogRecord(n, bytes(900))) for n in range(20)]
+            for one in pending:
+                await one
+        found = ns.metrics.snapshot()
+    assert found["dlog_client_entries_written_total"] == 20
+    assert 1 <= found["dlog_client_write_seconds_count"] < 20
+    assert found["dlog_client_write_seconds_sum"] > 0
 
 
 @pytest.fixture
@@ -40,7 +59,9 @@ def registry() -> CollectorRegistry:
 
 
 def _metrics(path: str, written: int) -> NamespaceMetrics:
-    return NamespaceMetrics(path, LogMeters(records_written=written), ProcessBytes(1 << 30))
+    meters = LogMeters(records_written=written)
+    meters.write_seconds.observe(0.001, written)
+    return NamespaceMetrics(path, meters, ProcessBytes(1 << 30))
 
 
 def test_namespaces_of_one_registry_are_told_apart_and_leave(registry: CollectorRegistry) -> None:
@@ -52,6 +73,9 @@ def test_namespaces_of_one_registry_are_told_apart_and_leave(registry: Collector
     assert 'dlog_client_records_written_total{namespace="a"} 1.0' in text
     assert 'dlog_client_records_written_total{namespace="b"} 5.0' in text
     assert text.count("# TYPE dlog_client_records_written_total ") == 1
+    assert 'dlog_client_write_seconds_count{namespace="b"} 5.0' in text
+    assert 'dlog_client_write_seconds_bucket{le="0.0008",namespace="b"} 0.0' in text
+    assert 'dlog_client_write_seconds_bucket{le="0.0016",namespace="b"} 5.0' in text
     for one in found:
         unregister(registry, one)
     assert generate_latest(registry) == b""
