@@ -5,7 +5,17 @@ from html import escape
 from math import log10
 from typing import Any
 
-LEFT, RIGHT, WIDTH = 64, 16, 1080
+from ..verify.svg import (
+    LEFT,
+    WIDTH,
+    Scale,
+    decades,
+    grid,
+    milliseconds,
+    nice,
+    seconds_axis,
+)
+
 RATE_HEIGHT, LATENCY_HEIGHT, LANE_HEIGHT = 190, 150, 16
 GAP = 34
 COLOURS = {
@@ -25,21 +35,10 @@ COLOURS = {
 }
 
 
-class _Scale:
-    """Seconds to x."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = max(1.0, seconds)
-
-    def x(self, t: float) -> float:
-        inside = min(max(t, 0.0), self.seconds)
-        return round(LEFT + inside / self.seconds * (WIDTH - LEFT - RIGHT), 1)
-
-
 def picture(result: Mapping[str, Any]) -> str:
     """The SVG of a result (`verify.judgement.to_json`), ``LEFT`` to ``WIDTH - RIGHT`` being its seconds."""
     line, faults = result["time_line"], result["faults"]
-    scale = _Scale(result["load_s"])
+    scale = Scale(result["load_s"])
     lanes = _lanes(faults)
     lanes_top = 22
     rate_top = lanes_top + max(1, len(lanes)) * LANE_HEIGHT + 16
@@ -49,7 +48,7 @@ def picture(result: Mapping[str, Any]) -> str:
     parts += _lane_bars(lanes, scale, lanes_top)
     parts += _rate(line["acked"], scale, rate_top)
     parts += _latency(line, scale, latency_top)
-    parts += _seconds_axis(scale, bottom)
+    parts += seconds_axis(scale, bottom)
     cross = (
         f'<line id="cross" x1="0" x2="0" y1="{lanes_top}" y2="{bottom}" stroke="#1c2833"'
         ' stroke-width="1" visibility="hidden"/>'
@@ -73,7 +72,7 @@ def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
     return lanes
 
 
-def _bands(faults: Iterable[Mapping[str, Any]], scale: _Scale, top: float, bottom: float) -> str:
+def _bands(faults: Iterable[Mapping[str, Any]], scale: Scale, top: float, bottom: float) -> str:
     found = []
     for fault in faults:
         x = scale.x(fault["at_s"])
@@ -86,9 +85,7 @@ def _bands(faults: Iterable[Mapping[str, Any]], scale: _Scale, top: float, botto
     return "".join(found)
 
 
-def _lane_bars(
-    lanes: Sequence[Sequence[Mapping[str, Any]]], scale: _Scale, top: float
-) -> list[str]:
+def _lane_bars(lanes: Sequence[Sequence[Mapping[str, Any]]], scale: Scale, top: float) -> list[str]:
     found = [f'<text x="{LEFT - 8}" y="{top + 11}" text-anchor="end">faults</text>']
     for row, lane in enumerate(lanes):
         for fault in lane:
@@ -103,8 +100,8 @@ def _lane_bars(
     return found
 
 
-def _rate(acked: Sequence[int], scale: _Scale, top: float) -> list[str]:
-    most = _nice(max(acked, default=1) or 1)
+def _rate(acked: Sequence[int], scale: Scale, top: float) -> list[str]:
+    most = nice(max(acked, default=1) or 1)
     base = top + RATE_HEIGHT
 
     def y(value: float) -> float:
@@ -113,7 +110,7 @@ def _rate(acked: Sequence[int], scale: _Scale, top: float) -> list[str]:
     found = []
     for share in (0, 0.25, 0.5, 0.75, 1):
         value = most * share
-        found.append(_grid(y(value), f"{value:,.0f}"))
+        found.append(grid(y(value), f"{value:,.0f}"))
     points = [f"{scale.x(0)},{base}"]
     for n, count in enumerate(acked):
         part = min(1.0, scale.seconds - n)  # of the last second
@@ -128,20 +125,17 @@ def _rate(acked: Sequence[int], scale: _Scale, top: float) -> list[str]:
     return found
 
 
-def _latency(line: Mapping[str, Any], scale: _Scale, top: float) -> list[str]:
+def _latency(line: Mapping[str, Any], scale: Scale, top: float) -> list[str]:
     values = [v for name in ("p50_ms", "p99_ms", "max_ms") for v in line[name] if v]
-    low = 10 ** int(log10(max(0.1, min(values, default=1.0))) - 0.9999)
-    high = max(10 * low, 10 ** int(log10(max(values, default=10.0)) + 0.9999))
+    steps = decades(values)
+    low, high = steps[0], steps[-1]
     base = top + LATENCY_HEIGHT
 
     def y(value: float) -> float:
         share = log10(max(value, low) / low) / log10(high / low)
         return round(base - share * LATENCY_HEIGHT, 1)
 
-    found, value = [], float(low)
-    while value <= high * 1.001:
-        found.append(_grid(y(value), f"{value:g} ms" if value < 1000 else f"{value / 1000:g} s"))
-        value *= 10
+    found = [grid(y(value), milliseconds(value)) for value in steps]
     for name, colour in (("max_ms", "#e6b0aa"), ("p99_ms", "#ca6f1e"), ("p50_ms", "#229954")):
         for stretch in _stretches(line[name]):
             points = " ".join(f"{scale.x(n + 0.5)},{y(v)}" for n, v in stretch)
@@ -169,26 +163,3 @@ def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
         else:
             found[-1].append((n, value))
     return [stretch for stretch in found if stretch]
-
-
-def _seconds_axis(scale: _Scale, bottom: float) -> list[str]:
-    step = next(
-        s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 10**9) if scale.seconds / s <= 16
-    )
-    found = []
-    for t in range(0, int(scale.seconds) + 1, step):
-        found.append(f'<text x="{scale.x(t)}" y="{bottom + 17}" text-anchor="middle">{t} s</text>')
-    return found
-
-
-def _grid(y: float, label: str) -> str:
-    return (
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}" stroke="#e5e8e8"/>'
-        f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{label}</text>'
-    )
-
-
-def _nice(value: float) -> float:
-    """The next 1, 2, 4, 5 or 8 times a power of ten."""
-    power = 10.0 ** int(log10(value))
-    return next(power * step for step in (1, 2, 4, 5, 8, 10) if power * step >= value)

@@ -11,7 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .picture import COLOURS, LEFT, RIGHT, WIDTH, picture
+from ..verify.svg import LEFT, RIGHT, WIDTH
+from .picture import COLOURS, picture
 
 VERDICT_COLOURS = {"OK": "#1e8449", "FAIL": "#b03a2e", "VOID": "#9a7d0a"}
 

@@ -11,4 +11,5 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
     registers.py, linear.py         linearizability of the metadata's registers
     oracles.py                      promises of one node, judged on the wire and against its own platter
     judgement.py, availability.py   the verdict on a whole run; how it felt to its writers
+    svg.py                          what the pictures of runs share
 """
