@@ -11,6 +11,7 @@ proxies.py                      one log for many connections through a write pro
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
 plan.py, histogram.py           what was asked; latencies in buckets
+per_second.py, picture.py       what each second had; the run as an SVG
 peers/                          other systems beside this one: the figures of docs/comparison.md
 machine.py, interpreter.py      what the machine is, and how the interpreter was built
 """

@@ -42,6 +42,12 @@ class Histogram:
             "max": round(self.max_s * 1e3, 4),
         }
 
+    def curve_ms(self) -> list[list[float]]:
+        """Points of the latency by percent, for a picture: denser where fewer are slower; [] of none."""
+        if not self.count:
+            return []
+        return [[percent, round(self.percentile_s(percent) * 1e3, 4)] for percent in _CURVE]
+
     def as_pairs(self) -> list[list[int]]:
         """For a pipe between processes; `from_pairs` reads it."""
         return [[key, self._counts[key]] for key in sorted(self._counts)]
@@ -56,6 +62,15 @@ class Histogram:
         return histogram
 
 
+_CURVE = (
+    *(
+        round(100 - left * 10.0**-power, 6)
+        for power in range(-1, 4)
+        for left in (10, 8, 6, 5, 4, 3, 2, 1.5)
+    ),
+    99.999,
+    100.0,
+)
 _SUMMARY = (("p50", 50.0), ("p99", 99.0), ("p999", 99.9))
 
 

@@ -16,6 +16,7 @@ import trio
 from ..log.record import LogRecord
 from .histogram import Histogram
 from .machine import OthersCpu
+from .per_second import per_second
 from .plan import Plan, own_logs, result
 from .read import FILL_BYTES, READ_RECORDS
 from .write import fill
@@ -49,7 +50,10 @@ async def measure(plan: Plan) -> dict[str, Any]:
             start = perf_counter()
             payload = bytes(plan.size)
             count = 0
-            async with namespace.open_log(written).open_writer() as writer:
+            async with (
+                per_second(namespace, "dlog_client_records_written_total") as rates,
+                namespace.open_log(written).open_writer() as writer,
+            ):
                 while count < plan.records or (
                     not plan.records and perf_counter() - start < plan.seconds
                 ):
@@ -58,7 +62,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
                     histogram.add(perf_counter() - before)
                     count += 1
             seconds = perf_counter() - start
-            found = result(plan, count, seconds, histogram, others)
+            found = result(plan, count, seconds, histogram, others, rates)
             found["elections"] = await _term(namespace) - term
             await reader.stdin.aclose()  # its life line
             said = b""

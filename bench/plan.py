@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -96,9 +96,14 @@ async def own_logs(
 
 
 def result(
-    plan: Plan, records: int, seconds: float, latency: Histogram | None, others: OthersCpu
+    plan: Plan,
+    records: int,
+    seconds: float,
+    latency: Histogram | None,
+    others: OthersCpu,
+    rates: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """The keys of the contract."""
+    """The keys of the contract. ``rates``: records of each second, the last one shorter."""
     shown = asdict(replace(plan, uri=plan.uri))
     shown["as"] = shown.pop("take")
     return {
@@ -108,6 +113,8 @@ def result(
         "records_per_s": round(records / seconds, 1) if seconds else 0.0,
         "bytes_per_s": round(records * plan.size / seconds, 1) if seconds else 0.0,
         "latency_ms": latency.summary_ms() if latency is not None else None,
+        "percentiles_ms": latency.curve_ms() if latency is not None else None,
+        "per_second": [round(rate, 1) for rate in rates],
         "settings": {**shown, **settings()},
         "others_cpu_pct": others.percent(),
     }

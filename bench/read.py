@@ -10,6 +10,7 @@ from typing import Any
 
 from ..runtime.errors import InvalidRequest
 from .machine import OthersCpu
+from .per_second import per_second
 from .plan import Plan, own_logs, result
 from .write import fill
 
@@ -38,21 +39,21 @@ async def measure(plan: Plan) -> dict[str, Any]:
         start = perf_counter()
         # --records: once through; --seconds: again from the beginning until the time is over.
         timed = not plan.records and not plan.passes
-        while True:
-            this = Pass()
-            passes.append(this)
-            for name in names:
-                end = start + plan.seconds if timed else None
-                this.count += await _read_once(plan, namespace, name, end)
-            this.end()
-            if timed:
-                over = perf_counter() - start >= plan.seconds or not this.count
-            else:
-                over = len(passes) >= plan.passes
-            if over:
-                break
+        async with per_second(namespace, "dlog_client_records_read_total") as rates:
+            over = False
+            while not over:
+                this = Pass()
+                passes.append(this)
+                for name in names:
+                    end = start + plan.seconds if timed else None
+                    this.count += await _read_once(plan, namespace, name, end)
+                this.end()
+                if timed:
+                    over = perf_counter() - start >= plan.seconds or not this.count
+                else:
+                    over = len(passes) >= plan.passes
         seconds = perf_counter() - start
-    found = result(plan, sum(one.count for one in passes), seconds, None, others)
+    found = result(plan, sum(one.count for one in passes), seconds, None, others, rates)
     found["reader_cpu_us"] = summary(plan, passes)["reader_cpu_us"]
     if plan.passes:
         found["cold"] = summary(plan, passes[:1])

@@ -18,6 +18,7 @@ from ..log.record import LogRecord
 from ..runtime.host import Buffer
 from .histogram import Histogram
 from .machine import OthersCpu
+from .per_second import per_second
 from .plan import Plan, own_logs, result
 
 STAMP = struct.Struct("<d")
@@ -49,7 +50,8 @@ async def measure(plan: Plan) -> dict[str, Any]:
         )  # the segment is there before the reader is
         reader = await _start_reader(plan, names[0], total)
         start = perf_counter()
-        await _write(writer, plan, rate, total, start)
+        async with per_second(namespace, "dlog_client_records_written_total") as rates:
+            await _write(writer, plan, rate, total, start)
         with trio.move_on_after(DRAIN_S):
             said = await _last_line(reader)
             await reader.wait()
@@ -62,7 +64,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
     found = json.loads(said)
     histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
     return {
-        **result(plan, found["records"], seconds, histogram, others),
+        **result(plan, found["records"], seconds, histogram, others, rates),
         "reader_cpu_us": round(found["cpu_s"] / found["records"] * 1e6, 1),
     }
 

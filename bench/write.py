@@ -19,6 +19,7 @@ from ..log.batch import PendingBulk
 from ..log.record import RECORD_COLUMN_BYTES, LogRecord
 from .histogram import Histogram
 from .machine import OthersCpu
+from .per_second import per_second
 from .plan import Plan, own_logs, result
 
 SAMPLE = 32
@@ -51,12 +52,13 @@ async def measure(plan: Plan) -> dict[str, Any]:
                 gc.collect()
                 gc.freeze()
             start, cpu_s = perf_counter(), -process_time()
-            if plan.rate:
-                written.append(await _at_a_rate(plan, writers, start, histogram))
-            else:
-                async with trio.open_nursery() as nursery:
-                    for writer in writers:
-                        nursery.start_soon(_write_one, plan, writer, start, histogram, written)
+            async with per_second(namespace, "dlog_client_records_written_total") as rates:
+                if plan.rate:
+                    written.append(await _at_a_rate(plan, writers, start, histogram))
+                else:
+                    async with trio.open_nursery() as nursery:
+                        for writer in writers:
+                            nursery.start_soon(_write_one, plan, writer, start, histogram, written)
             seconds = perf_counter() - start
             cpu_s += process_time()
         finally:
@@ -68,7 +70,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
         if plan.codec is not None and len(names) == 1:
             stored = (await namespace.open_log(names[0]).describe()).size_bytes
     count = sum(written)
-    found = result(plan, count, seconds, histogram, others)
+    found = result(plan, count, seconds, histogram, others, rates)
     found["writer_cpu_us"] = round(cpu_s / count * 1e6, 3) if count else 0.0
     if stored is not None:
         found["stored_bytes"] = stored

@@ -16,6 +16,7 @@ from .output import emit
     dlog bench write --seconds 10 --size 1024
     dlog bench write --rate 1000 --outstanding 1 --json
     dlog bench tail --rate 1000
+    dlog bench write --seconds 30 --picture run.svg
     """,
 )
 def command() -> None:
@@ -114,6 +115,12 @@ def log_options(function: Any) -> Any:
             show_default=True,
             help="The same random bytes in each record, others in each, or events (by bulk or packed).",
         ),
+        click.option(
+            "--picture",
+            type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
+            metavar="FILE",
+            help="Draw the run: records of each second, latency by percent. An SVG, for any browser.",
+        ),
     ):
         function = option(function)
     return function
@@ -179,11 +186,17 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     from ..bench.plan import Plan
     from .connect import run
 
+    file = given.pop("picture")
     plan = Plan(
         uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
     )
 
     found: dict[str, Any] = run(lambda: measure(plan))
+    if file is not None:
+        from ..bench.picture import picture
+
+        what = click.get_current_context().info_name
+        file.write(picture(found, f"dlog bench {what}, {plan.size} B a record"))
     if settings.json:
         emit(found)
         return
@@ -207,6 +220,8 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
         click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
     click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
+    if file is not None:
+        click.echo(f"picture: {file.name}")
 
 
 def _head(settings: Settings) -> None:

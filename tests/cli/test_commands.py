@@ -266,6 +266,7 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> N
     if bench != "read":
         assert set(found["latency_ms"]) == {"p50", "p99", "p999", "max"}
         assert 0 < found["latency_ms"]["p50"] <= found["latency_ms"]["max"]
+    assert found["per_second"] == [] or max(found["per_second"]) > 0
     assert {"name", "pgo", "lto", "advice"} <= set(found["settings"]["interpreter"])
     assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
 
