@@ -39,4 +39,5 @@ is how each of them waits, `held_up.py` how it says why):
     restored.py, restoring.py       metadata that came from a save; nothing is deleted until somebody looked
     retention.py, closing.py        what is older, or more, than a log is to keep is truncated; closing logs
     merging.py                      small segments share a ledger
+    metrics.py                      what a bookie counts of all this
 """
