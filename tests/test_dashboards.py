@@ -186,7 +186,7 @@ def test_each_metric_has_a_panel_and_no_two_panels_lie_on_each_other() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here")
 def test_promtool_reads_each_expression(tmp_path: Path) -> None:
-    rules = []
+    rules: list[dict[str, str]] = []
     for text in made().values():
         for panel in json.loads(text)["panels"]:
             for target in panel["targets"]:

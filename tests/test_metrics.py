@@ -179,7 +179,8 @@ def test_each_alert_says_where_its_remedy_stands(name: str, block: str) -> None:
 
 
 def test_each_alert_has_a_test_in_which_it_is_raised_and_one_in_which_it_is_not() -> None:
-    raised, quiet = set(), set()
+    raised: set[str] = set()
+    quiet: set[str] = set()
     for block in (OPS / "rules_test.yml").read_text().split("- eval_time: ")[1:]:
         [name] = re.findall(r"alertname: (\w+)", block)
         (raised if "exp_alerts:" in block else quiet).add(name)

@@ -90,7 +90,7 @@ def test_the_curve_goes_through_the_percentiles(percent: float) -> None:
     for n in range(1, 2001):
         histogram.add(n / 1000)
 
-    curve = dict(map(tuple, histogram.curve_ms()))  # type: ignore[arg-type]
+    curve = {at: ms for at, ms in histogram.curve_ms()}
 
     assert curve[percent] == round(histogram.percentile_s(percent) * 1e3, 4)
     assert Histogram().curve_ms() == []
