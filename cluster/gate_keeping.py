@@ -56,7 +56,12 @@ async def keep_gate(
     gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
 ) -> None:
     """Go on asking, until cancelled."""
-    once = partial(look, gate, endpoint, metadata, bookie_id)
+    turn = trio.Lock()
+
+    async def once() -> None:
+        async with turn:  # an older answer that is heard later would bring back what was taken away
+            await look(gate, endpoint, metadata, bookie_id)
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(at_each_change, metadata, (MODE_KEY, ENDED_PREFIX), once, every_s=EVERY_S)

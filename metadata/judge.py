@@ -75,6 +75,8 @@ class Judge:
         self.mode = "open"
         self.revision = 0
         """Of the last change of trust that is known here."""
+        self.renames = 0
+        """Grows where a log has got another name: who may what with it goes by that."""
         self.would_refuse: dict[tuple[str, str], int] = {}
         """In mode ``report``: principal and what it lacked, how often."""
         self._classes = classes
@@ -113,12 +115,17 @@ class Judge:
                 return
             try:
                 for _, events in state.events_after(self._names_to, prefix, end):
+                    had = [
+                        (event.item.value, self._names.get(event.item.value)) for event in events
+                    ]
                     for event in events:
                         self._rename(event.item.key, event.item.value)
+                    if any(key and self._names.get(log) != key for log, key in had):
+                        self.renames += 1
                 self._names_to = state.revision
                 return
             except Compacted:
-                pass
+                self.renames += 1
         self._names, self._ids, start = {}, {}, prefix
         while keys := state.keys.between(start, end, PAGE):
             for key in keys:

@@ -11,9 +11,9 @@ import trio
 
 from ..runtime.capabilities import Kind
 from ..runtime.errors import InvalidRequest, NotAllowed
-from ..runtime.hello import FEATURE_TRUST
+from ..runtime.hello import FEATURE_TRUST, NONE
 from ..runtime.link import Link
-from ..runtime.principals import LOCAL
+from ..runtime.principals import BY_CERTIFICATE, LOCAL
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .admission import Admission
@@ -79,7 +79,7 @@ class MemberNode:
         self._told_state = ""
         self._wall_ms = wall_ms
         self._judge = Judge(classes)
-        self._trust_revision = 0
+        self._judged_by = (0, 0)
         """What the watches were judged by."""
         self.replica = Replica(
             node_id,
@@ -245,6 +245,13 @@ class MemberNode:
                     "nobody is told what he may do before all metadata nodes know of it:"
                     f" {', '.join(lacking)} is away, or older"
                 )
+        methods = self.endpoint.methods
+        if list(change[:2]) == ["mode", "required"] and {NONE, BY_CERTIFICATE} <= methods.keys():
+            raise InvalidRequest(
+                "this metadata node takes plain connections beside TLS (--transport either): who comes by one"
+                " could act as a node, whatever is required; first start the metadata nodes with --transport"
+                " tls, one by one"
+            )
         head.transaction = compose(
             self.trust,
             replica.state,
@@ -267,15 +274,17 @@ class MemberNode:
     def _judge_watches(self) -> None:
         """Who may what has changed: what was opened before is judged again, and who is out is put out."""
         trust = self.trust
-        self._trust_revision = trust.revision
+        self._judged_by = (trust.revision, trust.renames)
         for watches in list(self._watches):
             if not watches.is_out(trust):
                 watches.judge(self.may_read)
 
     def _push_changes(self) -> None:
         state = self.replica.state
-        if state.trust_revision and self.trust.revision != self._trust_revision:
-            self._judge_watches()
+        if state.trust_revision:
+            trust = self.trust
+            if (trust.revision, trust.renames) != self._judged_by:
+                self._judge_watches()
         for watches in self._watches:
             watches.push(self.replica.state)
 

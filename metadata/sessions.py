@@ -199,8 +199,10 @@ class MetadataSession:
 
     def _give_save(self, member: MemberNode, ident: int, request: SaveRequest) -> None:
         if request.number:
-            if not self._has_credit(ident):
-                return
+            if not self._allowed(member, ident, ADMIN, "have a save") or not self._has_credit(
+                ident
+            ):
+                return  # also where that ended since it was begun
             given = self._save
             try:
                 if given is None or given.number != request.number:

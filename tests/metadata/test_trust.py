@@ -7,8 +7,10 @@ from distributedlog.log import keys as log_keys
 from distributedlog.log.state import LogState
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.member_node import MemberNode
 from distributedlog.metadata.rights import ADMIN, OPERATOR
-from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.saves import SaveRequest, decode_begun
+from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.metadata.trust_records import (
     AUDIT_PREFIX,
     MODE_KEY,
@@ -28,6 +30,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.frames import Op, pack
 from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.principals import BY_CERTIFICATE
 from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import put
@@ -205,6 +208,98 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
         assert second.mod_revision > first.mod_revision
         with pytest.raises((NotAuthenticated, QuorumUnreachable)):
             await etl.get(b"\0")
+
+
+async def test_who_renames_a_log_takes_it_out_of_the_sight_of_who_has_no_right_there(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Grants go by path: a watch of a log that has left the path ends; one that came into it is let in."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        await admin.change_trust("user", "own")
+        await admin.change_trust("grant", "own", "owner", "ns", "")
+        etl, own = await world.one("user/etl"), await world.one("user/own")
+        revision = (await etl.range(STATE, STATE + b"\0")).revision
+        ended: list[DistributedLogError] = []
+
+        async def follow() -> None:
+            async with etl.watch(STATE, STATE + b"\0", after_revision=revision) as watch:
+                try:
+                    while True:
+                        await watch.next()
+                except DistributedLogError as error:
+                    ended.append(error)
+
+        async def rename(before: str, after: str) -> None:
+            await own.transact(
+                Transaction(
+                    (),
+                    (
+                        Delete(log_keys.name_key("ns", before)),
+                        Put(log_keys.name_key("ns", after), log_keys.encode_log_id(LOG)),
+                        Put(STATE, LogState(LOG, after, 0).encode()),
+                    ),
+                )
+            )
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            await trio.sleep(1)
+            made = Put(log_keys.name_key("ns", "new"), log_keys.encode_log_id(0x99))
+            await own.transact(Transaction((), (made,)))
+            await trio.sleep(1)
+            assert not ended
+            await rename("orders", "hidden")
+            await trio.sleep(1)
+        assert isinstance(ended[0], NotAllowed)
+        await rename("hidden", "orders")
+        assert (await etl.get(STATE)) is not None
+
+
+async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        await admin.change_trust("user", "other")
+        await admin.change_trust("grant", "other", "admin", "", "")
+        hello = Hello(node_id="user/other saves", kind="client")
+        endpoint = Endpoint(world.nodes.machine("user/other saves"), lambda: hello)
+        async with trio.open_nursery() as nursery:
+            link = await endpoint.dial(("m1", 4181), nursery=nursery)
+            body = SaveRequest(0, 0).encode()
+            number, _ = decode_begun((await link.request(Op.META_SAVE, body, timeout_s=5)).body)
+            again = SaveRequest(number, 1).encode()
+            await admin.change_trust("revoke", "other", "", "")
+            with pytest.raises(NotAllowed, match="have a save"):
+                await link.request(Op.META_SAVE, again, timeout_s=5)
+            nursery.cancel_scope.cancel()
+
+
+async def test_rights_are_not_required_where_who_comes_plain_could_be_a_node(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """On the way from plain to TLS (`either`): META_RAFT by somebody anonymous is above all rights."""
+    believe(monkeypatch)
+    either: dict[str, object] = {}
+    begin_member = MemberNode.__init__
+
+    def noting(member: MemberNode, *args: object, **named: object) -> None:
+        begin_member(member, *args, **named)  # type: ignore[arg-type]
+        either[member.endpoint.hello().label] = member.endpoint.methods
+
+    monkeypatch.setattr(MemberNode, "__init__", noting)
+    async with trusted_quorum() as world:
+        admin = await begin(world, "report")
+        (methods,) = either.values()
+        assert isinstance(methods, dict)
+        methods[BY_CERTIFICATE] = methods["none"]
+        with pytest.raises(InvalidRequest, match="--transport tls"):
+            await admin.change_trust("mode", "required", "")
+        del methods["none"]
+        await admin.change_trust("mode", "required", "")
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -1,0 +1,83 @@
+"""How a bookie hears what it checks capabilities by."""
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie.gate import Gate
+from distributedlog.cluster import gate_keeping
+from distributedlog.cluster.gate_keeping import keep_gate
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.trust_records import MODE_KEY, encode_mode
+from distributedlog.runtime.capabilities import Generation
+from distributedlog.runtime.capability_messages import GateAnswer
+from distributedlog.runtime.errors import NotAuthenticated
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.principals import Credentials, Meeting
+from distributedlog.runtime.rpc import Endpoint
+from tests.runtime.pipe import PipeNetwork
+
+HELD = Generation(1, bytes(32), bytes(32))
+
+
+class Reply:
+    def __init__(self, body: bytes) -> None:
+        self.body = memoryview(body)
+
+
+class Leader(LocalMetadata):
+    """Answers a question by what is so when it comes, the first one later than the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.since: dict[str, int] = {}
+        self.asked = 0
+
+    async def ask(self, op: int, body: bytes) -> Reply:
+        self.asked += 1
+        answer = GateAnswer("required", (HELD,), dict(self.since)).encode()
+        await trio.sleep(5.0 if self.asked == 1 else 0.1)
+        return Reply(answer)
+
+
+async def a_leader() -> Leader:
+    leader = Leader()
+    await leader.transact(Transaction((), (Put(MODE_KEY, encode_mode("required")),)))
+    return leader
+
+
+async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
+    autojump_clock: MockClock,
+) -> None:
+    """Two questions under way, of which the older one is answered last: the bookie would take the ex-user's
+    capabilities again, until it asks the next time."""
+    gate = Gate(600.0)
+    leader: Any = await a_leader()
+    endpoint: Any = Endpoint(PipeNetwork(1).host("b1"), Hello)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_gate, gate, endpoint, leader, "b1")
+        with trio.move_on_after(30):
+            while not leader.asked:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            leader.since = {"user/ex": 50}
+            gate.wanted.set()
+            await trio.sleep(20)
+            assert leader.asked >= 2
+            assert gate._since == {"user/ex": 50}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H228: who overhears it would be its holder."""
+    gate, endpoint = Gate(600.0), Endpoint(PipeNetwork(1).host("b1"), Hello)
+    leader: Any = await a_leader()
+    leader.asked = 1
+    await gate_keeping.look(gate, endpoint, leader, "b1")
+    assert Credentials("pass", lambda meeting: b"").method in endpoint.methods
+    with pytest.raises(NotAuthenticated, match="not in clear"):
+        endpoint.methods["pass"](Meeting("c:1", 1), b"whatever it is")
+    with pytest.raises(NotAuthenticated, match="no pass"):
+        endpoint.methods["pass"](Meeting("c:1", 1, is_secret=True), b"x")
