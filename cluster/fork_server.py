@@ -24,6 +24,8 @@ from typing import NoReturn
 
 import trio
 
+from ..runtime.stderr import last_words
+
 _ASKED = struct.Struct("<Q")
 # | number u64 |                           with the descriptors: stdin, stdout, where its exit code goes
 _ANSWERED = struct.Struct("<QQ")
@@ -262,4 +264,5 @@ class _Server:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
+            last_words()
             os._exit(code)

@@ -1,16 +1,17 @@
 """Structured logs: one JSON object a line on stderr, with the fields a search wants first.
 
 What repeats does not fill a disk (H265): ten lines of an event about one thing in ten seconds, a hundred
-lines of a process in a second. The next line after that says how many were left out.
+lines of a process in a second. Nor does the process wait for who reads them (`runtime/stderr.py`). The next
+line after that says how many were left out.
 """
 
 import json
 import logging
-import sys
 from datetime import UTC, datetime
 from typing import Any
 
 from ..runtime.events import ABOUT
+from ..runtime.stderr import UnwaitedOutput, unwaited_stderr
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", ABOUT}
 
@@ -91,9 +92,29 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(value, default=str)
 
 
+class ToOutput(logging.Handler):
+    """Hands lines to an output that nobody waits for; of those that it did not take the next one tells."""
+
+    def __init__(self, out: UnwaitedOutput) -> None:
+        super().__init__()
+        self._out = out
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        tells = self._out.left_out
+        if tells:
+            record.unread = tells
+        try:
+            line = self.format(record) + "\n"
+        except Exception:
+            self.handleError(record)
+            return
+        self._out.offer(line.encode(), tells=tells)
+
+
 def log_to_stderr(node: str, level: int) -> None:
-    """Send the package's logs of this process to stderr."""
-    handler = logging.StreamHandler(sys.stderr)
+    """Send the package's logs of this process to stderr; from now on it waits for no stderr."""
+    handler = ToOutput(unwaited_stderr())
     handler.setFormatter(JsonFormatter(node))
     handler.addFilter(Sparing())
     logger = logging.getLogger("distributedlog")

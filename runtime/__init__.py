@@ -31,6 +31,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
+    stderr.py                   what a process says, without waiting for who reads it
     allocator.py                what the C library keeps of freed memory
 
 The simulator has another host (`sim/host.py`); everything above this part cannot tell.

@@ -1,11 +1,15 @@
-"""A node that cannot start says why on one line, and is refused what is not its own (H5, H6)."""
+"""A node that cannot start says why on one line, and is refused what is not its own (H5, H6).
+
+Whether anybody reads what it says is nothing to it (H266).
+"""
 
 import json
+import os
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -28,10 +32,11 @@ def _fails(code: int, *arguments: str) -> str:
 
 
 @contextmanager
-def _local(*arguments: str) -> Iterator[dict[str, object]]:
+def _local(*arguments: str, stderr: int | None = None) -> Iterator[dict[str, object]]:
     process = subprocess.Popen(
         dlog("local", "--metadata-nodes", "1", "--bookies", "1", *arguments),
         stdout=subprocess.PIPE,
+        stderr=stderr,
         env=environment(),
     )
     assert process.stdout is not None
@@ -136,6 +141,44 @@ def test_a_bad_configuration_file_is_named(tmp_path: Path) -> None:
 
     assert "node.toml" in error
     assert "racks" in error
+
+
+@contextmanager
+def _unread() -> Iterator[int]:
+    """A pipe without room for a byte, which nobody reads."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, False)
+    for size in (4096, 1):
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writes, bytes(size))
+    os.set_blocking(writes, True)
+    try:
+        yield writes
+    finally:
+        os.close(reads)
+        os.close(writes)
+
+
+@pytest.mark.parametrize("how", [["--memory"], ["--processes"]])
+def test_a_cluster_whose_stderr_nobody_reads_serves_and_ends_when_it_is_told(
+    how: list[str],
+) -> None:
+    with _unread() as stderr, _local("-v", "--bookies", "3", *how, stderr=stderr) as ready:
+        write = dlog("log", "write", "x", "--create", "--uri", str(ready["uri"]))
+        done = subprocess.run(
+            write, input=b"a\n", env=environment(), capture_output=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_node_that_cannot_start_ends_also_where_nobody_reads_why(tmp_path: Path) -> None:
+    start = ["serve", "bookie", "--data", str(tmp_path), "--metadata", "127.0.0.1:1"]
+    with _unread() as stderr:
+        done = subprocess.run(
+            dlog(*start, "--timeout", "1"), stderr=stderr, env=environment(), timeout=60
+        )
+    assert done.returncode == 4
 
 
 @pytest.mark.parametrize("how", [[], ["--memory"]])
