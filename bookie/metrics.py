@@ -179,5 +179,13 @@ METRICS = (
         "the machine is overloaded, or something holds the loop",
         scale=0.001,
     ),
+    Metric(
+        "dlog_bookie_certificate_left_ratio",
+        "gauge",
+        "certificate_left",
+        "Of the life of its certificate: 1 when it is new, 0 when it has ended. Only with TLS.",
+        "above 0.2",
+        "`dlog pki renew`: from its end on whoever meets it anew refuses it",
+    ),
 )
 """In the order of docs/metrics.md."""

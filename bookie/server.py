@@ -61,7 +61,7 @@ async def serve_bookie_protocol(
                 **also(),
                 "registered": registered(),
                 "outgoing_bytes": turns.outgoing_bytes,
-                "refused": sum(endpoint.refusals.counts.values()),
+                **endpoint.info(),
             }
 
         nursery.start_soon(turns.run)

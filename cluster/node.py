@@ -6,6 +6,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 """
 
 import logging
+import string
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -54,6 +55,7 @@ LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
+WITHOUT_DIGITS = str.maketrans("", "", string.digits)
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
@@ -167,6 +169,7 @@ async def _serve_bookie(
             start=identity.incarnation,
             ledgers=store.ledgers.known,
         )
+        store.reasons.ask(endpoint.certificate_warning)
         await keep(store.run)
         if store.ledgers.limbo_below:
             await confine(store, metadata)
@@ -296,7 +299,8 @@ def registration_of(
 
 def urgent_of(said: BookieRegistration) -> object:
     """What of it others should know soon: what is wrong, not how large it is by now."""
-    return said.read_only, len(said.reasons), [number > 0 for number in said.rot]
+    words = [text.translate(WITHOUT_DIGITS) for text in said.reasons]
+    return said.read_only, words, [number > 0 for number in said.rot]
 
 
 def closing(

@@ -31,6 +31,7 @@ from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
 from ..runtime.principals import PROXY
+from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from .membership import Membership
 from .node import (
@@ -176,16 +177,18 @@ async def _serve(
         if owner is None:
             await keep(reading.run)
 
+        reasons = Reasons()
+        reasons.ask(endpoint.certificate_warning)
+
         def info() -> dict[str, object]:
             return {
                 **(reading.info() if owner is None else {}),
                 "registered": membership.lease != 0,
-                "reasons": [],
+                "reasons": list(reasons.texts()),
                 "write_proxies": len(members.write),
                 "read_proxies": len(members.read),
-                "connections": endpoint.connections,
                 "calls": calls.made,
-                "refused": sum(endpoint.refusals.counts.values()),
+                **endpoint.info(),
                 **(owner.info() if owner is not None else {}),
             }
 

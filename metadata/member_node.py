@@ -175,7 +175,7 @@ class MemberNode:
         ):
             self._nursery.start_soon(task)
 
-    def info(self) -> dict[str, int | str]:
+    def info(self) -> dict[str, float | str]:
         """Counters and gauges."""
         replica = self.replica
         return {
@@ -188,8 +188,7 @@ class MemberNode:
             "differs": len(replica.digests.wrong) + (not replica.raft.may_serve),
             "syncs": replica.storage.syncs,
             "bytes_written": replica.storage.bytes_written,
-            "connections": self.endpoint.connections,
-            "refused": sum(self.endpoint.refusals.counts.values()),
+            **self.endpoint.info(),
         }
 
     def _is_bookie(self, principal: str, bookie_id: str) -> bool:

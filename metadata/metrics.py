@@ -41,5 +41,13 @@ METRICS = (
         "0",
         "too many clients, or somebody who speaks something else: the node's log says who",
     ),
+    Metric(
+        "dlog_metadata_certificate_left_ratio",
+        "gauge",
+        "certificate_left",
+        "Of the life of its certificate: 1 when it is new, 0 when it has ended. Only with TLS.",
+        "above 0.2",
+        "`dlog pki renew`: from its end on whoever meets it anew refuses it",
+    ),
 )
 """In the order of docs/metrics.md."""

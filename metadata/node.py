@@ -67,6 +67,7 @@ class MetadataNode:
         self.watches: dict[ServedWatches, None] = {}
         """Of each connection."""
         self.endpoint = Endpoint(host, self.hello)
+        self.reasons.ask(self.endpoint.certificate_warning)
         self._host = host
         self._disk = host.disks["metadata"]
         self._damage = ""

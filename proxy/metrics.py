@@ -79,5 +79,13 @@ METRICS = (
         "Of the storage, at the ends of logs: once each, however many read them.",
     ),
     Metric("dlog_proxy_range_bytes_total", "counter", "range_bytes_read", "Read for cold readers."),
+    Metric(
+        "dlog_proxy_certificate_left_ratio",
+        "gauge",
+        "certificate_left",
+        "Of the life of its certificate: 1 when it is new, 0 when it has ended. Only with TLS.",
+        "above 0.2",
+        "`dlog pki renew`: from its end on whoever meets it anew refuses it",
+    ),
 )
 """In the order of docs/metrics.md."""

@@ -273,3 +273,5 @@ class Host:
     """How a server of this host has proved to it who comes, by the method's name; empty: not at all."""
     credentials: Callable[[Address], Credentials | None] = lambda address: None
     """What to prove who we are with, to who listens there; None: nothing."""
+    certificate: Callable[[], Identity | None] = lambda: None
+    """Who our certificate says that we are, as it is now; None: there is none."""

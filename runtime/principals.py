@@ -6,6 +6,7 @@ proved once a connection, by one of the methods that the server takes; nothing i
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from .errors import InvalidRequest
 
@@ -19,6 +20,8 @@ KINDS = (*SERVERS, USER)
 NONCE_BYTES = 16
 BY_CERTIFICATE = "cert"
 """The method by which TLS has shown who it is; see `tls.py`."""
+WARN_LEFT = 0.2
+"""Of a certificate's life: when less is left it is said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,27 @@ class Identity:
     """Of the certificate, as `serial_of` gives it."""
     ends_s: int
     """Seconds since 1970."""
+    begins_s: int = 0
 
     @property
     def principal(self) -> str:
         """``bookie/b4``"""
         return f"{self.kind}/{self.name}"
+
+    def left(self, now_ms: int) -> float:
+        """How much of the certificate's life is left: 1 at its beginning, 0 from its end on."""
+        life_s = max(1, self.ends_s - self.begins_s)
+        return min(1.0, max(0.0, (self.ends_s - now_ms / 1000) / life_s))
+
+    def warning(self, now_ms: int) -> str:
+        """What to do about its end, which is near or was; "" while there is time."""
+        left = self.left(now_ms)
+        if left >= WARN_LEFT:
+            return ""
+        when = f"{datetime.fromtimestamp(self.ends_s, UTC):%Y-%m-%d %H:%M UTC}"
+        if left:
+            return f"its certificate ends {when}, then nobody takes it any more: dlog pki renew"
+        return f"its certificate ended {when}: whoever meets it anew refuses it: dlog pki renew"
 
 
 def serial_of(text: str) -> str:

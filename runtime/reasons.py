@@ -5,7 +5,7 @@ Few and short, whatever goes wrong: they go into a registration, a status and th
 node with reasons serves all the same: only `dlog status` calls the cluster not healthy for them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 REASONS_MAX = 16
 """Of one node; what comes beyond them is counted, not told."""
@@ -19,6 +19,7 @@ class Reasons:
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
+        self._questions: list[Callable[[], str]] = []
 
     def set(self, name: str, text: str) -> None:
         """It is so now; what was said under the name before is replaced."""
@@ -28,9 +29,14 @@ class Reasons:
         """It is so no more, or never was."""
         self._texts.pop(name, None)
 
+    def ask(self, question: Callable[[], str]) -> None:
+        """Ask at each look, for nobody tells: the answer is a line, or "" while nothing is wrong."""
+        self._questions.append(question)
+
     def texts(self) -> tuple[str, ...]:
         """All of them, each one line."""
-        return bounded(self._texts.values())
+        answers = [question() for question in self._questions]
+        return bounded((*self._texts.values(), *filter(None, answers)))
 
 
 def bounded(texts: Iterable[str]) -> tuple[str, ...]:

@@ -97,6 +97,21 @@ class Endpoint:
             return left > 0
         return link.outgoing_bytes < min(REPLIES_BYTES_MAX, left // 4)
 
+    def info(self) -> dict[str, float]:
+        """Counters and gauges, for `Op.INFO`."""
+        own = self.host.certificate()
+        left = {} if own is None else {"certificate_left": own.left(self.host.wall_ms())}
+        return {
+            "connections": self.connections,
+            "refused": sum(self.refusals.counts.values()),
+            **left,
+        }
+
+    def certificate_warning(self) -> str:
+        """What to do about our certificate, which ends soon, or has ended; "" else."""
+        own = self.host.certificate()
+        return "" if own is None else own.warning(self.host.wall_ms())
+
     async def dial(
         self,
         address: Address,

@@ -110,6 +110,11 @@ class Tls:
         """Who we are, by our certificate."""
         return self._loaded.own
 
+    def own_now(self) -> Identity | None:
+        """Who we are by the files as they are now."""
+        self._reload()
+        return self._loaded.own
+
     def context(self, *, server: bool) -> ssl.SSLContext:
         """For a new connection. Raises `InvalidRequest` for a server without a certificate."""
         self._reload()
@@ -510,7 +515,14 @@ def with_tls(host: Host, tls: Tls, transport: str = TLS) -> Host:
     methods: dict[str, Verify] = {BY_CERTIFICATE: verify_certificate}
     if transport == EITHER:
         methods["none"] = anonymous
-    return replace(host, dial=dial, listen=listen, credentials=credentials, methods=methods)
+    return replace(
+        host,
+        dial=dial,
+        listen=listen,
+        credentials=credentials,
+        methods=methods,
+        certificate=tls.own_now,
+    )
 
 
 CERTIFICATE = Credentials(BY_CERTIFICATE, lambda meeting: b"", by_tls=True)
@@ -545,8 +557,11 @@ def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
     domain, kind, name = found.groups()
     if f"{kind}/{name}" == LOCAL:
         raise NotAuthenticated(f"the certificate of {where} names {LOCAL}, which is nobody's")
-    ends_s = int(ssl.cert_time_to_seconds(certificate["notAfter"]))
-    return Identity(domain, kind, name, serial_of(str(certificate["serialNumber"])), ends_s)
+    begins_s, ends_s = (
+        int(ssl.cert_time_to_seconds(certificate[name])) for name in ("notBefore", "notAfter")
+    )
+    serial = serial_of(str(certificate["serialNumber"]))
+    return Identity(domain, kind, name, serial, ends_s, begins_s)
 
 
 def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | None, int]]:

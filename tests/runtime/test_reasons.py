@@ -23,6 +23,17 @@ def test_a_reason_is_replaced_and_taken_back_by_its_name() -> None:
     assert reasons.texts() == ("lost data",)
 
 
+def test_what_nobody_tells_is_asked_at_each_look() -> None:
+    reasons = Reasons()
+    answers = ["", "it ends soon", ""]
+    reasons.ask(lambda: answers.pop(0))
+    reasons.set("space", "full")
+
+    assert reasons.texts() == ("full",)
+    assert reasons.texts() == ("full", "it ends soon")
+    assert reasons.texts() == ("full",)
+
+
 def test_however_much_goes_wrong_few_short_lines_are_told() -> None:
     reasons = Reasons()
     for number in range(REASONS_MAX + 5):
