@@ -81,7 +81,8 @@ def _watch(settings: Settings, every_s: float) -> None:
     """The status again and again: a screen on a terminal, else one line a change, or one object a look."""
     import trio
 
-    from ..cluster.overview import status
+    from ..cluster.overview import status, unknown
+    from ..runtime.errors import DistributedLogError
     from .connect import quorum, run
 
     screen = sys.stdout.isatty() and not settings.json
@@ -91,7 +92,10 @@ def _watch(settings: Settings, every_s: float) -> None:
         nonlocal before
         async with quorum(settings) as metadata:
             while True:
-                found = await status(metadata, settings.timeout_s)
+                try:
+                    found = await status(metadata, settings.timeout_s)
+                except DistributedLogError as error:  # who watches wants to see it come back
+                    found = unknown(f"no metadata quorum: {error}")
                 at = datetime.now(UTC).strftime("%H:%M:%S UTC")
                 if settings.json:
                     emit({"at": at, **found})

@@ -51,6 +51,8 @@ class Waiting:
     bytes: int | None
     """None: it is open."""
     why: str
+    stuck: bool = False
+    """It waits for somebody who does something: another bookie, or one that comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +183,12 @@ async def _waits(
                 ledger.length,
                 f"no bookie can take its place: it lies on {', '.join(fragment.bookies)}, and those"
                 f" that take entries are {writable}",
+                stuck=True,
             )
         if sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, ()) == 0:
-            return Waiting(ledger_id, ledger.length, "no source: all its bookies are away")
+            return Waiting(
+                ledger_id, ledger.length, "no source: all its bookies are away", stuck=True
+            )
     why = f"bookie {moves[ledger_id]} fetches it" if ledger_id in moves else "waits for its copy"
     return Waiting(ledger_id, ledger.length, why)
 

@@ -19,12 +19,19 @@ from ..runtime.reasons import HEALING
 from .config import format_address
 from .cookie import decode_cookie
 from .damaged import damaged_records
+from .leaving import how_far
 from .placing import standing, told
 from .restored import why_held
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"
 EMPTY = "waiting, empty"
+LEADERLESS_S = 1.5
+"""An election is long over then: without a leader a status does not wait any longer."""
+DRAINS_MAX = 5
+"""Bookies that are to leave of which a status says what they wait for."""
+DRAIN_LEDGERS_MAX = 50
+"""Of each it looks at so many ledgers."""
 THIN_MAX = 500
 """Ledgers whose records a status reads, to know how many copies are left."""
 WRITABLE_BOOKIES_MIN = 2
@@ -64,6 +71,8 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "rack": None if one is None else one.rack,
                 "reasons": [] if one is None else list(one.reasons),
                 "rot": None if one is None else _rot(one),
+                "to_leave": keys.leaving_key(bookie_id) in leaving,
+                "drain": None,
             }
         )
     return found
@@ -78,6 +87,19 @@ def _state(one: BookieRegistration | None, leaving: bool) -> str:
 def _rot(one: BookieRegistration) -> dict[str, int]:
     ledgers, stuck, healed = one.rot
     return {"rotten_ledgers": ledgers, "without_a_good_copy": stuck, "healed_entries": healed}
+
+
+async def _see_drains(metadata: Metadata, found: list[dict[str, Any]]) -> None:
+    """Of those that are to leave: how many ledgers are left, and what one waits for; stuck ones first."""
+    for bookie in [one for one in found if one["to_leave"]][:DRAINS_MAX]:
+        left = await how_far(metadata, bookie["id"], named=DRAIN_LEDGERS_MAX)
+        waits = max(left.waiting, key=lambda one: (one.stuck, one.bytes is None), default=None)
+        bookie["drain"] = {
+            "ledgers": left.ledgers,
+            "stuck": sum(one.stuck for one in left.waiting),
+            "ledger": None if waits is None else waits.ledger,
+            "why": "" if waits is None else waits.why,
+        }
 
 
 async def rot_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
@@ -117,20 +139,25 @@ class Findings:
     """What is wrong with a cluster, the worst first."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Health, str]] = []
+        self._found: list[tuple[Health, str, str]] = []
 
-    def add(self, health: Health, reason: str) -> None:
-        """One line."""
-        self._found.append((health, reason))
+    def add(self, health: Health, reason: str, about: str = "") -> None:
+        """One line; ``about``: the id of the bookie that it is about.
+
+        Names in it are others': what would move a terminal's cursor is taken out.
+        """
+        line = "".join(c if c.isprintable() else "?" for c in reason)
+        self._found.append((health, line, about))
 
     @property
     def health(self) -> Health:
         """Of the worst."""
-        return max((health for health, _ in self._found), default=Health.HEALTHY)
+        return max((health for health, _, _ in self._found), default=Health.HEALTHY)
 
-    def reasons(self) -> list[str]:
-        """The lines; those that are equally bad in the order in which they were found."""
-        return [reason for _, reason in sorted(self._found, key=lambda each: -each[0])]
+    def reasons(self) -> list[tuple[str, str]]:
+        """The lines, and what each is about; those that are equally bad in the order of their finding."""
+        worst_first = sorted(self._found, key=lambda each: -each[0])
+        return [(reason, about) for _, reason, about in worst_first]
 
 
 async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
@@ -140,6 +167,7 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
         "healthy": False,
         "health": "",
         "reasons": [],
+        "about": [],
         "metadata": [_member(member) for member in members],
         "bookies": [],
         "logs": None,
@@ -151,10 +179,12 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
     _look_at_members(members, findings)
     error: DistributedLogError | None = None
     held = ""
+    led = any(member.alive and member.role == "leader" for member in members)
     # Half of the time: a status without a quorum is an answer too.
-    with trio.move_on_after(timeout_s / 2) as scope:
+    with trio.move_on_after(timeout_s / 2 if led else min(timeout_s / 2, LEADERLESS_S)) as scope:
         try:
             found["bookies"] = await bookies(metadata, metadata.listener)
+            await _see_drains(metadata, found["bookies"])
             async for item in Scan(metadata, keys.UNDER_PREFIX):
                 with suppress(CorruptData, UnsupportedFormat):
                     found["under_replicated"].append(_note(item))
@@ -188,10 +218,24 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
                 f"{len(thin)} ledgers have entries with at most one copy that can be reached, such as"
                 f" ledger {thin[0]}",
             )
-    found["reasons"] = findings.reasons()
+    found["reasons"] = [reason for reason, _ in findings.reasons()]
+    found["about"] = [about for _, about in findings.reasons()]
     found["health"] = findings.health.word
     found["healthy"] = findings.health is Health.HEALTHY
     return found
+
+
+def unknown(why: str) -> dict[str, Any]:
+    """What `status` gives where not one metadata node answers: nobody knows more than ``why``."""
+    empty = ("metadata", "bookies", "under_replicated", "damaged_records", "placement")
+    return {
+        "healthy": False,
+        "health": Health.DOWN.word,
+        "reasons": [why],
+        "about": [""],
+        "logs": None,
+        **{key: list[Any]() for key in empty},
+    }
 
 
 def _look_at_members(members: Sequence[MemberStatus], findings: Findings) -> None:
@@ -244,21 +288,22 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
             f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
         )
     for bookie in found["bookies"]:
-        name = f"bookie {bookie['label']} ({bookie['id']})"
+        name, about = f"bookie {bookie['label']} ({bookie['id']})", bookie["id"]
         if bookie["state"] == "down":
             findings.add(
                 Health.DEGRADED,
                 f"{name} is down ({bookie['ledgers_missing']} ledgers miss its copies)",
+                about,
             )
-        elif bookie["state"] == "leaving":
-            findings.add(Health.HEALING, f"{name} is to leave")
         elif bookie["state"] == "read-only":
-            findings.add(Health.DEGRADED, f"{name} takes no new entries")
+            findings.add(Health.DEGRADED, f"{name} takes no new entries", about)
+        if bookie["to_leave"]:
+            findings.add(*_drain(bookie["drain"], name), about)
         for reason in bookie["reasons"]:
             health = Health.HEALING if reason.startswith(HEALING) else Health.DEGRADED
             if bookie["rot"]["without_a_good_copy"] and reason.startswith(NO_GOOD_COPY):
                 health = Health.AT_RISK
-            findings.add(health, f"{name}: {reason}")
+            findings.add(health, f"{name}: {reason}", about)
     if found["under_replicated"]:
         up = {bookie["id"] for bookie in found["bookies"] if bookie["state"] != "down"}
         named = {hole["bookie"] for note in found["under_replicated"] for hole in note["holes"]}
@@ -272,6 +317,19 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
             Health.DEGRADED,
             f"damaged records: {len(found['damaged_records'])} in the metadata store, such as {first}",
         )
+
+
+def _drain(drain: dict[str, Any] | None, name: str) -> tuple[Health, str]:
+    """How far a bookie is that is to leave, and what it waits for."""
+    if drain is None:
+        return Health.HEALING, f"{name} is to leave"
+    if not drain["ledgers"]:
+        return Health.HEALING, f"{name} is to leave, and holds nothing any more: it may be stopped"
+    example = "" if drain["ledger"] is None else f", such as {drain['ledger']}: {drain['why']}"
+    return (
+        Health.DEGRADED if drain["stuck"] else Health.HEALING,
+        f"{name} is to leave, and {drain['ledgers']} ledgers are on it{example}",
+    )
 
 
 async def _thin_ledgers(metadata: Metadata, found: dict[str, Any]) -> list[int]:

@@ -7,7 +7,6 @@ reason says may come from a node, and never becomes a command (H257).
 import re
 
 _NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
-_BOOKIE = re.compile(r"bookie .*\(([0-9a-f]{8,64})\)")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _LEDGER = re.compile(
     r"^\d+ ledgers have entries with at most one copy .* such as ledger (\d{1,18})$"
@@ -19,8 +18,15 @@ def command_about(verb: str, bookie: str) -> str:
     return f"dlog {verb} {bookie}" if _ID.fullmatch(bookie) else ""
 
 
-def command_for(reason: str) -> str:
-    """What to type next; "" where nothing is known."""
+def command_for(reason: str, about: str = "") -> str:
+    """What to type next; "" where nothing is known. ``about``: the id of the bookie that it is about."""
+    if about:
+        said = reason.partition(f"({about})")[2]
+        if said.startswith(" is to leave"):
+            return command_about("decommission", about)
+        if said.startswith(" is down"):
+            return command_about("ledger list --bookie", about)
+        return "dlog bookies"
     if ledger := _LEDGER.search(reason):
         return f"dlog ledger show {ledger[1]}"
     if reason.startswith("damaged records: "):
@@ -36,10 +42,4 @@ def command_for(reason: str) -> str:
         if node and " is empty and waits to be let in" in reason:
             return f"dlog metadata replace {node[1]}"
         return "dlog metadata show"
-    if bookie := _BOOKIE.match(reason):
-        if reason.endswith(" is to leave"):
-            return f"dlog decommission {bookie[1]}"
-        if ") is down (" in reason:
-            return f"dlog ledger list --bookie {bookie[1]}"
-        return "dlog bookies"
     return ""

@@ -13,7 +13,7 @@ import trio
 
 from ..cluster.config import format_address, parse_address
 from ..cluster.health import ask_info
-from ..cluster.overview import status
+from ..cluster.overview import status, unknown
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
@@ -49,22 +49,28 @@ class ClusterState:
         self._rates = Rates()
         self._answered: dict[str, float] = {}
         """By address: when a node's numbers came last."""
+        self.waited_s = 0.0
+        """Of the last look: for who did not answer. That is no load to anybody."""
         self.labels: dict[str, str] = {}
         """Of the bookies that are known, by id."""
 
     async def look(self) -> dict[str, Any]:
         """The state, also without a quorum. Bounded: the worst come first, what is left out is counted."""
+        begun = trio.current_time()
         found = await self._status()
+        self.waited_s = trio.current_time() - begun if found["logs"] is None else 0.0
         bookies = sorted(found["bookies"], key=lambda one: (one["state"] == "up", one["label"]))
         self.labels = {one["id"]: cut(one["label"], 64) for one in bookies[: 10 * ROWS_MAX]}
         shown, members = bookies[:ROWS_MAX], found["metadata"][:ROWS_MAX]
         proxies = [] if found["logs"] is None else await self._proxies()
         addresses = [one["address"] for one in (*shown, *members) if one["address"]]
+        begun = trio.current_time()
         infos = await self._infos([*addresses, *(address for _, address in proxies if address)])
         now = trio.current_time()
+        self.waited_s += now - begun
         rows = [self._bookie(one, infos, now) for one in shown]
         mark_slow(rows)
-        reasons = found["reasons"][:REASONS_MAX]
+        reasons = list(zip(found["reasons"], found["about"], strict=True))[:REASONS_MAX]
         applied = max((one["applied"] for one in members if one["alive"]), default=0)
         return {
             "where": self._where,
@@ -72,7 +78,8 @@ class ClusterState:
             "health": found["health"],
             "healthy": found["healthy"],
             "reasons": [
-                {"text": cut(reason), "command": command_for(reason)} for reason in reasons
+                {"text": cut(reason), "command": command_for(reason, about)}
+                for reason, about in reasons
             ],
             "reasons_left_out": len(found["reasons"]) - len(reasons),
             "proxies": [self._proxy(one, address, infos, now) for one, address in proxies],
@@ -93,9 +100,7 @@ class ClusterState:
                 return await status(self._metadata, STATUS_S)
             except DistributedLogError as error:
                 why = f"no metadata quorum: {error}"
-        empty = ("metadata", "bookies", "under_replicated", "damaged_records")
-        lists = {key: list[Any]() for key in empty}
-        return {"healthy": False, "health": "down", "reasons": [why], "logs": None, **lists}
+        return unknown(why)
 
     async def _infos(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
         """What the nodes say of themselves, by address; those that say nothing are not in it."""

@@ -50,8 +50,10 @@ Look = Callable[[], Awaitable[dict[str, Any]]]
 class Shared:
     """One state for all who want it: looked at by the first that finds it old, while somebody does."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: Look, waited_s: Callable[[], float] = lambda: 0.0) -> None:
+        """``waited_s``: how much of the last look was no load to anybody: no rest is due for that."""
         self._look = look
+        self._waited_s = waited_s
         self._turn = trio.Lock()
         self._data = b""
         self._again_at = -float("inf")
@@ -68,8 +70,9 @@ class Shared:
                 self._data = event(found)
                 if len(self._data) > STATE_BYTES_MAX:
                     self._data = event({"error": f"the state has {len(self._data)} bytes"})
-                took = trio.current_time() - begun
-                self._again_at = begun + max(EVERY_S, REST * took)
+                waited_s = self._waited_s()
+                load_s = trio.current_time() - begun - waited_s
+                self._again_at = begun + max(EVERY_S + waited_s, REST * load_s)
             return self._data
 
 
@@ -100,7 +103,7 @@ class Console:
         self._static = static_pages()
         self._open: list[_Open] = []
         self._looks: dict[tuple[str, ...], Shared] = {
-            ("cluster",): Shared(cluster.look),
+            ("cluster",): Shared(cluster.look, lambda: cluster.waited_s),
             ("work",): Shared(work.look),
         }
         self._kept = len(self._looks)

@@ -37,17 +37,17 @@ def run_full(directory: Path, *, say: Say) -> bytes:
     config.write_text(SMALL)
     lines = b"".join(b"line %d %s\n" % (n, b"x" * 400) for n in range(10_000))
     with (
-        _file_systems([directory / name for name in BOOKIES]) as places,
+        file_systems([directory / name for name in BOOKIES]) as places,
         Cluster.planned(directory, bookies=3) as cluster,
     ):
         cluster.more = {name: ["--config", str(config)] for name in BOOKIES}
         cluster.start()
         _write(cluster, lines, "--create")
         for place in places:
-            _fill(place / "ballast")
+            fill(place / "ballast")
         cluster.kill(*BOOKIES)
         for place in places:
-            _fill(place / "ballast")
+            fill(place / "ballast")
             assert _free(place) == 0
         cluster.start(*BOOKIES)
         say("three bookies were killed with -9, no byte free on their disks, and serve again")
@@ -93,10 +93,11 @@ def _write(cluster: Cluster, lines: bytes, *arguments: str) -> None:
 
 
 @contextlib.contextmanager
-def _file_systems(places: list[Path]) -> Iterator[list[Path]]:
+def file_systems(places: list[Path]) -> Iterator[list[Path]]:
+    """Small ones, mounted there until the end; needs root."""
     with contextlib.ExitStack() as mounts:
         for place in places:
-            place.mkdir()
+            place.mkdir(parents=True)
             subprocess.run(
                 ["mount", "-t", "tmpfs", "-o", "size=40m", "none", str(place)],
                 check=True,
@@ -106,7 +107,7 @@ def _file_systems(places: list[Path]) -> Iterator[list[Path]]:
         yield places
 
 
-def _fill(path: Path) -> None:
+def fill(path: Path) -> None:
     """Take the rest of the file system, to the last byte."""
     with path.open("ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):

@@ -234,6 +234,27 @@ async def test_a_look_that_takes_long_comes_seldom(autojump_clock: trio.testing.
     assert spent <= 200 / REST + 4
 
 
+async def test_a_look_that_waits_for_who_is_silent_comes_as_often(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A node that hangs costs nobody anything, and must not hide for four seconds what else is wrong."""
+    looks: list[float] = []
+
+    async def look() -> dict[str, Any]:
+        looks.append(trio.current_time())
+        await trio.sleep(1.05)
+        return {}
+
+    shared = Shared(look, lambda: 1.0)
+    while len(looks) < 5:
+        await shared.data()
+        await trio.sleep(0.1)
+
+    apart = [after - before for before, after in pairwise(looks)]
+    assert min(apart) >= 2 * EVERY_S
+    assert max(apart) <= 2 * EVERY_S + 0.2
+
+
 async def test_an_error_is_a_state_and_the_next_look_mends_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -79,12 +79,24 @@ def test_what_a_peer_says_is_a_number_or_nothing() -> None:
     assert cut("x" * 1000) == "x" * 299 + "…"
 
 
+ID = "0123456789abcdef"
+
+
 @pytest.mark.parametrize(
     ("reason", "command"),
     [
-        ("bookie b1 (0123456789) is down (3 ledgers miss …)", "dlog ledger list --bookie 0123456789"),
-        ("bookie b1 (0123456789abcdef) is to leave", "dlog decommission 0123456789abcdef"),
-        ("bookie b1 (0123456789abcdef): some ledgers are in limbo: disk", "dlog bookies"),
+        (f"bookie b1 ({ID}) is down (3 ledgers miss …)", f"dlog ledger list --bookie {ID}"),
+        (f"bookie b1 ({ID}) is to leave, and 2 ledgers are on it", f"dlog decommission {ID}"),
+        (f"bookie b1 ({ID}): some ledgers are in limbo: disk", "dlog bookies"),
+    ],
+)
+def test_a_reason_about_a_bookie_has_its_command(reason: str, command: str) -> None:
+    assert command_for(reason, ID) == command
+
+
+@pytest.mark.parametrize(
+    ("reason", "command"),
+    [
         ("3 ledgers miss copies of some entries", "dlog under-replicated"),
         (
             "2 ledgers have entries with at most one copy that can be reached, such as ledger 17",
@@ -104,13 +116,26 @@ def test_a_reason_has_its_command(reason: str, command: str) -> None:
 @pytest.mark.parametrize(
     "reason",
     [
-        'bookie $(reboot) (0123456789abcdef): "dlog x; rm -rf /" is to leave',
+        f'bookie $(reboot) ({ID}): "dlog x; rm -rf /" is to leave',
         "metadata node m2;reboot at h:1 is empty and waits to be let in",
         "metadata node $(reboot) at h:1 is empty and waits to be let in",
-        "bookie `reboot` (0123456789abcdef) is down (1; reboot)",
+        f"bookie `reboot` ({ID}) is down (1; reboot)",
     ],
 )
 def test_what_a_node_says_never_becomes_a_command(reason: str) -> None:
     """H257: people paste it into a shell."""
-    assert set(command_for(reason)) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
-    assert "reboot" not in command_for(reason)
+    for about in ("", ID, "$(reboot)", "reboot; 0123456789abcdef"):
+        assert set(command_for(reason, about)) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
+        assert "reboot" not in command_for(reason, about)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        f"bookie b1 ({ID}): look at (fedcba9876543210) is to leave",
+        f"bookie b1 (fedcba9876543210) is to leave, (x ({ID}) is down",
+    ],
+)
+def test_no_node_has_a_command_about_another_one_copied(reason: str) -> None:
+    """A label and a reason are a node's own words; whom to decommission is not."""
+    assert "fedcba" not in command_for(reason, ID)
