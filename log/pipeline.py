@@ -515,15 +515,13 @@ class Pipeline:
         if self.batch.txids or self._ready or not self.sink.settled:
             self.send()
 
-    def take_back(self, keep: int = 0) -> None:
+    def take_back(self) -> None:
         """The segment ended below what is in flight: that is sent again, in order, to the next (H11).
-
-        But for the first ``keep``, which are there.
 
         A snapshot is not: it says what was sent before it, which is cut off there, and the next segment
         begins with one of its own.
         """
-        while len(self._in_flight) > keep:
+        while self._in_flight:
             batch = self._in_flight.pop()
             batch.entry = -1
             if batch.carried is None or batch.carried.table is None:

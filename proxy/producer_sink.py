@@ -3,11 +3,14 @@
 The log's order is the stream's: a batch is a frame, frames are answered in order, and what a stream refuses
 is sent again, in order and with the same borders, on the next one, which is opened where the log is by then.
 Of a plain producer that is done only with frames that are certainly not stored: where that is not known the
-writer ends and says so (G7). A stream is opened again when there is something to send, not before.
+writer ends and says so (G7). A named one's frame, once sent, is under way until it is answered, on whichever
+stream: what a connection had that broke may be read by its proxy when the next one is long there.
+A stream is opened again when there is something to send, not before.
 """
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import trio
 
@@ -85,7 +88,10 @@ class ProducerSink:
         """The sequence of the next batch's first record."""
         self._sent: deque[tuple[Batch, int, int, int]] = deque()
         """Batch, first sequence, records, bytes of each frame that is not answered."""
+        self._there = 0
+        """So many of these, the first ones, the log's owner has, or this stream; the rest is sent again."""
         self._held_bytes = 0
+        """Of those that are there."""
         self._news_at = 0.0
         self._pause_s = 0.0
         self._place = (0, 0, 0)
@@ -148,6 +154,7 @@ class ProducerSink:
         return (
             stream is not None
             and stream.proxy.link.closed is None  # else `on_lost` is about to come
+            and self._there == len(self._sent)
             and (not self._sent or self._held_bytes < stream.opened.window_bytes)
             and (not self._producer or len(self._sent) < FRAMES_KEPT)
         )
@@ -166,24 +173,29 @@ class ProducerSink:
 
     def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
         """Send a batch as one frame."""
-        stream = self._stream
-        assert stream is not None, "asked while it is sendable"
-        columns = batch.columns
-        payloads = batch.payloads if columns is None else list(columns.each_payload())
-        first, count = self._next, len(payloads)
-        through = self._sent[0][1] if self._sent else first
-        frame = produce_frame(
-            stream.number, first, through, batch.txids if self.given() else None, payloads
-        )
+        first, count = self._next, len(batch.txids)
         if not self._sent:
             self._news_at = trio.current_time()
         self._serial += 1
         batch.entry = self._serial
-        batch.stored_bytes = len(frame)
         self._next = first + count
+        batch.stored_bytes = size = self._send(batch, first)
+        self._sent.append((batch, first, count, size))
+
+    def _send(self, batch: Batch, first: int) -> int:
+        """Put it on the stream; its bytes."""
+        stream = self._stream
+        assert stream is not None, "asked while there is one"
+        columns = batch.columns
+        payloads = batch.payloads if columns is None else list(columns.each_payload())
+        through = self._sent[0][1] if self._sent else first
+        frame = produce_frame(
+            stream.number, first, through, batch.txids if self.given() else None, payloads
+        )
+        self._there += 1
         self._held_bytes += len(frame)
-        self._sent.append((batch, first, count, len(frame)))
         stream.proxy.link.send(frame)
+        return len(frame)
 
     def confirm(self, batch: Batch) -> None:
         """A batch is stored where the last acknowledgement says."""
@@ -197,7 +209,7 @@ class ProducerSink:
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
         self._over = True
-        self._sent.clear()
+        self._forget_sent()
         self._drop()
         self._wake.set()
 
@@ -274,17 +286,27 @@ class ProducerSink:
                 f"{first} were acknowledged"
             )
         self._number = opened.number
-        keep = sum(1 for _, at, count, _ in sent if at + count <= opened.next_sequence)
-        if keep < len(sent):
-            self._next = sent[keep][1]
-            while len(sent) > keep:
-                self._held_bytes -= sent.pop()[3]
-            self._pipeline.take_back(keep)
-        if self._next != opened.next_sequence:
+        there = sum(1 for _, at, count, _ in sent if at + count <= opened.next_sequence)
+        goes_on = sent[there][1] if there < len(sent) else self._next
+        if goes_on != opened.next_sequence:
             raise ProtocolError(
                 f'log "{self._name}": producer {self._producer} goes on at {opened.next_sequence} there, at '
-                f"{self._next} here"
+                f"{goes_on} here"
             )
+        self._there = there
+        self._held_bytes = sum(size for *_, size in islice(sent, there))
+        self._send_rest()
+
+    def _send_rest(self) -> None:
+        """Send again what the owner has not, in order, as far as the stream's window goes."""
+        stream, sent = self._stream, self._sent
+        while (
+            stream is not None
+            and self._there < len(sent)
+            and (not self._there or self._held_bytes < stream.opened.window_bytes)
+        ):
+            batch, first, *_ = sent[self._there]
+            self._send(batch, first)
 
     async def _ask_another(self, stream: OpenStream) -> None:
         """The owner does not answer: does another one find that it is gone?"""
@@ -320,22 +342,24 @@ class ProducerSink:
 
     def on_ack(self, ack: Ack) -> None:
         """The oldest frame is stored. Raises `ProtocolError`, which ends the connection."""
-        if not self._sent:
-            if self._producer and ack.first + ack.records <= self._next:
-                return
-            raise ProtocolError(f"a frame of log {self._name} is acknowledged that was not sent")
-        batch, first, count, size = self._sent[0]
+        first = self._sent[0][1] if self._sent else self._next
         if self._producer and ack.first + ack.records <= first:
             return  # by the owner before, too, while this one was asked
+        if not self._sent:
+            raise ProtocolError(f"a frame of log {self._name} is acknowledged that was not sent")
+        batch, first, count, size = self._sent[0]
         if (ack.first, ack.records) != (first, count) or ack.flags & ACK_NO_POSITION:
             raise ProtocolError(
                 f"log {self._name}: {ack.records} records from {ack.first} on are acknowledged, "
                 f"waited is for {count} from {first} on"
             )
         self._sent.popleft()
-        self._held_bytes -= size
+        if self._there:  # else it is by a stream that is just being opened
+            self._there -= 1
+            self._held_bytes -= size
         self._news_at = trio.current_time()
         self._place = (ack.segment, ack.entry, ack.slot)
+        self._send_rest()  # before what is new, which `confirmed` sends
         self._of_pipeline.confirmed(self, batch.entry)
 
     def on_refused(self, refusal: Refusal) -> None:
@@ -386,10 +410,13 @@ class ProducerSink:
         """What was sent and not taken is sent once more, from the first on, on another stream."""
         if self._sent:
             self._next = self._sent[0][1]
-            self._sent.clear()
-            self._held_bytes = 0
+            self._forget_sent()
             self._of_pipeline.take_back()
         self._wake_if_needed()
+
+    def _forget_sent(self) -> None:
+        self._sent.clear()
+        self._there = self._held_bytes = 0
 
     def _wake_if_needed(self) -> None:
         """A stream is opened again where something waits for it."""

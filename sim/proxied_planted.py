@@ -30,11 +30,11 @@ from .proxied import ProxiedRun
 from .seed import CHAOS_S
 
 _send_ready = Pipeline._send_ready
-_take_back = Pipeline.take_back
 _read = BookieClient.read
 _open_producer = produce_session._open_producer
 _resumption = EntrySource._resumption
 _enter = ProducerSink._enter
+_send_rest = ProducerSink._send_rest
 _give = EntryQueue.give
 _give_up = Owner.give_up
 
@@ -78,22 +78,26 @@ def _whatever_is_in_the_ring(self: Feed) -> dict[Any, Any]:
     return {}
 
 
-def _with_one_more(self: Pipeline, keep: int = 0) -> None:
+def _with_one_more(self: ProducerSink) -> None:
     """A frame that is sent again takes the first record of the next one along."""
-    before = len(self._in_flight)
-    _take_back(self, keep)
-    ready = self._ready
-    if isinstance(self.sink, ProducerSink) and before - keep > 1 and len(ready) > 1:
-        ready[0].payloads = [*ready[0].payloads, ready[1].payloads[0]]
-        ready[0].txids = [*ready[0].txids, ready[1].txids[0]]
+    sent, at = self._sent, self._there
+    if self._stream is not None and len(sent) - at > 1:
+        (batch, first, count, size), following = sent[at], sent[at + 1][0]
+        batch.payloads = [*batch.payloads, following.payloads[0]]
+        batch.txids = [*batch.txids, following.txids[0]]
+        sent[at] = batch, first, count + 1, size
+        for later in range(at + 1, len(sent)):
+            batch, first, count, size = sent[later]
+            sent[later] = batch, first + 1, count, size
+        self._next += 1
+    _send_rest(self)
 
 
 def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
     """What the log's new owner has of a producer is sent again, as if it were new."""
     if self._producer and self._pipeline is not None and self._sent:
         self._next = stream.opened.next_sequence
-        self._sent.clear()
-        self._held_bytes = 0
+        self._forget_sent()
         self._pipeline.take_back()
     _enter(self, stream)
 
@@ -136,7 +140,9 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
         (produce_session, "_open_producer", _forgotten_is_new),
     ),
     "the ring gives what was truncated (H188)": ((Feed, "_fresh", _whatever_is_in_the_ring),),
-    "a frame is sent again with other borders (G9)": ((Pipeline, "take_back", _with_one_more),),
+    "a frame is sent again with other borders (G9)": (
+        (ProducerSink, "_send_rest", _with_one_more),
+    ),
     "what the new owner has is sent again (G9)": ((ProducerSink, "_enter", _all_of_it_again),),
     "a reader goes on one entry too far, and does not count (H192)": (
         (EntrySource, "_resumption", _one_further),
@@ -147,6 +153,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
 STARTS = {
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
+    "what the new owner has is sent again (G9)": 1,
     "told before it is settled (H76)": 7,
 }
 """A seed that found it; of others from 0 on."""

@@ -1,0 +1,216 @@
+"""A producer's frames over streams that break, at proxies whose every word is the test's."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log.batch import PendingWrite
+from distributedlog.log.options import LogOptions
+from distributedlog.log.writer import LogWriter
+from distributedlog.proxy.client import OpenStream, StreamEnd
+from distributedlog.proxy.proxied import ProxiedNamespace
+from distributedlog.proxy.wire import (
+    Ack,
+    ProducedFrame,
+    ProduceOpen,
+    ProduceOpened,
+    decode_produce,
+)
+from distributedlog.runtime.errors import ConnectionLost, EndOfStream, WriteFailed
+from distributedlog.runtime.frames import ENVELOPE_BYTES, Op
+
+KIB = 1024
+LOG_ID = "0000000000000007"
+
+
+@dataclass
+class ScriptedLink:
+    """What a connection is to those who send on it; what they sent."""
+
+    closed: ConnectionLost | None = None
+    peer_address: str = "the script"
+    frames: list[ProducedFrame] = field(default_factory=list)
+
+    def send(self, *buffers: bytes) -> None:
+        whole = b"".join(buffers)
+        if whole[4] == Op.PRODUCE:
+            self.frames.append(decode_produce(memoryview(whole)[ENVELOPE_BYTES:]))
+
+
+class ScriptedProxy:
+    """One stream on a connection of its own."""
+
+    proxy_id = "w1"
+
+    def __init__(self, end: StreamEnd) -> None:
+        self.link = ScriptedLink()
+        self.streams = {1: end}
+        self._end = end
+
+    def leave(self, number: int) -> None:
+        self.streams.pop(number, None)
+
+    close = leave
+
+    @property
+    def sent(self) -> list[tuple[int, int]]:
+        """First sequence and records of each frame."""
+        return [(one.first, len(one.payloads)) for one in self.link.frames]
+
+    def ack(self, first: int, records: int) -> None:
+        self._end.on_ack(Ack(1, records, first, 1, first, 0, 0, -1))
+
+    def break_off(self) -> None:
+        self.streams.clear()
+        self.link.closed = ConnectionLost("it broke")
+        self._end.on_lost(self.link.closed)
+
+
+class ScriptedClient:
+    """Gives a stream for each opening, as the test says what the log's owner has by then."""
+
+    endpoint: Any = None
+
+    def __init__(self) -> None:
+        self.opened: list[ScriptedProxy] = []
+        self.has: list[tuple[int, int]] = []
+        """Next sequence and window of the openings to come."""
+        self.sealed = False
+
+    async def open_stream(
+        self, request: Any, path: str, name: str, end: StreamEnd, **rest: Any
+    ) -> OpenStream:
+        while not self.has:
+            await trio.sleep(0.01)
+            if self.sealed:
+                raise EndOfStream("sealed")
+        proxy: Any = ScriptedProxy(end)
+        assert isinstance(request(1, ""), ProduceOpen)
+        next_sequence, window = self.has.pop(0)
+        self.opened.append(proxy)
+        opened = ProduceOpened(LOG_ID, 5, bool(next_sequence), next_sequence, window, "count", -1)
+        return OpenStream(proxy, 1, opened)
+
+    def readers_of(self, path: str, name: str) -> list[Any]:
+        return []
+
+
+@dataclass
+class Story:
+    """A writer of a producer, two frames of which are on the first stream; the first one alone was taken."""
+
+    client: ScriptedClient
+    writer: LogWriter
+    first: PendingWrite
+    second: PendingWrite
+
+    async def goes_on(self, next_sequence: int, window: int = 1024 * KIB) -> ScriptedProxy:
+        """The next stream, once it is entered."""
+        before = len(self.client.opened)
+        self.client.has.append((next_sequence, window))
+        while len(self.client.opened) == before:  # noqa: ASYNC110 - the writer's doing
+            await trio.sleep(0.01)
+        await trio.sleep(0.1)
+        return self.client.opened[-1]
+
+
+@pytest.fixture
+async def story(nursery: trio.Nursery, autojump_clock: MockClock) -> Story:
+    client: Any = ScriptedClient()
+    client.has.append((0, 1024 * KIB))
+    namespace = ProxiedNamespace(
+        "default",
+        client,
+        nursery=nursery,
+        random=random.Random(1),
+        wall_ms=lambda: 1,
+        owner="test",
+        options=LogOptions(),
+    )
+    writer = await namespace.open_log("orders").open_writer(producer="me")
+    first = await writer.submit(bytes(40 * KIB))
+    await trio.sleep(0.1)
+    second = await writer.submit(b"second")
+    await trio.sleep(0.1)
+    assert client.opened[0].sent == [(0, 1), (1, 1)]
+    return Story(client, writer, first, second)
+
+
+async def test_what_a_broken_connection_still_had_is_not_missed_when_the_next_one_breaks(
+    story: Story,
+) -> None:
+    """G9: the owner took the second frame after it was asked, and before that was sent to it again."""
+    story.client.opened[0].break_off()
+    small = await story.goes_on(1, window=32 * KIB)
+    assert small.sent == [], "the first frame fills its window"
+    small.break_off()
+
+    last = await story.goes_on(2)
+    last.ack(0, 1)
+    last.ack(1, 1)
+
+    assert (await story.first, await story.second) == ((1, 0, 0), (1, 1, 0))
+    assert last.sent == []
+    third = await story.writer.submit(b"third")
+    await trio.sleep(0.1)
+    assert last.sent == [(2, 1)]
+    last.ack(2, 1)
+    assert (await third).entry == 2
+
+
+async def test_what_was_sent_once_is_never_said_not_to_be_there(story: Story) -> None:
+    """G7: the log is sealed before it is sent again; the connection that broke may have brought it before."""
+    story.client.opened[0].break_off()
+    small = await story.goes_on(1, window=32 * KIB)
+    small.break_off()
+    story.client.sealed = True
+
+    for pending in (story.first, story.second):
+        with pytest.raises(WriteFailed, match="may be stored"):
+            await pending
+    with pytest.raises(EndOfStream):
+        await story.writer.write(b"third")
+
+
+async def test_what_the_owner_has_not_is_sent_again_as_the_window_opens(story: Story) -> None:
+    story.client.opened[0].break_off()
+    small = await story.goes_on(1, window=32 * KIB)
+    later = [await story.writer.submit(b"later") for _ in range(2)]
+    await trio.sleep(0.1)
+    assert small.sent == []
+    small.ack(0, 1)
+    await trio.sleep(0.1)
+
+    assert small.sent == [(1, 1), (2, 2)]
+    small.ack(1, 1)
+    small.ack(2, 2)
+    assert [(await one).entry for one in (story.second, *later)] == [1, 2, 2]
+
+
+async def test_what_is_answered_while_a_stream_is_opened_counts(story: Story) -> None:
+    """The owner answers what it has as soon as it has answered the opening."""
+    story.client.opened[0].break_off()
+    small = await story.goes_on(1, window=32 * KIB)
+    small.break_off()
+    open_stream = story.client.open_stream
+
+    async def answers_at_once(*args: Any, **rest: Any) -> OpenStream:
+        found = await open_stream(*args, **rest)
+        proxy: Any = found.proxy
+        proxy.ack(0, 1)
+        proxy.ack(1, 1)
+        return found
+
+    story.client.open_stream = answers_at_once  # type: ignore[method-assign]
+    last = await story.goes_on(2)
+
+    assert (await story.second).entry == 1
+    third = await story.writer.submit(b"third")
+    await trio.sleep(0.1)
+    assert last.sent == [(2, 1)]
+    last.ack(2, 1)
+    await third
