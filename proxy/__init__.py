@@ -6,6 +6,7 @@
     metrics.py                      what is counted, as it is called outside (pure)
     namespaces.py                   the namespaces that a proxy serves
     common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
+    fairness.py                     how much of what many share one of them takes, and who is next (pure)
 
 Writing, in the order a frame meets it:
 

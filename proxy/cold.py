@@ -5,7 +5,6 @@ out (H190). A subscriber that has reached the ring goes over to its feed. What i
 direct reader judges it: by the log's state as it is then (`lifecycle.py`).
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,11 +27,13 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Buffer
 from ..runtime.link import Link
+from .fairness import FairQueue
 from .feed import FRAME_BYTES, Feed, Subscriber
 from .read_wire import HEAD_BYTES, SegmentHead
 from .ring import Place, Run
 
 AT_ONCE = 8
+"""Ranges, of all logs in turns, and of one log half of them: else one that hangs holds all up."""
 RANGE_BYTES = 1024 * 1024
 KEPT_S = 1.0
 """A range is kept for so long: who asks for it meanwhile is given the same one."""
@@ -67,8 +68,8 @@ class ColdReads:
         self.bytes_read = 0
         self._has_room = has_room
         self._to_blocked = to_blocked
-        self._waiting: deque[Subscriber] = deque()
-        self._wake = trio.Event()
+        self._waiting: FairQueue[Feed, Subscriber] = FairQueue(AT_ONCE)
+        self._idle = trio.lowlevel.ParkingLot()
         self._ranges: dict[tuple[Feed, Place], _Range] = {}
         """By where each of their frames begins."""
         self._kept: dict[_Range, Feed] = {}
@@ -79,8 +80,8 @@ class ColdReads:
 
     def add(self, subscriber: Subscriber) -> None:
         """It is below the ring, and may be sent something."""
-        self._waiting.append(subscriber)
-        self._wake.set()
+        self._waiting.add(subscriber.feed, subscriber)
+        self._idle.unpark()
 
     @property
     def waiting(self) -> int:
@@ -99,12 +100,16 @@ class ColdReads:
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
-                self._wake = trio.Event()
-                await self._wake.wait()
-            subscriber = self._waiting.popleft()
-            with contained(f'log "{subscriber.feed.name}" at this proxy', subscriber.end):
-                await self._turn(subscriber)
+            found = self._waiting.take()
+            if found is None:
+                await self._idle.park()
+                continue
+            feed, subscriber = found
+            try:
+                with contained(f'log "{feed.name}" at this proxy', subscriber.end):
+                    await self._turn(subscriber)
+            finally:
+                self._waiting.give_back(feed)
 
     async def _turn(self, subscriber: Subscriber) -> None:
         """What one range has for it; then it waits for its next turn."""
@@ -173,7 +178,10 @@ class ColdReads:
                 raise
             finally:
                 found.done.set()
-                del self._ranges[key]
+                if (
+                    self._ranges.get(key) is found
+                ):  # else one that came to this place is kept, or was
+                    del self._ranges[key]
                 self._keep(feed, found)
         else:
             await found.done.wait()

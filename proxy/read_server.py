@@ -5,10 +5,9 @@ here (`feed.py`); they are served in rounds (`pusher.py`), those far behind from
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 import trio
@@ -37,6 +36,7 @@ from ..runtime.link import Link
 from ..runtime.rpc import Endpoint
 from .cold import ColdReads
 from .common_session import CommonSession
+from .fairness import FairQueue
 from .feed import LINK_BYTES_MAX, Feed, Sent, Subscriber
 from .pusher import Pusher
 from .read_wire import Subscribe, Subscribed, decode_credit
@@ -51,7 +51,8 @@ SUBSCRIPTIONS_MAX = 20_000
 LINK_SUBSCRIPTIONS_MAX = 5000
 """Of one connection: it takes not all of the others'."""
 OPENERS = 64
-"""Logs whose bookies do not answer hold as many up, for `OPEN_S` each."""
+"""Subscriptions are opened at a time, by connections in turns: logs whose bookies do not answer hold as many
+up, for `OPEN_S` each, and those of one connection half."""
 OPEN_S = 20.0
 """To find where a subscription begins."""
 FEED_REST_S = 30.0
@@ -64,13 +65,14 @@ Using = Callable[[str], AbstractAsyncContextManager[Namespace]]
 """The namespace of a path, for as long as the body runs."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Asked:
     """A SUBSCRIBE that waits for its answer."""
 
-    session: "ReadSession"
     ident: int
     subscribe: Subscribe
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of its opening."""
 
 
 class ReadServer:
@@ -96,8 +98,9 @@ class ReadServer:
         self._endpoint = endpoint
         self._using = using
         self._subscriptions_max = subscriptions_max
-        self._asked: deque[_Asked] = deque()
-        self._wake = trio.Event()
+        self._asked: FairQueue[ReadSession, _Asked] = FairQueue(OPENERS)
+        self._idle = trio.lowlevel.ParkingLot()
+        """Openers that have nothing to do."""
         self._feeds: dict[int, Feed] = {}
         """By log id, those that new subscribers come to."""
         self._all_feeds: dict[Feed, None] = {}
@@ -140,37 +143,48 @@ class ReadServer:
 
     # --- opening ----------------------------------------------------------------------------------
 
-    def subscribe(self, session: "ReadSession", ident: int, subscribe: Subscribe) -> None:
-        """A SUBSCRIBE has come; the answer follows."""
+    def subscribe(self, session: "ReadSession", ident: int, subscribe: Subscribe) -> _Asked:
+        """A SUBSCRIBE has come; the answer follows. Raises `TooBusy`."""
         if (
             session.subscriptions >= LINK_SUBSCRIPTIONS_MAX
             or self.subscriptions + len(self._asked) >= self._subscriptions_max
         ):
             raise TooBusy(f"{self.subscriptions} subscriptions are served here: ask another proxy")
-        self._asked.append(_Asked(session, ident, subscribe))
-        self._wake.set()
+        asked = _Asked(ident, subscribe)
+        self._asked.add(session, asked)
+        self._idle.unpark()
+        return asked
+
+    def forget(self, session: "ReadSession", asked: _Asked) -> None:
+        """Nobody waits for the answer any more. Idempotent."""
+        self._asked.discard(session, asked)
+        asked.scope.cancel()
 
     async def _open_all(self) -> None:
         while True:
-            while not self._asked:
-                self._wake = trio.Event()
-                await self._wake.wait()
-            asked = self._asked.popleft()
-            session, ident = asked.session, asked.ident
+            found = self._asked.take()
+            if found is None:
+                await self._idle.park()
+                continue
+            session, asked = found
+            ident = asked.ident
 
             def refuse(
                 error: DistributedLogError, session: ReadSession = session, ident: int = ident
             ) -> None:
                 session.refuse(ident, error)
 
-            if session.wants(ident):
+            try:
                 with contained(f'a subscription to "{asked.subscribe.name}"', refuse):
-                    with trio.move_on_after(OPEN_S):
+                    asked.scope.deadline = trio.current_time() + OPEN_S
+                    with asked.scope:
                         await self._open(session, ident, asked.subscribe)
-                        continue
-                    raise RequestTimeout(
-                        f'log "{asked.subscribe.name}": where to begin was not found in {OPEN_S:g} s'
-                    )
+                    if asked.scope.cancelled_caught and session.wants(ident):
+                        raise RequestTimeout(
+                            f'log "{asked.subscribe.name}": where to begin was not found in {OPEN_S:g} s'
+                        )
+            finally:
+                self._asked.give_back(session)
 
     async def _open(self, session: "ReadSession", ident: int, ask: Subscribe) -> None:
         async with self._using(check_namespace_path(ask.path)) as namespace:
@@ -268,7 +282,11 @@ class ReadServer:
             try:
                 feed = await self._make_feed(log_id, namespace, name)
                 assert self._nursery is not None, "subscriptions are opened by `run`"
-                await self._nursery.start(self._run_feed, feed, namespace.path)
+                try:
+                    await self._nursery.start(self._run_feed, feed, namespace.path)
+                except BaseException:
+                    feed.close()
+                    raise
                 self._feeds[log_id] = feed
                 self._all_feeds[feed] = None
                 return feed
@@ -329,7 +347,7 @@ class ReadSession:
         self.link = link
         self._server = server
         self._common = common
-        self._asked: set[int] = set()
+        self._asked: dict[int, _Asked] = {}
         self._subscribers: dict[int, Subscriber] = {}
 
     # --- frames -----------------------------------------------------------------------------------
@@ -347,13 +365,13 @@ class ReadSession:
                 raise ProtocolError(f"subscription {ident} is there already")
             subscribe = Subscribe.decode(body)
             try:
-                self._server.subscribe(self, ident, subscribe)
+                self._asked[ident] = self._server.subscribe(self, ident, subscribe)
             except TooBusy as error:
                 self.link.reply_error(ident, error)
-            else:
-                self._asked.add(ident)
         elif op == Op.UNSUBSCRIBE:
-            self._asked.discard(ident)
+            asked = self._asked.pop(ident, None)
+            if asked is not None:
+                self._server.forget(self, asked)
             subscriber = self._subscribers.get(ident)
             if subscriber is not None:
                 subscriber.leave()
@@ -365,7 +383,8 @@ class ReadSession:
 
     def on_closed(self) -> None:
         """Nobody is there any more."""
-        self._asked.clear()
+        while self._asked:
+            self._server.forget(self, self._asked.popitem()[1])
         for subscriber in list(self._subscribers.values()):
             subscriber.leave()
         if self._common is not None:
@@ -390,16 +409,14 @@ class ReadSession:
 
     def answer(self, ident: int, answer: Subscribed, subscriber: Subscriber | None = None) -> None:
         """The answer to a SUBSCRIBE; without a subscriber nothing follows."""
-        if ident in self._asked:
-            self._asked.discard(ident)
+        if self._asked.pop(ident, None) is not None:
             self.link.reply(ident, answer.encode())
             if subscriber is not None:
                 self._subscribers[ident] = subscriber
 
     def refuse(self, ident: int, error: DistributedLogError) -> None:
         """The same, an error."""
-        if ident in self._asked:
-            self._asked.discard(ident)
+        if self._asked.pop(ident, None) is not None:
             self.link.reply_error(ident, error)
 
     def forget(self, ident: int) -> None:
