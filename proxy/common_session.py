@@ -49,6 +49,7 @@ class CommonSession:
 
     def on_closed(self) -> None:
         """The connection has ended."""
+        self._calls.leave(self._link)
         if self._stop is not None:
             self._stop()
 

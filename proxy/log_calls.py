@@ -19,10 +19,12 @@ from ..runtime.errors import (
     InternalError,
     Moved,
     OwnershipAcquireFailed,
+    RequestTimeout,
     TooBusy,
 )
 from ..runtime.frames import pack
 from ..runtime.link import Link
+from .fairness import fits
 from .namespaces import Namespaces
 from .wire import LogCall
 
@@ -55,6 +57,8 @@ class LogCalls:
         self._release = release
         self._serves = serves
         self._under_way = 0
+        self._of: dict[Link, dict[trio.CancelScope, None]] = {}
+        """The calls of each connection."""
         self._nursery: trio.Nursery | None = None
         self.made = 0
         """Calls since the start."""
@@ -67,26 +71,42 @@ class LogCalls:
 
     def take(self, link: Link, ident: int, call: LogCall) -> None:
         """Begin a call; its answer goes to the link."""
-        if self._under_way >= self._calls_max or self._nursery is None:
-            link.reply_error(ident, TooBusy(f"{self._under_way} calls are under way on this proxy"))
+        mine = len(self._of.get(link, ()))
+        if self._nursery is None or not fits(mine, 1, self._calls_max - self._under_way):
+            error = TooBusy(
+                f"{self._under_way} calls are under way on this proxy, {mine} of this connection"
+            )
+            link.reply_error(ident, error)
             return
+        scope = trio.CancelScope(deadline=trio.current_time() + CALL_S)
         self._under_way += 1
-        self._nursery.start_soon(self._make, link, ident, call)
+        self._of.setdefault(link, {})[scope] = None
+        self._nursery.start_soon(self._make, link, ident, call, scope)
 
-    async def _make(self, link: Link, ident: int, call: LogCall) -> None:
+    def leave(self, link: Link) -> None:
+        """The connection has ended: nobody waits for its calls, and they have their places no longer."""
+        for scope in self._of.get(link, ()):
+            scope.cancel()
+
+    async def _make(self, link: Link, ident: int, call: LogCall, scope: trio.CancelScope) -> None:
         try:
-            with trio.fail_after(CALL_S):
+            with scope:
                 link.reply(ident, pack(await self._answer(call)))
-            self.made += 1
+                self.made += 1
+            if scope.cancelled_caught:  # whether it is done is not known
+                error = RequestTimeout(f"{call.call} took more than {CALL_S:g} s")
+                link.reply_error(ident, error)
         except DistributedLogError as error:
             link.reply_error(ident, error)
-        except trio.TooSlowError:
-            link.reply_error(ident, TooBusy(f"{call.call} took more than {CALL_S:g} s"))
         except Exception as error:  # a fault of ours is this call's end, not everybody's
             log.exception("a call for %s of a client", call.call)
             link.reply_error(ident, InternalError(f"{call.call} failed: {type(error).__name__}"))
         finally:
             self._under_way -= 1
+            mine = self._of[link]
+            del mine[scope]
+            if not mine:
+                del self._of[link]
 
     async def _answer(self, call: LogCall) -> Any:
         arguments = call.arguments

@@ -14,7 +14,11 @@ class ProxyOptions:
     )
     idle_s: float = option(600.0, "s", "a log that nobody writes is closed here after this")
     namespaces_max: int = option(64, "namespaces", "in use here at a time")
-    calls_max: int = option(256, "calls", "about logs, under way here at a time")
+    calls_max: int = option(
+        256,
+        "calls",
+        "about logs, under way here at a time; one connection has half of them at most",
+    )
     window_bytes: int = option(
         MIB, "bytes", "of one stream that may be unanswered, while there is room", at_least=64 * KIB
     )

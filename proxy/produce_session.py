@@ -24,7 +24,7 @@ from ..runtime.frames import Op, pack
 from ..runtime.link import Link
 from .common_session import CommonSession
 from .owner import Owner, log
-from .streams import ProducerStream, as_told
+from .streams import ProducerStream, as_told, held
 from .wire import (
     ProduceOpen,
     ProduceOpened,
@@ -41,8 +41,6 @@ CALLS_MAX = 4
 """Of a connection: streams, those that are being opened, calls under way."""
 ACKS_MAX = 256
 """In one frame of acknowledgements."""
-HELD_SHARE = 1.5
-"""Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
 
 
 class ProduceSession:
@@ -59,6 +57,8 @@ class ProduceSession:
         """Of those that are being opened: who asked has closed them."""
         self._highest = 0
         self._calls = 0
+        self._windows_bytes = self._held_bytes = 0
+        """Of its streams: windows, and what is not answered."""
         self._acks: list[bytes] = []
         self._closed = False
         link.on_turn = self._send_acks
@@ -125,7 +125,7 @@ class ProduceSession:
                 f"{self._link.peer_address} sends on stream {number} while {stream.held_bytes} bytes of it "
                 f"are not answered, its window is {stream.window_bytes}"
             )
-        elif stats.held_bytes + size > HELD_SHARE * self._owner.options.windows_bytes:
+        elif not self._owner.may_hold(self._held_bytes, held(records, size)):
             stream.refuse(TooBusy("this proxy holds too much"), stream.next, retry_ms=100)
         elif (wait_s := self._limits.wait_s(records, size)) > 0:
             retry_ms = max(1, int(wait_s * 1000))
@@ -199,7 +199,7 @@ class ProduceSession:
             return
         owner = self._owner
         try:
-            window_bytes = owner.window()
+            window_bytes = owner.window(self._windows_bytes)
         except TooBusy as error:
             self._link.reply_error(ident, error)
             return
@@ -208,12 +208,13 @@ class ProduceSession:
             window_bytes,
             ack=self._on_ack,
             refuse=self._on_refused,
-            on_bytes=owner.hold,
+            on_bytes=self._hold,
             producer=0 if producer is None else producer.number,
             next_sequence=request.through if producer is None else producer.next_sequence,
         )
         owner.stats.streams += 1
         owner.stats.windows_bytes += window_bytes
+        self._windows_bytes += window_bytes
         self._streams[request.stream] = stream, written
         written.join(stream, owner.nursery)
         writer = written.writer
@@ -238,8 +239,14 @@ class ProduceSession:
             written.leave(stream)
             self._owner.stats.streams -= 1
             self._owner.stats.windows_bytes -= stream.window_bytes
+            self._windows_bytes -= stream.window_bytes
         elif number in self._opening:
             self._unwanted.add(number)
+
+    def _hold(self, more: int) -> None:
+        """So many more bytes of frames are not answered, or fewer."""
+        self._held_bytes += more
+        self._owner.stats.held_bytes += more
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -11,6 +11,14 @@ from ..log.dlsn import DLSN
 from ..runtime.errors import DistributedLogError, EndOfStream, LogNotFound, Moved
 from .wire import ACK, ACK_NO_POSITION, ACK_STORED_BEFORE, Refusal
 
+RECORD_BYTES = 64
+"""What a record takes in memory beside its bytes in the frame, about."""
+
+
+def held(records: int, size: int) -> int:
+    """What a frame takes while it is not answered, bytes; ``size`` 0: it is not here."""
+    return size and size + RECORD_BYTES * records
+
 
 def as_told(error: DistributedLogError) -> DistributedLogError:
     """What a client learns of the end of a writer: that the log has ended, or to ask again who has it."""
@@ -36,7 +44,8 @@ class ProducerStream:
         producer: int = 0,
         next_sequence: int = 0,
     ) -> None:
-        """``ack`` and ``refuse`` tell the peer; ``on_bytes`` hears how many bytes more are held, or fewer."""
+        """``ack`` and ``refuse`` tell the peer; ``on_bytes`` hears how many bytes more are held, or fewer:
+        of memory, while `held_bytes` are those of frames."""
         self.number = number
         """Of the stream, on its connection."""
         self.window_bytes = window_bytes
@@ -61,7 +70,7 @@ class ProducerStream:
         self.next = first + records
         self.unanswered.append((first, records, size))
         self.held_bytes += size
-        self._on_bytes(size)
+        self._on_bytes(held(records, size))
 
     def expect(self, first: int, records: int) -> None:
         """A frame that came on an earlier stream of the producer is answered on this one."""
@@ -77,7 +86,7 @@ class ProducerStream:
         """The outcome of the oldest frame that is not answered."""
         first, records, size = self.unanswered.popleft()
         self.held_bytes -= size
-        self._on_bytes(-size)
+        self._on_bytes(-held(records, size))
         if error is None:
             segment, entry, slot = first_dlsn or (0, 0, 0)
             flags = (ACK_STORED_BEFORE if repeated else 0) | (
@@ -106,9 +115,9 @@ class ProducerStream:
         if not 0 <= self.refused_from <= first:
             self.refused_from = first
         while self.unanswered and self.unanswered[-1][0] >= first:
-            size = self.unanswered.pop()[2]
+            _, records, size = self.unanswered.pop()
             self.held_bytes -= size
-            self._on_bytes(-size)
+            self._on_bytes(-held(records, size))
         self._tell_at_end()
 
     def release(self, error: DistributedLogError) -> None:
