@@ -28,6 +28,7 @@ from ..runtime.errors import (
     TooBusy,
     WrongPeer,
 )
+from .fairness import fits
 from .members import Members
 from .namespaces import Namespaces
 from .options import ProxyOptions
@@ -45,6 +46,10 @@ WINDOW_MIN = 32 * 1024
 """Of a stream; a frame of any size goes beyond it, so it bounds what it has between two answers."""
 FOR_SMALLEST = 0.75
 """Of the sum of all windows: what larger ones leave to those of the smallest size."""
+CONNECTION_PART = 3
+"""One connection has at most so many times what it leaves: three quarters of all, while it is alone."""
+HELD_SHARE = 1.5
+"""Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
 KNOCK_S = 0.5
 """An owner that does not answer within this is waited for, by its lease."""
 
@@ -142,18 +147,25 @@ class Owner:
             return None
         return one
 
-    def hold(self, more: int) -> None:
-        """So many more bytes of frames are not answered, or fewer."""
-        self.stats.held_bytes += more
+    def window(self, mine: int) -> int:
+        """What a new stream may have unanswered, bytes: a part of what is left. Raises `TooBusy`.
 
-    def window(self) -> int:
-        """What a new stream may have unanswered, bytes: a part of what is left. Raises `TooBusy`."""
+        ``mine``: the sum of those that its connection has.
+        """
         options = self.options
         left = options.windows_bytes - self.stats.windows_bytes
-        if left < WINDOW_MIN:
-            raise TooBusy(f"{self.stats.streams} streams are open on this proxy")
+        if not fits(mine, WINDOW_MIN, left, part=CONNECTION_PART):
+            raise TooBusy(
+                f"{self.stats.streams} streams are open on this proxy, with windows of {mine} bytes on "
+                "this connection"
+            )
         spare = left - int(FOR_SMALLEST * options.windows_bytes)
         return max(WINDOW_MIN, min(options.window_bytes, spare // 16))
+
+    def may_hold(self, mine: int, more: int) -> bool:
+        """May a connection whose frames take ``mine`` bytes here give so many more?"""
+        left = int(HELD_SHARE * self.options.windows_bytes) - self.stats.held_bytes
+        return fits(mine, more, left, part=CONNECTION_PART)
 
     def info(self) -> dict[str, object]:
         """For `Op.INFO`."""
@@ -337,9 +349,7 @@ class Owner:
             async with limit:
                 await self.give_up(key, "")
 
-        while self.logs or self._opening:
-            for opening in list(self._opening.values()):  # of before: it is still taken, and left
-                await opening.done.wait()
+        while self.logs or self._opening:  # what is being opened comes here, and is left then
             async with trio.open_nursery() as nursery:
                 for key in list(self.logs):
                     nursery.start_soon(leave, key)
@@ -353,6 +363,6 @@ class Owner:
         one.end(one.writer.over)
 
     def _remove(self, key: Key, one: WrittenLog) -> None:
-        if self.logs.get(key) is one:
+        if self.logs.get(key) is one:  # else it was opened again while this one was given up
             del self.logs[key]
-            self._namespaces.leave(key[0])
+        self._namespaces.leave(key[0])

@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from distributedlog.log import producing
 from distributedlog.log.dlsn import DLSN
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
@@ -27,6 +29,8 @@ from distributedlog.runtime.errors import (
 from distributedlog.runtime.frames import Op, unpack
 from distributedlog.runtime.link import Link
 from distributedlog.runtime.options import KIB
+from distributedlog.sim.planting import planted
+from distributedlog.sim.proxied_planted import PLANTED
 
 from .proxy_world import world
 from .raw_producer import RawProducer
@@ -310,7 +314,7 @@ def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
     owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
     windows: list[int] = []
     for _ in range(3100):
-        windows.append(owner.window())
+        windows.append(owner.window(0))
         owner.stats.windows_bytes += windows[-1]
     assert windows[0] == 1024 * 1024
     assert sum(windows) <= ProxyOptions().windows_bytes
@@ -438,3 +442,113 @@ async def test_who_goes_while_a_frame_of_it_expects_leaves_the_others_in_order()
         stored = await it.stored("orders")
         assert [one for one in stored if one != b"g0"] == [b"s0", b"s1"]
         assert not going.acks
+
+
+async def forgotten_while_it_is_away() -> None:
+    """H67: a name is forgotten for others' while its last answer is on its way to nobody."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        lost, after, others = [await it.producer(node) for _ in range(3)]
+        opened = await lost.open(1, "orders", producer="me")
+        lost.send(1, 0, b"stored, and its producer does not know")
+        await lost.acked(1)
+        lost.link.close(ConnectionLost("the test wants it"))
+        for stream in range(1, 4):
+            await others.open(stream, "orders", producer=f"other {stream}")
+
+        with pytest.raises(ProducerForgotten):
+            await after.open(1, "orders", producer="me", number=opened.number)
+        again = await after.open(2, "orders", producer="me")
+        assert (again.known, again.next_sequence) == (False, 0)
+        after.publish(2)
+        assert len(await it.stored("orders")) == 1
+
+
+async def test_who_was_forgotten_is_told_and_stores_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H67, with the bug of its kind that seeds hardly meet: it must be away for as long as a name is kept."""
+    monkeypatch.setattr(producing, "PRODUCERS_MAX", 2)
+    monkeypatch.setattr(producing, "IDLE_MS", 0)
+    await forgotten_while_it_is_away()
+    (bug,) = [patches for name, patches in PLANTED.items() if "H67" in name]
+    with planted(bug), pytest.RaisesGroup(pytest.fail.Exception, flatten_subgroups=True):
+        await forgotten_while_it_is_away()
+
+
+async def test_a_log_that_is_being_opened_holds_up_no_drain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H79: its bookies do not answer; the others are given up meanwhile."""
+    acquire = Owner._acquire
+
+    async def stuck(self: Owner, namespace: Any, key: tuple[str, str], *rest: Any) -> Any:
+        if key[1] == "stuck":
+            await trio.sleep_forever()
+        return await acquire(self, namespace, key, *rest)
+
+    monkeypatch.setattr(Owner, "_acquire", stuck)
+    async with world() as it:
+        node = await it.proxy("w1", drain_s=1)
+        producer, other = await it.producer(node), await it.producer(node)
+        await producer.open(1, "orders")
+        producer.send(1, 0, b"x")
+        await producer.acked(1)
+        request = wire.ProduceOpen(1, "default", "stuck").encode()
+        other.link.begin(Op.PRODUCE_OPEN, request, timeout_s=60)
+        await other.link.request(Op.INFO, timeout_s=10)
+
+        other.link.begin(Op.PROXY_CALL, wire.ProxyCall("drain", []).encode(), timeout_s=60)
+        with trio.fail_after(20):
+            refusal = await producer.refused(1)
+
+        assert isinstance(refusal.error, Moved)
+
+
+class Ending:
+    """A writer that takes its time to end."""
+
+    over = None
+
+    def __init__(self) -> None:
+        self.position = type("", (), {"incarnation": "0" * 16})
+
+    async def aclose(self) -> None:
+        await trio.sleep_forever()
+
+    async def abort(self) -> None:
+        await trio.sleep(60)
+
+
+async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for it meanwhile may have it again before: its namespace counts them both."""
+    using: list[str] = []
+
+    class Counting:
+        async def enter(self, path: str) -> None:
+            using.append(path)
+
+        def leave(self, path: str) -> None:
+            using.remove(path)
+
+    async def acquire(self: Owner, *args: Any) -> Any:
+        return Ending()
+
+    monkeypatch.setattr(Owner, "_acquire", acquire)
+    nothing: Any = None
+    namespaces: Any = Counting()
+    owner = Owner("me", namespaces, nothing, ProxyOptions(), nothing)
+    await nursery.start(owner.run)
+    request = wire.ProduceOpen(1, "default", "orders")
+    first = await owner.take(request)
+    nursery.start_soon(owner.give_up, ("default", "orders"), "")
+    await trio.sleep(1)
+    second = await owner.take(request)
+    assert second is not first
+
+    await trio.sleep(120)
+    assert using == ["default"]
+    assert await owner.give_up(("default", "orders"), "")
+    assert using == []
