@@ -100,7 +100,8 @@ PURE = {
         "events", "process_bytes", "rates",
     },
     "proxy": {
-        "metrics", "options", "read_wire", "registration", "ring", "route", "streams", "subscription", "wire",
+        "fairness", "metrics", "options", "read_wire", "registration", "ring", "route", "streams",
+        "subscription", "wire",
     },
     "spark": {"archive/manifest", "lifecycle", "limit_shares", "narrowing", "offsets", "planning"},
 }  # fmt: skip
