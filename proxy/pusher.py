@@ -3,11 +3,15 @@
 One task a process, and none a subscriber. With one subscriber a round takes microseconds and delays nothing;
 with a thousand it takes milliseconds, and what is written meanwhile goes out together: the more there are to
 serve, the more entries a frame has (H191).
+
+Where somebody waits for a connection that is full, all others of that connection queue up behind: else who is
+served first fills it again each time, and the rest get nothing while more is written than it can carry.
 """
 
 import trio
 
 from ..log.containment import contained
+from ..runtime.link import Link
 from .feed import Feed, Subscriber
 
 BLOCKED_S = 0.02
@@ -22,6 +26,9 @@ class Pusher:
         self.rounds = 0
         self._dirty: dict[Feed, None] = {}
         self._blocked: list[Subscriber] = []
+        """The one that waits longest first."""
+        self._full: set[Link] = set()
+        """Connections that those wait for."""
         self._look_at = 0.0
         """When they are looked at."""
         self._wake = trio.Event()
@@ -37,6 +44,11 @@ class Pusher:
             self._look_at = trio.current_time() + BLOCKED_S
             self._wake.set()
         self._blocked.append(subscriber)
+        self._full.add(subscriber.link)
+
+    def is_full(self, link: Link) -> bool:
+        """Does anybody wait for that connection? Then all its subscribers queue up behind."""
+        return link in self._full
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -47,6 +59,7 @@ class Pusher:
             self._wake = trio.Event()
             if self._blocked and trio.current_time() >= self._look_at:
                 blocked, self._blocked = self._blocked, []
+                self._full.clear()
                 for subscriber in blocked:
                     subscriber.feed.attach(subscriber)
             dirty, self._dirty = self._dirty, {}

@@ -137,6 +137,9 @@ class ReadServer:
         }
 
     def _has_room(self, link: Link) -> bool:
+        return not self.pusher.is_full(link) and self._takes_more(link)
+
+    def _takes_more(self, link: Link) -> bool:
         """One frame always: whoever reads nothing takes no other one's room."""
         waits = link.outgoing_bytes
         return not waits or (waits < LINK_BYTES_MAX and self._endpoint.has_credit(link))

@@ -21,6 +21,7 @@ from distributedlog.runtime.errors import (
     LogRecreated,
     LogTruncated,
 )
+from distributedlog.runtime.link import Link
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelReader
 from tests.log.records import put, rec
@@ -373,6 +374,36 @@ async def test_a_connection_that_is_full_is_looked_at_now_and_then(
 
         full = False
         assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
+
+
+async def test_readers_of_a_connection_that_is_always_full_are_served_in_turn(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More is written than it can carry: those in front were served again and again, and the rest never."""
+
+    def takes_a_frame_an_entry(self: ReadServer, link: Link) -> bool:
+        return self.sent.frames < self.sent.entries_taken
+
+    monkeypatch.setattr(ReadServer, "_takes_more", takes_a_frame_an_entry)
+    async with world.process() as ns, proxies(world) as through, trio.open_nursery() as nursery:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        readers = [await through.reader("l") for _ in range(10)]
+        found = [0] * len(readers)
+
+        async def follow(number: int) -> None:
+            while True:
+                found[number] += len(await read(readers[number], 1))
+
+        for number in range(len(readers)):
+            nursery.start_soon(follow, number)
+        async with log.open_writer() as writer:
+            for txid in range(2000):
+                await writer.write(rec(txid))
+                await trio.sleep(0.003)
+        nursery.cancel_scope.cancel()
+
+    assert min(found) > 0.8 * max(found) > 300, found
 
 
 async def test_readers_that_never_read_hold_up_nobody(

@@ -84,18 +84,24 @@ class Reading:
 async def tail(number: int, records: int, readers: int, proxies: Sequence[Address]) -> Any:
     """Raises where a record is missing, or comes twice. Waits for a line before it is through."""
     late: list[float] = []
+    waited: list[float] = []
 
     async def one(reader: LogReader) -> None:
         wanted = HISTORY
+        longest = 0.0
         while wanted < HISTORY + records:
+            before = time.monotonic()
             columns = await reader.read_columns(wait_s=END_S)
             assert columns is not None, f"record {wanted} did not come within {END_S:g} s"
             now = time.monotonic()
+            if wanted > HISTORY:
+                longest = max(longest, now - before)
             assert columns.first_sequence_id == wanted, (columns.first_sequence_id, wanted)
             assert columns.txids.tolist() == list(range(wanted, wanted + columns.count))
             for at in columns.offsets[: columns.count]:
                 late.append(now - STAMP.unpack_from(columns.payload, at)[0])
             wanted += columns.count
+        waited.append(longest)
 
     async with trio.open_nursery() as nursery:
         reading = Reading(proxies, nursery, number)
@@ -106,7 +112,10 @@ async def tail(number: int, records: int, readers: int, proxies: Sequence[Addres
                 tails.start_soon(one, reader)
         nursery.cancel_scope.cancel()
     late.sort()
-    return {"ms": [round(1000 * late[int(part * (len(late) - 1))], 2) for part in (0.5, 0.99, 1.0)]}
+    return {
+        "longest_wait_s": round(max(waited), 2),
+        "ms": [round(1000 * late[int(part * (len(late) - 1))], 2) for part in (0.5, 0.99, 1.0)],
+    }
 
 
 async def replay(number: int, readers: int, slow: bool, proxies: Sequence[Address]) -> Any:
@@ -212,6 +221,7 @@ def play(directory: Path, given: argparse.Namespace, rate: int) -> dict[str, Any
                 "rate": rate,
                 "writer_s": wrote["seconds"],
                 "p50_p99_max_ms": [max(one["ms"][k] for one in said) for k in range(3)],
+                "longest_wait_s": max(one["longest_wait_s"] for one in said),
                 "proxies": [
                     {
                         "entries_taken": told["entries_taken"] - before[n]["entries_taken"],
