@@ -1,9 +1,10 @@
 """Rolls under tail readers on real processes: ``python -m tests.cluster.roll_story --minutes 10``.
 
-Three metadata nodes and three bookies; a writer of 1,000 records a second in a process of its own, in
-segments that end each second or two; eight readers at the log's end, in two processes. Each reads each record
-once, in order. Printed is the longest time between two records, as acknowledged to the writer and as seen by
-readers, apart for those between which a segment ends: a roll's pause is what is longer than within a segment.
+Three metadata nodes and three bookies; a writer of 300 records of 1 KB a second in a process of its own, in
+segments of 1 MiB, so that one ends each three or four seconds; eight readers at the log's end, in two
+processes. Each reads each record once, in order. Printed is the longest time between two records, as
+acknowledged to the writer and as seen by readers, apart for those between which a segment ends: a roll's
+pause is what is longer than within a segment.
 """
 
 import argparse
@@ -25,7 +26,6 @@ from distributedlog.cluster.processes import environment
 from tests.cluster.story import Cluster
 
 LOG = "rolling"
-PAYLOAD = b"x" * 100
 GOAL_MS = 50.0
 END_S = 60.0
 """What a reader waits for the next record at most."""
@@ -66,9 +66,10 @@ class Gaps:
         }
 
 
-async def write(records: int, rate: int, segment_bytes: int) -> dict[str, Any]:
+async def write(records: int, rate: int, segment_bytes: int, payload_bytes: int) -> dict[str, Any]:
     """One record after the other, evenly; late ones are not left out."""
     gaps = Gaps()
+    payload = bytes(payload_bytes)
     sender, receiver = trio.open_memory_channel[Any](100_000)
     async with open_namespace(os.environ["DLOG_URI"]) as namespace:
         log = namespace.open_log(LOG, config={"segment_bytes_max": segment_bytes})
@@ -82,7 +83,7 @@ async def write(records: int, rate: int, segment_bytes: int) -> dict[str, Any]:
             began = trio.current_time()
             for txid in range(records):
                 await trio.sleep_until(began + txid / rate)
-                await sender.send(await writer.submit(LogRecord(txid, PAYLOAD)))
+                await sender.send(await writer.submit(LogRecord(txid, payload)))
             sender.close()
     return gaps.said()
 
@@ -106,7 +107,14 @@ async def read(records: int, readers: int) -> list[dict[str, Any]]:
 
 
 def play(
-    directory: Path, *, seconds: float, rate: int, readers: int, processes: int, segment_bytes: int
+    directory: Path,
+    *,
+    seconds: float,
+    rate: int,
+    readers: int,
+    processes: int,
+    segment_bytes: int,
+    payload_bytes: int,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What the writer saw, and each reader. Raises where anybody missed a record."""
     records = int(seconds * rate)
@@ -124,7 +132,7 @@ def play(
 
         share = readers // processes
         reading = [start("--role", "read", records, share) for _ in range(processes)]
-        writing = start("--role", "write", records, rate, segment_bytes)
+        writing = start("--role", "write", records, rate, segment_bytes, payload_bytes)
         try:
             said = [_result(one, seconds + 4 * END_S) for one in (writing, *reading)]
         finally:
@@ -144,10 +152,11 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--rate", type=int, default=1000, help="records a second")
+    parser.add_argument("--rate", type=int, default=300, help="records a second")
     parser.add_argument("--readers", type=int, default=8)
     parser.add_argument("--processes", type=int, default=2, help="of the readers")
-    parser.add_argument("--segment-bytes", type=int, default=192 * 1024)
+    parser.add_argument("--segment-bytes", type=int, default=1 << 20)
+    parser.add_argument("--payload-bytes", type=int, default=1000)
     parser.add_argument("--data", type=Path, help="where the nodes keep theirs; else below /tmp")
     parser.add_argument("--role", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -168,6 +177,7 @@ def main() -> None:
             readers=given.readers,
             processes=given.processes,
             segment_bytes=given.segment_bytes,
+            payload_bytes=given.payload_bytes,
         )
     print(f"{writer['rolls']} rolls, {writer['records']} records, {len(readers)} readers")
     for name, one in [("writer", writer), *((f"reader {n}", one) for n, one in enumerate(readers))]:
