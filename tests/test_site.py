@@ -1,0 +1,97 @@
+"""The documents: no link leads nowhere, each page is named by the front page, and all of them make a site."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted(
+    path
+    for path in (
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("docker/*.md"),
+        *ROOT.glob("examples/**/*.md"),
+    )
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+ASKS = re.compile(
+    r"""<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=["'](?:https?:)?//|url\(["']?https?:|@import"""
+)
+"""What a browser would fetch by itself from elsewhere; a link that somebody clicks is none."""
+
+
+def _words(path: Path) -> str:
+    """Without blocks of code."""
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """Of its headings, as the readers of Markdown name them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", _words(path), re.M):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
+    return frozenset(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_link_leads_nowhere(page: Path) -> None:
+    gone = []
+    for link in LINK.findall(_words(page)):
+        if re.match(r"\w+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            gone.append(link)
+
+    assert gone == []
+
+
+def test_the_front_page_names_each_page() -> None:
+    readme = ROOT / "README.md"
+    named = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(_words(readme))}
+    decisions = ROOT / "docs" / "decisions"
+
+    missing = [
+        str(page.relative_to(ROOT))
+        for page in PAGES
+        if page not in named and page != readme and page.parent != decisions
+    ]
+
+    assert missing == []
+
+
+def test_all_pages_make_a_site_that_asks_nobody(tmp_path: Path) -> None:
+    """As docs/testing.md says it: a link that leads nowhere, or a page that no other names, fails it."""
+    pytest.importorskip("sphinx", reason="pip install '.[docs]'")
+    pytest.importorskip("myst_parser", reason="pip install '.[docs]'")
+    pytest.importorskip("furo", reason="pip install '.[docs]'")
+    text = (ROOT / "docs/testing.md").read_text()
+    [command] = re.findall(r"^python (-m sphinx .*) site$", text, re.M)
+
+    done = subprocess.run(
+        [sys.executable, *command.split(), "-d", str(tmp_path / "trees"), str(tmp_path / "site")],
+        cwd=ROOT,
+        capture_output=True,
+        timeout=300,
+        text=True,
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    site = tmp_path / "site"
+    made = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+    written = {path.relative_to(ROOT).with_suffix("") for path in PAGES}
+    assert written - made == set()
+    assert "open_writer" in (site / "docs/api.html").read_text()
+    assert "url=README.html" in (site / "index.html").read_text()
+    for file in (*site.rglob("*.html"), *site.rglob("*.css")):
+        assert not ASKS.search(file.read_text()), file
