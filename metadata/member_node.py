@@ -28,7 +28,7 @@ from .leases import Leases
 from .ledger_rights import may_have
 from .members import Members
 from .options import MetadataOptions
-from .peers import Peers
+from .peers import REFUSED_S, Peers
 from .quorum import majority
 from .quorum_contact import QuorumContact
 from .ready import SendSnapshot
@@ -300,6 +300,8 @@ class MemberNode:
             rest_s = await self.peers.send_snapshot(
                 replica.raft.term, replica.raft.node_id, wanted, replica.snapshot, replica.storage
             )
+        if rest_s == REFUSED_S:
+            await replica.doubt_snapshot()
         await trio.sleep(rest_s)
         self._snapshots_out.pop(wanted.peer, None)
         replica.raft.on_snapshot_sent(wanted.peer, index, not rest_s)

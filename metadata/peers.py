@@ -14,7 +14,7 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink
-from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError
+from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, ProtocolError
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
 from ..runtime.link import Link
@@ -241,15 +241,17 @@ class Peers:
     ) -> float:
         """Send a snapshot file in chunks, resumed where the peer says.
 
-        0.0 when it has taken it; else how many seconds to wait before it is tried again.
+        0.0 when it has taken it; else how many seconds to wait before it is tried again: `REFUSED_S` where
+        it cannot be taken as it is.
         """
         link = self._links.get(wanted.peer)
         if link is None:
             return ASK_S
         try:
             file = await storage.snapshots.open(snapshot)
-        except FileNotFoundError:
-            return ASK_S  # a newer one has just taken its place
+        except (FileNotFoundError, DistributedLogError) as error:
+            log.info("no snapshot is sent to %s now: %s", self.name(wanted.peer), error)
+            return ASK_S  # a newer one has just taken its place, mostly
         try:
             total, offset = file.size(), 0
             while offset < total:
@@ -280,6 +282,6 @@ class Peers:
             return 0.0
         except DistributedLogError as error:
             log.info("sending a snapshot to %s ended: %s", self.name(wanted.peer), error)
-            return ASK_S
+            return REFUSED_S if isinstance(error, CorruptData) else ASK_S
         finally:
             file.close()

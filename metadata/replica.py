@@ -162,6 +162,7 @@ class Replica:
         self._snapshot_at = storage.bytes_written - storage.log_bytes
         """What the storage had written when the newest snapshot was begun, about."""
         self._snapshot_wanted = trio.Event()
+        self._snapshot_damaged = False
         self._leads = False
         self._led_term = self._led_from = 0
         """How far its log went when it came to lead: less is a state of before."""
@@ -570,15 +571,27 @@ class Replica:
                 taken_at = trio.current_time()
                 self._snapshot_wanted.set()
 
+    async def doubt_snapshot(self) -> None:
+        """A peer could not take the newest one: where its file is damaged, the state is written again."""
+        doubted = self.snapshot
+        if doubted is None or await self.storage.snapshots.is_sound(doubted):
+            return
+        if doubted == self.snapshot:  # else its file has gone meanwhile
+            log.warning("the snapshot at entry %d is damaged here: it is made anew", doubted.index)
+            self._snapshot_damaged = True
+            self._snapshot_wanted.set()
+
     async def take_snapshots(self) -> None:
         """Write the state aside when enough was applied, then forget the log up to there."""
         while True:
             await self._snapshot_wanted.wait()
             self._snapshot_wanted = trio.Event()
             self._snapshot_at = self.storage.bytes_written
+            anew, self._snapshot_damaged = self._snapshot_damaged, False
             index = self.state.index
             term = self.raft.log.term_at(index)
-            if term is None or (self.snapshot is not None and self.snapshot.index >= index):
+            has_it = self.snapshot is not None and self.snapshot.index >= index
+            if term is None or (has_it and not anew):
                 continue
             members = self.raft.log.configuration_at(index)
             if members == UNKNOWN:
@@ -586,8 +599,9 @@ class Replica:
             snapshot, applied = Snapshot(index, term, members), self.room.applied_bytes
             try:
                 chunks = chain([members.encode()], kv_snapshot.snapshot(self.state))
-                await self.storage.snapshots.save(snapshot, chunks)
+                await self.storage.snapshots.save(snapshot, chunks, anew=anew)
             except DiskFull as error:  # an alarm, no end: the log has it all
+                self._snapshot_damaged = anew
                 if not await self.room.on_snapshot_failed(error):
                     await trio.sleep(SNAPSHOT_AGAIN_S)
                 self._snapshot_wanted.set()

@@ -43,10 +43,15 @@ class SnapshotFiles:
                 found.append((int(said[1], 16), int(said[2], 16), name))
         return [(Snapshot(index, term), name) for index, term, name in sorted(found)]
 
-    async def save(self, snapshot: Snapshot, chunks: Iterable[bytes]) -> None:
-        """Write one, a chunk a turn; durable when this returns. Raises `DiskFull`: nothing is left of it."""
+    async def save(
+        self, snapshot: Snapshot, chunks: Iterable[bytes], *, anew: bool = False
+    ) -> None:
+        """Write one, a chunk a turn; durable when this returns. Raises `DiskFull`: nothing is left of it.
+
+        ``anew``: also in the place of a damaged one.
+        """
         name = _name(snapshot)
-        if name in self._disk.list():
+        if name in self._disk.list() and not anew:
             return
         file = await self._new(name + ASIDE)
         try:

@@ -31,6 +31,7 @@ from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
+from .test_storage import cannot_read, flip
 
 MIB = 1024 * 1024
 
@@ -207,6 +208,34 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         await nodes.start(leader)
         found = [await client.get(b"k%02d" % n) for n in range(24)]
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
+
+
+@pytest.mark.parametrize("how", ["rotten", "unreadable"])
+async def test_a_leader_whose_snapshot_is_damaged_makes_another_one(
+    how: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H106: else whom it should fill up stays away, as long as too little is written for the next one."""
+    monkeypatch.setattr(replica, "SNAPSHOT_BYTES", 8 * MIB)
+    async with serving_quorum() as (nodes, client):
+        leader = await nodes.leader()
+        away = nodes.other_than(leader)
+        await nodes.kill(away)
+        disk = nodes.disks[leader]
+        for n in range(24):
+            await client.transact(put(b"k%02d" % n, bytes(MIB - 100)))
+        await wait_until(lambda: any(name.startswith("snapshot.") for name in disk.list()))
+        await trio.sleep(5)  # what is written is written
+        (name,) = (name for name in disk.list() if name.startswith("snapshot."))
+        if how == "rotten":
+            await flip(disk, name, MIB)
+        else:
+            cannot_read(monkeypatch, disk, name, MIB, 1)
+
+        await nodes.start(away)
+
+        with trio.fail_after(60):
+            await caught_up(nodes)
+        assert await nodes.leader() == leader
 
 
 async def test_a_restart_after_a_snapshot_finds_everything(
