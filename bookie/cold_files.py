@@ -22,7 +22,8 @@ async def what_is_wrong(
 ) -> tuple[str, bool]:
     """Why this is not the file that was listed, and whether nothing of it is left; ("", False): it is.
 
-    Head, trailer and length are looked at, not the records. Raises `ForeignData`, `UnsupportedFormat`.
+    Head and trailer are looked at, which are its ends, not the records. Raises `ForeignData`,
+    `UnsupportedFormat`.
     """
     name = cb.cold_name(cold.number)
     try:
@@ -30,7 +31,6 @@ async def what_is_wrong(
     except CorruptData as error:
         return str(error), False
     try:
-        size = file.size()
         head = await _head(file, cold.number, seed)
         trailer = await _trailer(file, cold, seed)
     finally:
@@ -39,8 +39,6 @@ async def what_is_wrong(
         raise ForeignData(f"{name} was written by bookie {head[0]}, this is {bookie_id}")
     if head is None and trailer is None:
         return f"{name} holds nothing of what was written there", True
-    if size != cold.length:
-        return f"{name} has {size} bytes, and had {cold.length}", False
     if head is None:
         return f"{name} does not begin as it did", False
     if trailer is None:

@@ -646,7 +646,6 @@ class Index:
         self.runs_in_memory += self.runs_frozen
         self.runs_frozen = 0
         self.bytes_since += taken_bytes
-        self._may_end = []
 
     def close(self) -> None:
         """Close the map."""

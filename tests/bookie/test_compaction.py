@@ -13,14 +13,16 @@ from distributedlog.bookie import cold_blocks as cb
 from distributedlog.bookie import compaction
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.cold_files import read_cold_footer
+from distributedlog.bookie.cold_writer import Move, _verify
 from distributedlog.bookie.compaction import gaps
 from distributedlog.bookie.index_records import Saved
 from distributedlog.bookie.journal import file_name
-from distributedlog.bookie.journal_blocks import Head
+from distributedlog.bookie.journal_blocks import TRAILER_SPACE, Head
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
+from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import CorruptData, LedgerFenced, NoSuchLedger
 
 from .kit import (
@@ -361,6 +363,99 @@ async def test_pages_of_deleted_ledgers_are_given_back_and_no_others(
         assert not store.ledgers.limbo_below
         for ledger, wanted in stored.items():
             assert await read_all(store, ledger) == wanted
+
+
+async def test_no_page_is_given_back_before_all_that_is_live_was_seen(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H87: more runs than are looked at in one go."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        stored = await interleaved(store, range(1, 21), 4, 9000)
+        await delete(store, *range(1, 11))
+        await compact(store)
+        await delete(store, *range(11, 16))
+        monkeypatch.setattr(compaction, "RUNS_MAX", 1)
+
+        assert not await store.compactor.go_once()
+
+        assert store.stats.punched_bytes == 0
+        for ledger in range(16, 21):
+            assert await read_all(store, ledger) == stored[ledger]
+        monkeypatch.undo()
+        assert await store.compactor.go_once()
+        assert store.stats.punched_bytes > 100_000
+
+
+async def test_a_file_stays_while_it_is_made_though_nothing_points_to_it(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dead files are removed by another task, at any moment."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        checkpoint = store.upkeep.checkpoint_if_room
+
+        async def and_remove() -> bool:
+            done = await checkpoint()
+            await store.upkeep._remove_dead_files()
+            return done
+
+        with monkeypatch.context() as patched:
+            patched.setattr(store.upkeep, "checkpoint_if_room", and_remove)
+            assert await store.compactor.go_once()
+
+        assert cold_names(disk)
+        assert await read_all(store, 4) == wanted[4]
+
+
+@pytest.mark.parametrize(
+    ("ledger", "first", "count"), [(7, 4, 2), (7, 6, 2), (7, 5, 3), (7, 5, 1), (8, 5, 2)]
+)
+async def test_other_records_than_the_index_says_are_not_moved(
+    ledger: int, first: int, count: int
+) -> None:
+    """H90: each of them is sound."""
+    data = record(7, 5) + record(7, 6)
+    move = Move(7, Located(5, 2, 1, 4096, len(data)), Located(5, 2, 9, 4096, len(data)))
+    await _verify(memoryview(data), move)
+    wrong = Move(ledger, replace(move.old, first=first, count=count), move.new)
+
+    with pytest.raises(CorruptData):
+        await _verify(memoryview(data), wrong)
+
+
+async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> None:
+    """Its blocks are sound, each for itself: a write that the device forgot leaves such a one."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        await compact(store)
+        (cold,) = store._journal.cold.values()
+        seed = store._journal.seed
+    runs = await read_cold_footer(disk, cold, seed)
+    assert runs
+    payload = cb.footer_payload([replace(run, ledger=5) for run in runs])
+    block = bytearray(blocks.padded(len(payload)))
+    block[blocks.HEADER_BYTES : blocks.HEADER_BYTES + len(payload)] = payload
+    offset = cold.length - TRAILER_SPACE - len(block)
+    blocks.header_into(
+        memoryview(block),
+        0,
+        kind=cb.COLD_FOOTER,
+        payload_bytes=len(payload),
+        start_count=1,
+        sequence=1,
+        durable_to=0,
+        file_number=cold.number,
+        file_offset=offset,
+        seed=seed,
+    )
+    disk._files[cb.cold_name(cold.number)].data[offset : offset + len(block)] = block
+
+    assert await read_cold_footer(disk, cold, seed) is None
 
 
 async def test_where_no_pages_can_be_given_back_files_are_rewritten(

@@ -13,6 +13,7 @@ from distributedlog.bookie import ledgers as bookie_ledgers
 from distributedlog.bookie.index import MAP_NAME
 from distributedlog.bookie.index_records import (
     META_KEY,
+    RUN,
     RUN_KEY,
     STATE_KEY,
     IndexDamaged,
@@ -287,6 +288,22 @@ async def test_an_index_of_an_older_program_is_read_whole_and_counted(
         assert store.ledgers.look_up(8, KEY).fenced
     position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
     assert position["totals"]["known"] == 2
+
+
+async def test_runs_that_overlap_are_damage_where_all_is_counted(autojump_clock: Clock) -> None:
+    """By one entry: the last one of the run before."""
+    index = CutDisk()
+    async with running(CutDisk(), FEW, index) as store:
+        await _add_and_leave(store, 7)
+        await store.checkpoint()
+        key = RUN_KEY.pack(b"r", 7, 2)
+        value = RUN.pack(1, 4096, 100, 1)
+        assert (await store._index.recount()).runs == 1
+        index._maps[MAP_NAME].apply([(key, sealed(key, value))], [])
+
+        with pytest.raises(IndexDamaged, match="overlap"):
+            await store._index.recount()
+        index._maps[MAP_NAME].apply([], [key])
 
 
 @pytest.mark.parametrize("key", [STATE_KEY.pack(b"s", 7), RUN_KEY.pack(b"r", 1, 0)])

@@ -93,6 +93,18 @@ async def test_a_start_in_doubt_denies_nothing_and_says_why(autojump_clock: Cloc
         store.close()
 
 
+async def test_who_waits_for_a_ledger_of_which_nothing_is_known_takes_it_out_of_no_limbo(
+    autojump_clock: Clock,
+) -> None:
+    """Inv. 22: its object is in memory, and nothing of it was ever stored."""
+    disk = await _disk_in_limbo()
+    async with running(disk) as store:
+        waits = store.ledgers.get_or_make(9)
+
+        assert not waits.stored
+        assert store.limbo.in_limbo(9)
+
+
 async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None:
     disk = await _disk_in_limbo()
     async with running(disk) as store:

@@ -27,6 +27,7 @@ from .kit import (
     SMALL,
     Adder,
     CutDisk,
+    CutMap,
     add_acked,
     fence,
     flags_by_id,
@@ -305,6 +306,32 @@ async def test_a_tombstone_that_is_written_again_ends_with_a_later_checkpoint(
         await _end_tombstones(store)
         assert store.info()["tombstones"] == 0
         assert not await flags_by_id(store)
+
+
+async def test_a_tombstone_that_is_written_again_while_it_ends_is_there(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint that ends it writes what was so when it began."""
+    apply = CutMap.apply
+
+    async def deleted_again(
+        self: CutMap, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+    ) -> None:
+        await store.delete_ledger(7)
+        await apply(self, puts, deletes)
+
+    async with running(CutDisk(), OPTIONS) as store:
+        await store.delete_ledger(7)
+        await store.checkpoint()
+        await store.end_tombstones(W)
+        with monkeypatch.context() as patched:
+            patched.setattr(CutMap, "apply", deleted_again)
+            await store.checkpoint()
+
+        assert store.info()["tombstones"] == 1
+        await store.checkpoint()
+        assert store.info()["tombstones"] == 1
+        assert list(await flags_by_id(store)) == [7]
 
 
 async def test_a_checkpoint_that_fails_ends_no_tombstone(autojump_clock: Clock) -> None:
