@@ -14,12 +14,13 @@ from ..runtime.errors import (
     RecordTooLarge,
     TransactionIdOutOfOrder,
 )
-from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, TXID_MAX
+from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, RECORD_MORE, TXID_MAX
 from .state import AUTO, BYTES, GIVEN
 from .txids import misfit
 
 SET_RECORD_BYTES = RECORD_COLUMN_BYTES + 1
 """What a record of a set costs beside its payload: one with flags."""
+_SET_FLAGS = bytes((0, RECORD_MORE))
 
 
 def admit(txid: object, payload: object, floor: int, name: str, rule: str = GIVEN) -> bytes:
@@ -72,6 +73,28 @@ def admit_set(
             f"the most are {RECORD_BYTES_MAX}"
         )
     return plain
+
+
+def sets_of_frame(
+    flags: bytes, txids: Sequence[int] | None, payloads: Sequence[bytes], name: str, rule: str
+) -> list[tuple[int, int]] | None:
+    """First record and number of each set of a frame, by a byte a record; None: there is none.
+
+    ``txids``: None where the log gives them. Raises as `admit_set`, and `InvalidRequest` for flags that are
+    not known, or say that more follows the last record.
+    """
+    if len(flags) != len(payloads) or flags.translate(None, _SET_FLAGS) or flags[-1] & RECORD_MORE:
+        raise InvalidRequest(
+            f'log "{name}": the flags of a frame of {len(payloads)} records make no sets'
+        )
+    sets = []
+    end = -1
+    while (first := flags.find(RECORD_MORE, end + 1)) >= 0:
+        end = flags.index(0, first)
+        own = txids[first : end + 1] if txids is not None else (None,) * (end + 1 - first)
+        admit_set(own, payloads[first : end + 1], 0, name, rule)
+        sets.append((first, end + 1 - first))
+    return sets or None
 
 
 def set_bytes(payloads: Sequence[bytes]) -> int:

@@ -84,8 +84,8 @@ class Sink(Protocol):
         ...
 
     @property
-    def takes_sets(self) -> bool:
-        """May records be sent that belong together?"""
+    def takes_frames(self) -> bool:
+        """May frames be made by hand (`LogWriter.take_frame`)?"""
         ...
 
     def look(self, *, drained: bool) -> None:

@@ -73,6 +73,19 @@ class TxidSource:
         self.last = txids[-1]
         return txids
 
+    def draw_for_sets(self, number: int, sets: Sequence[tuple[int, int]]) -> list[int]:
+        """As `draw`, of ``number`` records of which some are in sets: first record and number of each, in
+        order. A set has one."""
+        numbers: list[int] = []
+        at = 0
+        for first, many in sets:
+            numbers += [1] * (first - at)
+            numbers.append(many)
+            at = first + many
+        numbers += [1] * (number - at)
+        drawn = self.draw(numbers)
+        return [txid for txid, many in zip(drawn, numbers, strict=True) for _ in range(many)]
+
 
 def at_link(state: LogState, own: bool, now_ms: int) -> tuple[LogState, int, int]:
     """The state with its rule decided, and the base and rule of the txids of a segment that is linked next.

@@ -31,6 +31,7 @@ from .admission import (
     admit_payloads,
     admit_set,
     out_of_order,
+    sets_of_frame,
 )
 from .batch import PendingBulk, PendingWrite
 from .containment import contained
@@ -356,8 +357,6 @@ class LogWriter:
         """
         pipeline = self.pipeline
         pipeline.raise_if_over()
-        if not self._sink.takes_sets:
-            raise InvalidRequest(f'log "{self._name}": sets are not written through proxies')
         txids, payloads = columns_of(records)
         if pipeline.pause:
             await pipeline.before_submit()
@@ -445,7 +444,7 @@ class LogWriter:
         self, records: Sequence[LogRecord | Buffer]
     ) -> tuple[list[int] | None, list[bytes]]:
         """Records as a frame has them."""
-        if not self._sink.takes_sets:
+        if not self._sink.takes_frames:
             raise InvalidRequest(
                 f'log "{self._name}": through proxies no frames are made by hand, none after a position'
             )
@@ -599,6 +598,7 @@ class LogWriter:
         on_done: Callable[[Frame], object],
         *,
         txids: list[int] | None = None,
+        record_flags: bytes | None = None,
         producer: int = 0,
         sequence: int = 0,
     ) -> Frame | None:
@@ -607,7 +607,8 @@ class LogWriter:
         None: there is no room now (`frame_room`), nothing was taken. ``on_done`` is called once, with the
         frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
         where the log gives them; `decide_txids` comes first. At least one record; payloads of at most
-        1,040,384 bytes, with 12 more for each record after the first.
+        1,040,384 bytes, with 12 more for each record after the first. ``record_flags``: a byte a record,
+        where some belong together, as an entry has them (`docs/formats.md`).
 
         ``producer``: the number of who sent it (`open_producer`), ``sequence``: how many records it sent
         before it. One that was taken before is not taken again; it is told when its first copy is durable.
@@ -634,6 +635,9 @@ class LogWriter:
                 f"a frame of {number} records and {sum(sizes)} bytes; the most are {RECORD_BYTES_MAX} in sum "
                 f"with {RECORD_COLUMN_BYTES} bytes for each record after the first"
             )
+        sets = None
+        if record_flags is not None:
+            sets = sets_of_frame(record_flags, txids, payloads, self._name, rule)
         producers = pipeline.producers
         if producer:
             if producers is None:
@@ -652,13 +656,19 @@ class LogWriter:
         if not pipeline.fit_frame(number, size):
             return None
         if txids is None:
-            txids = self._source.draw(sizes)
+            txids = (
+                self._source.draw(sizes)
+                if sets is None
+                else self._source.draw_for_sets(number, sets)
+            )
         elif self._ordered:
             self._floor = txids[-1]
         batch = pipeline.batch
         slot = len(batch.txids)
         if not slot:
             pipeline.wake()
+        if sets is not None:
+            batch.sets = [*(batch.sets or ()), *((slot + first, many) for first, many in sets)]
         batch.txids += txids
         batch.payloads += payloads
         batch.bytes += size
@@ -707,6 +717,7 @@ class LogWriter:
         payloads: list[bytes],
         *,
         txids: list[int] | None = None,
+        record_flags: bytes | None = None,
         producer: int = 0,
         sequence: int = 0,
         on_done: Callable[[Frame], object] | None = None,
@@ -736,6 +747,7 @@ class LogWriter:
                     payloads,
                     on_done or (lambda _: done.set()),
                     txids=txids,
+                    record_flags=record_flags,
                     producer=producer,
                     sequence=sequence,
                 )

@@ -117,8 +117,6 @@ class ProduceSession:
                 ),
                 stream.next,
             )
-        elif frame.record_flags is not None:
-            stream.refuse(InvalidRequest("sets are not taken through proxies"), stream.next)
         elif stream.held_bytes >= stream.window_bytes:
             # Who is below it may send one frame more, of any size.
             raise ProtocolError(

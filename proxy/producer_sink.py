@@ -48,7 +48,7 @@ SUSPECT_S = 1.0
 class ProducerSink:
     """See the module. `open` first, then `bind` makes it a writer's."""
 
-    takes_sets = False
+    takes_frames = False
     settled = True
     """A stream never goes over to another one while it works."""
     room = True
@@ -190,7 +190,12 @@ class ProducerSink:
         payloads = batch.payloads if columns is None else list(columns.each_payload())
         through = self._sent[0][1] if self._sent else first
         frame = produce_frame(
-            stream.number, first, through, batch.txids if self.given() else None, payloads
+            stream.number,
+            first,
+            through,
+            batch.txids if self.given() else None,
+            payloads,
+            record_flags=None if batch.sets is None else batch.record_flags(),
         )
         self._there += 1
         self._held_bytes += len(frame)

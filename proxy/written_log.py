@@ -136,6 +136,7 @@ class WrittenLog:
                 frame.payloads,
                 partial(_answer, stream),
                 txids=None if frame.txids is None else list(frame.txids),
+                record_flags=frame.record_flags,
                 producer=stream.producer,
                 sequence=frame.first,
             )
@@ -189,6 +190,7 @@ class WrittenLog:
                     DLSN(*frame.expect),
                     frame.payloads,
                     txids=None if frame.txids is None else list(frame.txids),
+                    record_flags=frame.record_flags,
                     producer=stream.producer,
                     sequence=frame.first,
                     on_done=partial(_answer_if_wanted, stream, frame.first),

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.admission import SET_RECORD_BYTES, set_bytes
+from distributedlog.log.admission import SET_RECORD_BYTES, set_bytes, sets_of_frame
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.record import (
@@ -18,6 +18,7 @@ from distributedlog.log.record import (
     decode,
     decode_header,
 )
+from distributedlog.log.state import BYTES, COUNT, GIVEN
 from distributedlog.runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -58,6 +59,44 @@ def test_the_bytes_of_a_set() -> None:
     assert entry[-8:] == b"\x01\x01\x00\x00" + b"xxxx"
     more = [one.more for one in decode(entry, decode_header(entry), Origin(1, 0, 0)).records()]
     assert more == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("flags", "txids", "sets"),
+    [
+        (b"\0\0\0", None, None),
+        (b"\1\1\0", None, [(0, 3)]),
+        (b"\0\1\0\0\1\1\0", None, [(1, 2), (4, 3)]),
+        (b"\1\0\1\0", [3, 3, 4, 4], [(0, 2), (2, 2)]),
+        (b"\1\0\1\0", [3, 4, 4, 4], "one txid"),
+        (b"\0\1", None, "make no sets"),
+        (b"\2\0", None, "make no sets"),
+        (b"\1\0\0", b"two", "make no sets"),
+    ],
+)
+def test_the_sets_of_a_frame(flags: bytes, txids: list[int] | bytes | None, sets: object) -> None:
+    payloads = [b"x"] * (2 if isinstance(txids, bytes) else len(flags))
+    own = None if isinstance(txids, bytes) else txids
+    rule = COUNT if own is None else GIVEN
+
+    def found() -> object:
+        return sets_of_frame(flags, own, payloads, "l", rule)
+
+    if isinstance(sets, str):
+        with pytest.raises(InvalidRequest, match=sets):
+            found()
+    else:
+        assert found() == sets
+
+
+def test_no_sets_in_a_stream_of_bytes_and_none_too_large() -> None:
+    assert sets_of_frame(b"\0\0", None, [b"x", b"y"], "l", BYTES) is None
+    with pytest.raises(InvalidRequest, match="no sets"):
+        sets_of_frame(b"\1\0", None, [b"x", b"y"], "l", BYTES)
+    large = bytes(RECORD_BYTES_MAX - 2 * SET_RECORD_BYTES)
+    assert sets_of_frame(b"\1\0", None, [large, b""], "l", COUNT) == [(0, 2)]
+    with pytest.raises(RecordTooLarge):
+        sets_of_frame(b"\1\0", None, [large, b"1"], "l", COUNT)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import trio
 
 from distributedlog import DLSN, LogRecord, open_namespace
 from distributedlog.cluster.proxy_view import drain, move, owned, proxies
+from distributedlog.log.handle import Log
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.proxy import log_calls
 from distributedlog.proxy.client import ProxyClient
@@ -57,8 +58,6 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
                 assert sorted(dlsns) == dlsns
                 assert len({*dlsns, *bulk.result()}) == 150
                 with pytest.raises(InvalidRequest):
-                    await writer.submit_set([b"a", b"b"])
-                with pytest.raises(InvalidRequest):
                     await writer.write(LogRecord(7, b"the log gives them"))
 
             stored = await it.stored("orders")
@@ -78,6 +77,55 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
             with pytest.raises(EndOfStream):
                 await log.open_writer()
             await namespace.delete_log("orders")
+
+
+async def read_sets(log: Log) -> list[list[tuple[int, bytes]]]:
+    """Txid and payload of each record, set by set."""
+    found = []
+    async with log.open_reader(to="end") as reader:
+        while one := await reader.read_set():
+            found.append([(record.txid, bytes(record.payload)) for record in one])
+    return found
+
+
+@pytest.mark.parametrize("producer", [None, "p"])
+async def test_sets_are_there_whole_in_one_entry(producer: str | None) -> None:
+    """Two producers' sets, and single records between them, given to the owner in frames of many."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            await namespace.create_log("counted", txids="count")
+            log = namespace.open_log("counted")
+            async with log.open_writer(producer=producer) as one, log.open_writer() as other:
+                await one.submit(b"a")
+                pending = await one.submit_set([b"b", b"c", b"d"])
+                await one.submit(b"e")
+                await one.submit_set([b"f"])
+                await other.submit_set([b"1", b"2"])
+                await one.commit()
+                assert len({dlsn[:2] for dlsn in await pending}) == 1
+                await other.commit()
+            given = namespace.open_log("given")
+            async with given.open_writer(producer=producer) as one:
+                await one.write_set([LogRecord(7, b"x"), LogRecord(7, b"y")])
+                with pytest.raises(InvalidRequest, match="one txid"):
+                    await one.submit_set([LogRecord(8, b"x"), LogRecord(9, b"y")])
+            await namespace.create_log("stream", txids="bytes")
+            async with namespace.open_log("stream").open_writer(producer=producer) as one:
+                with pytest.raises(InvalidRequest, match="no sets"):
+                    await one.submit_set([b"x", b"y"])
+                await one.write(b"goes on")
+
+        sets = await read_sets(it.namespace.open_log("counted"))
+        assert [[payload for _, payload in one] for one in sets if one[0][1] != b"1"] == [
+            [b"a"],
+            [b"b", b"c", b"d"],
+            [b"e"],
+            [b"f"],
+        ]
+        assert [b"1", b"2"] in [[payload for _, payload in one] for one in sets]
+        assert [{txid for txid, _ in one} for one in sets] == [{n} for n in range(5)]
+        assert await read_sets(it.namespace.open_log("given")) == [[(7, b"x"), (7, b"y")]]
 
 
 async def test_given_txids_are_judged_at_the_owner() -> None:
