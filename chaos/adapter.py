@@ -50,6 +50,8 @@ class Capability(Enum):
     """Writes that fail when they reach the device, so that fsync tells."""
     CLOCK = "clock"
     """Move a node's wall clock while it runs; its monotonic clock stays."""
+    SLOW_DISK = "slow-disk"
+    """Hold up each write of a node's file system."""
     FILES_LIMIT = "files-limit"
     """Bound a running node's file descriptors."""
 
@@ -83,6 +85,8 @@ class Needs:
     """What the scenario will use. An adapter may set up the costly ones (mounts, a proxy) only then."""
     disk_mb: int = 256
     """Of a node's disk, where it gets a file system of its own."""
+    http: bool = False
+    """Give each node a port for its pages, and write ``targets.json`` for Prometheus."""
     node_module: str = "distributedlog.cli.main"
     """The module that a node runs as (``python -m MODULE serve …``): a test plants bugs by another."""
 
@@ -197,6 +201,10 @@ class Adapter(Protocol):
 
     async def mend_writes(self, name: str) -> None:
         """The device takes writes again; the node is down (it ended by itself, or is killed here)."""
+        ...
+
+    async def hold_disk(self, name: str, held: bool) -> None:
+        """While it is held no write to a running node's disk ends; then all go on."""
         ...
 
     async def set_clock(self, name: str, offset_s: float) -> None:

@@ -20,6 +20,8 @@ from .adapter import ChaosFailed
 
 FS_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 WITHOUT_LOG_FLUSH = 2
+FIFREEZE = (3 << 30) | (4 << 16) | (ord("X") << 8) | 119
+FITHAW = (3 << 30) | (4 << 16) | (ord("X") << 8) | 120
 MIB = 1 << 20
 FILLER = "chaos-filler"
 TRIES = 100
@@ -110,6 +112,19 @@ class LoopDisk:
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # --- slowing it -----------------------------------------------------------------------------------
+
+    def hold(self, held: bool) -> None:
+        """Freeze the file system, or have it go on: no write ends meanwhile. Again: nothing."""
+        descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, FIFREEZE if held else FITHAW, 0)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EINVAL):  # it is so already
+                raise ChaosFailed(f"{self.mount_point} cannot be held: {error.strerror}") from None
         finally:
             os.close(descriptor)
 

@@ -24,6 +24,8 @@ from .targets import NobodyLeft, Targets
 START_S = 120.0
 """A loaded machine starts seven interpreters slowly; a node that refuses says so at once."""
 WATCH_S = 0.25
+BREATH_S = 0.02
+"""Between two holds of a slow disk."""
 
 
 class FaultPlayer:
@@ -88,6 +90,7 @@ class FaultPlayer:
             "power-cut": self._power_cut,
             "disk-full": self._disk_full,
             "sync-errors": self._sync_errors,
+            "slow-disk": self._slow_disk,
             "damage": self._damage,
             "clock": self._clock,
             "files-limit": self._files_limit,
@@ -223,6 +226,19 @@ class FaultPlayer:
                     await self.adapter.mend_writes(name)
         ended = f"ended by themselves: {', '.join(died) or 'none'}; "
         return ended + await self._start(names)
+
+    async def _slow_disk(self, fault: Fault, names: list[str], chance: Random) -> str:
+        """Held again and again, with as short a moment between as lets one write through."""
+        with trio.move_on_after(chance.uniform(*fault.hold_s)):
+            while True:
+                try:
+                    await self._each(names, lambda name: self.adapter.hold_disk(name, True))
+                    await trio.sleep(fault.delay_s)
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await self._each(names, lambda name: self.adapter.hold_disk(name, False))
+                await trio.sleep(BREATH_S)
+        return "fast again"
 
     async def _damage(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self.adapter.kill)

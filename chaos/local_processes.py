@@ -1,9 +1,10 @@
 """The adapter of local processes: every node a `dlog serve` of its own, on loopback."""
 
+import json
 import os
 import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 import trio
 
 from ..cluster import plan as plans
+from ..cluster.config import format_address
 from ..cluster.plan import Plan
 from ..runtime.errors import DistributedLogError
+from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import disks as loops
 from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
@@ -21,6 +24,7 @@ from .proxy import Door, Weather, who_holds
 from .real_cluster import OWN_DISK, RealCluster
 
 HOST = "127.0.0.1"
+TARGETS = "targets.json"
 PROXIED = frozenset({Capability.NETWORK, Capability.SLOW_LINK})
 
 
@@ -79,9 +83,12 @@ class LocalProcesses(RealCluster):
             data, disk_mb = base / "data", None
             if needs.capabilities & OWN_DISK:
                 data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
-            self._nodes[node.name] = made = ProcessNode(base, node, inner.address, data)
+            http = await _free_place() if needs.http else None
+            self._nodes[node.name] = made = ProcessNode(base, node, inner.address, data, http)
             store = self._store if node.kind == "bookie" else {}
             made.write_config(self._plan, store, disk_mb)
+        if needs.http:
+            write_targets(needs.directory / TARGETS, self._nodes.values())
         stack.push_async_callback(self._kill_all)
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
@@ -171,6 +178,28 @@ class LocalProcesses(RealCluster):
     def log_of(self, name: str) -> str:
         """See `Adapter.log_of`."""
         return self._nodes[name].log()
+
+
+async def _free_place() -> Address:
+    """An address that nobody had a moment ago."""
+    listener = await real_host("chaos").listen((HOST, 0))
+    listener.close()
+    return listener.address
+
+
+def write_targets(path: Path, nodes: Iterable[ProcessNode]) -> None:
+    """Where the nodes' pages are, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
+    found = [
+        {
+            "targets": [format_address(node.http)],
+            "labels": {"instance": node.planned.name, "kind": node.planned.kind},
+        }
+        for node in nodes
+        if node.http is not None
+    ]
+    aside = path.with_suffix(".aside")
+    aside.write_text(json.dumps(found, indent=1) + "\n")
+    aside.rename(path)
 
 
 async def _planned(needs: Needs) -> Plan:

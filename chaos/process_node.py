@@ -35,6 +35,8 @@ class ProcessNode:
     private: Address
     """Where it listens; others know ``planned.address``."""
     data: Path
+    http: Address | None = None
+    """Where its pages are."""
     process: "trio.Process | None" = None
 
     @property
@@ -55,6 +57,8 @@ class ProcessNode:
             f"listen = {json.dumps(format_address(self.private))}",
             f"advertise = {json.dumps(format_address(node.address))}",
         ]
+        if self.http is not None:
+            lines.append(f"http = {json.dumps(format_address(self.http))}")
         if node.kind == "bookie":
             options = dict(store)
             if disk_mb is not None:

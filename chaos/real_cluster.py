@@ -12,7 +12,9 @@ import trio
 from .adapter import Capability, ChaosFailed, Needs, Node
 from .disks import LoopDisk, cut_power
 
-OWN_DISK = frozenset({Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS})
+OWN_DISK = frozenset(
+    {Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS, Capability.SLOW_DISK}
+)
 
 
 class RealCluster(ABC):
@@ -118,6 +120,10 @@ class RealCluster(ABC):
         """See `Adapter.mend_writes`."""
         await self.kill(name)
         await self._disk(name).mend_device()
+
+    async def hold_disk(self, name: str, held: bool) -> None:
+        """See `Adapter.hold_disk`."""
+        self._disk(name).hold(held)
 
     def _disk(self, name: str) -> LoopDisk:
         assert name in self._disks, (

@@ -83,11 +83,12 @@ async def play(
     seconds: float,
     file: str = "",
     node_module: str = "",
+    http: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> JudgedRun:
     """Play a scenario in ``directory`` (created, must be empty).
 
-    ``file``: how the scenario was named, for the command that plays it again.
+    ``file``: how the scenario was named, for the command that plays it again. ``http``: see `Needs`.
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
     needs = Needs(
@@ -96,6 +97,7 @@ async def play(
         scenario.cluster.metadata_nodes,
         scenario.needs,
         scenario.cluster.disk_mb,
+        http,
         *([node_module] if node_module else []),
     )
     adapter = make(needs, dict(scenario.cluster.store))

@@ -29,7 +29,7 @@ class Fault:
     hold_s: Range = (1.0, 4.0)
     """How long it lasts; of a kill or a power cut how long the node stays down."""
     delay_s: float = 0.1
-    """slow-link"""
+    """slow-link; slow-disk"""
     bytes_per_s: float = 0.0
     """slow-link; 0: no bound"""
     direction: str = "both"
@@ -72,6 +72,7 @@ KINDS: dict[str, Kind] = {
     "power-cut": Kind("lose what was not synced, start again", Capability.POWER),
     "disk-full": Kind("leave almost no space", Capability.DISK_FULL, ("leave_kb",)),
     "sync-errors": Kind("writes fail at the device, fsync tells", Capability.SYNC_ERRORS),
+    "slow-disk": Kind("each write and sync waits", Capability.SLOW_DISK, ("delay_s",)),
     "damage": Kind(
         "change bytes of a killed node's files, start it again",
         Capability.DATA,

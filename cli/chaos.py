@@ -58,6 +58,11 @@ def command() -> None:
 )
 @click.option("--keep-data", is_flag=True, help="Keep the nodes' data directories too.")
 @click.option(
+    "--http",
+    is_flag=True,
+    help="Each node answers /metrics; OUT/cluster/targets.json names them, for Prometheus.",
+)
+@click.option(
     "--node-module",
     default="",
     metavar="MODULE",
@@ -72,6 +77,7 @@ def run(
     place: str,
     out: Path | None,
     keep_data: bool,
+    http: bool,
     node_module: str,
 ) -> None:
     """Play a scenario (a TOML file, or the name of a packaged one) on a fresh cluster, and judge it.
@@ -86,6 +92,8 @@ def run(
     from ..chaos.report import write_report
     from ..chaos.scenario_file import load
 
+    if http and place == "containers":
+        raise click.UsageError("--http is for processes: containers have pages of their own")
     scenario = load(file)
     seed = scenario.seed if seed is None else seed
     stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -101,6 +109,7 @@ def run(
             seconds=seconds or scenario.seconds,
             file=file,
             node_module=node_module,
+            http=http,
             say=settings.note,
         )
 

@@ -54,10 +54,17 @@ class Membership:
         self._lease_s = lease_s
         self._urgent = urgent
         self._on_renewed = on_renewed
+        self._renewed_at = -float("inf")
+        """When the last renewal that was answered was asked for."""
         self._said = b""
         self._said_urgent: object = None
         self.lease = 0
         """The lease under which this node's other temporary keys may be held too; 0: none now."""
+
+    @property
+    def holds(self) -> bool:
+        """Is the lease ours as far as can be known? Who is cut off from the metadata is told by nobody."""
+        return self.lease != 0 and trio.current_time() < self._renewed_at + self._lease_s
 
     async def register(self) -> None:
         """Take a lease and register.
@@ -66,6 +73,7 @@ class Membership:
         was done: what nobody renews ends by itself.
         """
         while True:
+            self._renewed_at = trio.current_time()
             try:
                 lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
                 await self._say(lease, self._value())
@@ -86,7 +94,9 @@ class Membership:
                 if not self.lease:
                     await self.register()
                     LEASE_LOST.say(log, "registered again after the lease was lost")
+                asked_at = trio.current_time()
                 await self._metadata.renew_lease(self.lease)
+                self._renewed_at = asked_at
                 if self._on_renewed is not None:
                     await self._on_renewed()
                 value = self._value()

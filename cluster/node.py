@@ -207,7 +207,7 @@ async def _serve_bookie(
                         gate=gate,
                         missing_ledgers=partial(missing_ledgers, metadata),
                         standings=partial(standings, metadata),
-                        registered=lambda: membership.lease != 0,
+                        registered=lambda: membership.holds,
                         also=lambda: repairs[0].info() if repairs else {},
                     )
                 )

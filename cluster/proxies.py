@@ -183,7 +183,7 @@ async def _serve(
         def info() -> dict[str, object]:
             return {
                 **(reading.info() if owner is None else {}),
-                "registered": membership.lease != 0,
+                "registered": membership.holds,
                 "reasons": list(reasons.texts()),
                 "write_proxies": len(members.write),
                 "read_proxies": len(members.read),

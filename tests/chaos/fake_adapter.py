@@ -23,6 +23,8 @@ class FakeAdapter:
         self.refusing: dict[str, str] = {}
         """Nodes that will not start, and what they say."""
         self.cuts: dict[Link, int] = {}
+        self.held: set[str] = set()
+        """Nodes whose disk takes no writes."""
         self.deeds: list[tuple[float, str, str]] = []
         self.most_down: dict[Role, int] = dict.fromkeys(Role, 0)
         self._data = data
@@ -113,6 +115,10 @@ class FakeAdapter:
 
     async def mend_writes(self, name: str) -> None:
         self._do("mend", name, "down")
+
+    async def hold_disk(self, name: str, held: bool) -> None:
+        self._do("hold" if held else "let go", name, self.state[name])
+        (self.held.add if held else self.held.discard)(name)
 
     async def set_clock(self, name: str, offset_s: float) -> None:
         self._do("clock" if offset_s else "clock right", name, self.state[name])

@@ -118,6 +118,7 @@ async def test_everything_runs_and_passes_at_the_end(
         Fault("slow-link", "node", (1.0, 3.0)),
         Fault("disk-full", "bookie", (1.0, 3.0)),
         Fault("sync-errors", "node", (1.0, 3.0)),
+        Fault("slow-disk", "node", (1.0, 3.0), delay_s=0.3),
         Fault("clock", "all", (1.0, 3.0)),
         Fault("files-limit", "node", (1.0, 3.0)),
     )
@@ -127,6 +128,8 @@ async def test_everything_runs_and_passes_at_the_end(
 
     assert set(adapter.state.values()) == {"up"}
     assert not any(adapter.cuts.values())
+    assert not adapter.held
+    assert sum(deed == "hold" for _, deed, _ in adapter.deeds) > 10
     assert len(player.counts) == len({f.kind for f in (*everything, *BOOKIES)})
     assert len(book.ended) == len(book.begun)
     last = [deed for _, deed, _ in adapter.deeds if deed.startswith(("limit", "clock"))]

@@ -53,6 +53,38 @@ async def test_it_registers_again_after_the_lease_was_lost(
     nursery.cancel_scope.cancel()
 
 
+class _Away(LocalMetadata):
+    """A quorum that answers no renewal while it is away."""
+
+    away = False
+
+    async def renew_lease(self, lease: int) -> None:
+        if self.away:
+            raise QuorumUnreachable("nobody answers")
+        await super().renew_lease(lease)
+
+
+async def test_who_is_cut_off_for_a_leases_time_holds_it_no_more(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """Nobody tells it: it said "registered" as long as it was cut off, and no alert was raised."""
+    metadata = _Away()
+    membership = await _registered(metadata, nursery)
+    await trio.sleep(30)
+    assert membership.holds
+    metadata.away = True
+    await trio.sleep(3)
+    assert membership.holds  # it may be
+    await trio.sleep(4)
+    assert not membership.holds
+    metadata.away = False
+    await trio.sleep(3)
+    assert membership.holds
+    await membership.leave()
+    assert not membership.holds
+    nursery.cancel_scope.cancel()
+
+
 class _Stalled(LocalMetadata):
     """Whose caller is away for longer than a lease, once, before it can put anything under one."""
 
