@@ -33,6 +33,7 @@ def set_(settings: Settings, name: str, location: str) -> None:
     from ..uri import parse_uri
 
     parse_uri(location)
+    named_clusters.check_name(name)
     contexts = named_clusters.load()
     contexts["contexts"][name] = location
     contexts["credentials"].pop(name, None)
@@ -64,6 +65,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
     """Give a named cluster another name; refused where that is taken."""
     contexts = named_clusters.load()
     _known(contexts, old)
+    named_clusters.check_name(new)
     if new in contexts["contexts"]:
         raise click.UsageError(f"there is a context {new!r} already: delete it first")
     contexts["contexts"] = {

@@ -7,7 +7,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit
+from .output import emit, visible
 
 POLL_S = 1.0
 NAMED_MAX = 10
@@ -89,6 +89,6 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
     else:
         print(f"bookie {found['bookie']} is to leave: {found['ledgers']} ledgers name it still")
         for one in found["waiting"]:
-            print(f"ledger {one['ledger']}: {one['why']}")
+            print(f"ledger {one['ledger']}: {visible(one['why'])}")
     if wait and not found["drained"]:
         raise Answer(NO)

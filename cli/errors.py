@@ -4,6 +4,7 @@
 6 the check is done and the answer is no, 7 outcome unknown, 130 interrupted. A traceback only with -vv.
 """
 
+import contextlib
 import re
 import shlex
 import sys
@@ -12,6 +13,7 @@ import traceback
 import click
 
 from ..runtime.errors import DistributedLogError, LogNotFound
+from .output import visible
 
 FAILED = 1
 USAGE = 2
@@ -41,7 +43,7 @@ def report(error: BaseException, *, verbose: int) -> int:
             say("interrupted")
             return INTERRUPTED
         case click.exceptions.NoArgsIsHelpError():
-            click.echo(error.format_message(), err=True)
+            tell(error.format_message() + "\n")
             return USAGE
         case click.UsageError():
             say(f"error: {_one_line(error.format_message())}{_see_help(error)}")
@@ -78,7 +80,18 @@ def innermost(error: BaseException) -> BaseException:
 
 def say(text: str) -> None:
     """One line on stderr."""
-    print(f"dlog: {text}", file=sys.stderr, flush=True)
+    tell(f"dlog: {visible(text)}\n")
+
+
+def tell(text: str) -> None:
+    """On stderr, where anybody reads it. Else nothing: what a command does is not ended by what it says.
+
+    A note that failed by a closed pipe looked like a reader of our output that has enough, exit code 0, with
+    half of the records written.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def with_hint(error: DistributedLogError) -> str:

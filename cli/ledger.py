@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, size, table
+from .output import emit, size, table, visible
 
 READ_BYTES = 1024 * 1024
 
@@ -102,9 +102,10 @@ def show(settings: Settings, ledger: int) -> None:
         ],
     )
     for one in found["together"]:
-        print(f"placement: {one}")
+        print(f"placement: {visible(one)}")
     for one in found["lost"]:
-        print(f"declared lost: {one['first']} to {one['last']}, by {one['by']}: {one['why']}")
+        by, why = visible(one["by"]), visible(one["why"])
+        print(f"declared lost: {one['first']} to {one['last']}, by {by}: {why}")
     for one in found["noted"]:
         print(f"noted: {one['bookie']} misses entries from {one['first']} to before {one['to']}")
 

@@ -7,7 +7,7 @@ import click
 
 from . import archives
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, size, table
+from .output import emit, size, table, visible
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
 
@@ -184,7 +184,7 @@ def _print_log(found: dict[str, Any]) -> None:
     print(f"truncated  {found['truncated_to'] or 'not'}{still}")
     if found["clock_behind_s"]:
         print(f"clock      {found['clock_behind_s']:,} s behind the log's time")
-    print(f"owner      {found['owner'] or 'none'}")
+    print(f"owner      {visible(found['owner'] or 'none')}")
     if found["segments_left_out"]:
         print(f"segments   {found['segments_left_out']:,} older ones are not shown")
     print()

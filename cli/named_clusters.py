@@ -9,6 +9,10 @@ import click
 
 from .output import write_by_rename
 
+NAME_CHARS_MAX = 64
+PREVIOUS = "-"
+"""Stands for the context that was chosen before."""
+
 
 def current() -> tuple[str | None, str]:
     """The chosen cluster's URI, if any, and the credentials that it was named with, or ""."""
@@ -42,6 +46,16 @@ def load() -> dict[str, Any]:
         "contexts": contexts,
         "credentials": credentials if isinstance(credentials, dict) else {},
     }
+
+
+def check_name(name: str) -> str:
+    """The name, or a usage error: it is typed, and stands in a file."""
+    if not name or not name.isprintable() or len(name) > NAME_CHARS_MAX or name == PREVIOUS:
+        raise click.UsageError(
+            f"a context's name has 1 to {NAME_CHARS_MAX} characters that can be shown, and is not"
+            f" {PREVIOUS!r}: {name!r} is none"
+        )
+    return name
 
 
 def store(contexts: dict[str, Any]) -> None:

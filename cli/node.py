@@ -6,7 +6,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Group, Settings, common
-from .output import emit
+from .output import emit, visible
 
 
 @click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")
@@ -54,6 +54,6 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     else:
         print("no")
         for reason in found.reasons:
-            print(f"  - {reason}")
+            print(f"  - {visible(reason)}")
     if not found.may:
         raise Answer(NO)

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from .errors import NO, Answer, say
+from .errors import NO, Answer, say, tell
+from .output import visible
 
 TIMEOUT_S = 30.0
 FIELDS = {
@@ -69,7 +70,7 @@ class Settings:
     def note(self, text: str) -> None:
         """Progress or a remark, on stderr, unless -q."""
         if not self.quiet:
-            click.echo(text, err=True)
+            tell("\n".join(map(visible, text.split("\n"))) + "\n")
 
 
 def name_credentials(told: str | None) -> None:

@@ -58,9 +58,16 @@ def size(count: float) -> str:
     raise AssertionError("the last unit takes all")
 
 
+def visible(text: str) -> str:
+    """As a terminal can show it without being moved by it: names, labels and reasons are others' (H265)."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def _text(cell: Any) -> str:
     if cell is None:
         return "-"
     if isinstance(cell, bool):
         return "yes" if cell else "no"
-    return str(cell)
+    return visible(str(cell))

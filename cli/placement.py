@@ -7,7 +7,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, size, table
+from .output import emit, size, table, visible
 
 NAMED_MAX = 20
 
@@ -98,6 +98,6 @@ def command(
             f"{'all' if check else 'newest'} ledgers: {len(found) or 'none'} with copies together"
         )
         for ledger, why in found[:NAMED_MAX]:
-            print(f"ledger {ledger}: {why}")
+            print(f"ledger {ledger}: {visible(why)}")
     if check and found:
         raise Answer(NO)

@@ -6,7 +6,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, size
+from .output import emit, size, visible
 
 TOLD_S = 2.0
 AGAIN_S = 2.0
@@ -150,7 +150,7 @@ def command(
             f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
         )
         for one in found["left"][:NAMED_MAX]:
-            print(f"ledger {one['ledger']}: {one['why']}")
+            print(f"ledger {one['ledger']}: {visible(one['why'])}")
     if found["left"]:
         raise Answer(NO)
 

@@ -10,7 +10,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, size, table
+from .output import emit, size, table, visible
 
 POLL_S = 0.25
 WATCH_S = 2.0
@@ -175,12 +175,13 @@ def show(found: dict[str, Any]) -> None:
             rot = bookie["rot"]
             if rot and any(rot.values()):
                 print(
-                    f"rot on bookie {bookie['label']}: {rot['rotten_ledgers']} ledgers wait to be healed,"
+                    f"rot on bookie {visible(bookie['label'])}:"
+                    f" {rot['rotten_ledgers']} ledgers wait to be healed,"
                     f" {rot['without_a_good_copy']} of them without a good copy;"
                     f" {rot['healed_entries']} entries healed since its start"
                 )
         for line in found["placement"]:
-            print(f"placement: {line}")
+            print(f"placement: {visible(line)}")
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(

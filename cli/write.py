@@ -16,7 +16,7 @@ from ..runtime.errors import (
     OutcomeUnknown,
 )
 from .connect import answer, namespace
-from .errors import innermost, say
+from .errors import innermost, say, tell
 from .formats import parser
 from .options import Settings
 from .output import emit, size
@@ -230,8 +230,4 @@ class _Progress:
         stored = self._stored
         rate = stored.records / max(now - stored.began, 1e-9)
         text = f"{stored.records:,} records, {size(stored.bytes)}, {rate:,.0f} records/s"
-        print(
-            f"\r{text}\033[K" if self._terminal else text,
-            end="" if self._terminal else "\n",
-            file=sys.stderr,
-        )
+        tell(f"\r{text}\033[K" if self._terminal else f"{text}\n")

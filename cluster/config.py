@@ -95,7 +95,8 @@ def parse_address(text: str, what: str) -> Address:
         host = host[1:-1]
     elif ":" in host:
         host = ""
-    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not is_number or int(port) > 65_535:
         raise InvalidRequest(
             f"{what} is {text!r}, wanted is HOST:PORT (or [IPV6]:PORT), such as 127.0.0.1:4181"
         )

@@ -89,7 +89,9 @@ def play(directory: Path) -> tuple[dict[str, Alert], list[str], str]:
     try:
         targets = out / "cluster" / "targets.json"
         _until(lambda: targets.exists() or run.poll() is not None)
-        uri = _uri(out, json.loads(targets.read_text()))
+        named = json.loads(targets.read_text())
+        uri = _uri(out, named)
+        _until(lambda: all(_ready(one["targets"][0]) for one in named))
         with prometheus(directory, targets) as place:
             seen, last = _watch(run, place, uri)
         assert run.stdout is not None
@@ -135,6 +137,14 @@ def _watch(
         last = sorted(names)
         time.sleep(POLL_S)
     return seen, last
+
+
+def _ready(place: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{place}/ready", timeout=2):
+            return True
+    except OSError:
+        return False
 
 
 def _serves(place: str) -> bool:

@@ -1,0 +1,88 @@
+"""What commands say: to terminals that others' names must not move, and to who reads no more."""
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from distributedlog.cli import named_clusters
+from distributedlog.cli.errors import report, say
+from distributedlog.cli.options import Settings
+from distributedlog.cli.output import table, visible
+from distributedlog.cli.write import Stored, _Progress
+from distributedlog.cluster.config import parse_address
+from distributedlog.runtime.errors import InvalidRequest, LogNotFound
+
+HOSTILE = "\x1b]0;pwned\x07\x1b[2J\u202eb1\n\r\x9b31m"
+
+
+def test_names_of_others_move_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """H265: a label, a reason or an owner is what a peer says."""
+    table(("name", "why"), [[HOSTILE, HOSTILE]])
+    say(HOSTILE)
+    Settings().note(f"{HOSTILE}\nsecond line")
+    report(LogNotFound(HOSTILE), verbose=0)
+    shown = capsys.readouterr()
+
+    for text in (shown.out, shown.err):
+        assert all(line.isprintable() for line in text.split("\n"))
+        assert "pwned" in text
+    assert visible("größe 5 µs") == "größe 5 µs"
+    assert visible("a\x1bb") == "a\\x1bb"
+
+
+@pytest.fixture
+def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    reads, writes = os.pipe()
+    os.close(reads)
+    with io.TextIOWrapper(io.FileIO(writes, "w"), write_through=True) as broken:
+        monkeypatch.setattr(sys, "stderr", broken)
+        yield
+        monkeypatch.undo()
+
+
+def test_who_reads_no_remarks_ends_no_command(nobody_reads: None) -> None:
+    """`dlog log write … 2>&1 | head -1` ended half way, with exit code 0."""
+    progress = _Progress(Settings(), Stored())
+    progress._next = 0.0
+
+    progress.show()
+    say("x")
+    Settings().note("x")
+
+    assert report(LogNotFound("x"), verbose=0) == 3
+    assert report(click.UsageError("x"), verbose=0) == 2
+    assert report(KeyboardInterrupt(), verbose=0) == 130
+
+
+@pytest.mark.parametrize("name", ["", "-", "a\x7fb", "a\nb", "\udcff", "x" * 65])
+def test_a_context_has_a_name_that_can_be_stored_and_typed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control character made the file unreadable, and with it each command that looks there."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with pytest.raises(click.UsageError, match="a context's name"):
+        named_clusters.check_name(name)
+
+
+def test_any_name_that_is_taken_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    names = [named_clusters.check_name(name) for name in ('a"b', "a\\b", "a b", "ü", "x" * 64)]
+    contexts = {"current": names[0], "previous": "", "contexts": dict.fromkeys(names, "u")}
+
+    named_clusters.store(contexts)
+
+    assert list(named_clusters.load()["contexts"]) == names
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "99999", "१२", "-1", ""])
+def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
+    """Python refuses to read a number of 5,000 digits: that was a defect of dlog."""
+    with pytest.raises(InvalidRequest, match="HOST:PORT"):
+        parse_address(f"h:{port}", "--listen")
