@@ -179,14 +179,16 @@ class Console:
         session = self._guard.session(request)
         if session is None or request.method == "HEAD":
             return as_page(405, {"error": "GET it"})
-        own = [one for one in self._open if one.session == session]
-        if len(own) >= STREAMS_OF_A_BROWSER:
-            own[0].scope.cancel()
-            self._open.remove(own[0])
-        if len(self._open) >= STREAMS_MAX:
+        if self._is_full(session):
             return as_page(503, {"error": f"{STREAMS_MAX} pages are open: close some"})
 
         async def bounded(send: Send) -> None:
+            if self._is_full(session):  # many came at once
+                return
+            own = [one for one in self._open if one.session == session]
+            if len(own) >= STREAMS_OF_A_BROWSER:
+                own[0].scope.cancel()
+                self._open.remove(own[0])
             opened = _Open(session)
             self._open.append(opened)
             try:
@@ -198,6 +200,11 @@ class Console:
                     self._open.remove(opened)
 
         return Stream(bounded)
+
+    def _is_full(self, session: str) -> bool:
+        """Is there no place for one more stream of this browser? One with four gives up its oldest."""
+        own = sum(one.session == session for one in self._open)
+        return len(self._open) >= STREAMS_MAX and own < STREAMS_OF_A_BROWSER
 
 
 async def _states(shared: Shared, send: Send) -> None:

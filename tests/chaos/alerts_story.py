@@ -93,6 +93,7 @@ def play(directory: Path) -> tuple[dict[str, Alert], list[str], str]:
         uri = _uri(out, named)
         _until(lambda: all(_ready(one["targets"][0]) for one in named))
         with prometheus(directory, targets) as place:
+            _until(lambda: _scraped(place, len(named)))
             seen, last = _watch(run, place, uri)
         assert run.stdout is not None
         result = json.loads(run.stdout.read())
@@ -143,6 +144,15 @@ def _ready(place: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://{place}/ready", timeout=2):
             return True
+    except OSError:
+        return False
+
+
+def _scraped(place: str, count: int) -> bool:
+    """Is every node scraped, and nothing raised that was about their start?"""
+    try:
+        found = _ask(f"{place}/api/v1/targets?state=active")["data"]["activeTargets"]
+        return sum(one["health"] == "up" for one in found) == count and not _firing(place)
     except OSError:
         return False
 

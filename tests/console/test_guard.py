@@ -82,6 +82,8 @@ def test_without_a_session_only_what_shows_nothing_is_answered() -> None:
         "//",
     ):
         assert _status(guard.refusal(_get(path), OPEN)) == 401
+        head = Request("HEAD", path, {}, {"host": "127.0.0.1:8490"})
+        assert _status(guard.refusal(head, OPEN)) == 401
 
 
 @pytest.mark.parametrize(
