@@ -14,7 +14,13 @@ from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
 from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
-from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
+    UnsupportedFormat,
+)
 from ..runtime.reasons import HEALING
 from .config import format_address
 from .cookie import decode_cookie
@@ -161,7 +167,10 @@ class Findings:
 
 
 async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
-    """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so."""
+    """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so.
+
+    Raises `NotAllowed` and `NotAuthenticated`.
+    """
     members = await metadata.status()
     found: dict[str, Any] = {
         "healthy": False,
@@ -199,6 +208,8 @@ async def status(metadata: MetadataClient, timeout_s: float) -> dict[str, Any]:
                 if warning := where.warning():
                     findings.add(Health.DOWN if where.stops else Health.DEGRADED, warning)
                 found["placement"] = await told(metadata, where)
+        except (NotAllowed, NotAuthenticated):
+            raise  # that one may not see it says nothing of how the cluster is
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:

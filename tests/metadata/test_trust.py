@@ -3,6 +3,7 @@
 import pytest
 import trio
 
+from distributedlog.cluster.overview import status
 from distributedlog.log import keys as log_keys
 from distributedlog.log.state import LogState
 from distributedlog.metadata.client import MetadataClient
@@ -255,6 +256,18 @@ async def test_who_renames_a_log_takes_it_out_of_the_sight_of_who_has_no_right_t
         assert isinstance(ended[0], NotAllowed)
         await rename("hidden", "orders")
         assert (await etl.get(STATE)) is not None
+
+
+async def test_who_may_not_see_how_the_cluster_is_is_told_that(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """And not that there is no quorum."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        await begin(world)
+        with pytest.raises(NotAllowed, match="user/etl may not list"):
+            await status(await world.one("user/etl"), 10.0)
+        assert "no metadata quorum" not in str(await status(await world.one("user/root"), 10.0))
 
 
 async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
