@@ -1,5 +1,7 @@
 """Rights that are required, on processes with certificates: from open to there and back, beside a writer."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,19 @@ async def read_all(uri: str, name: str, log: str = "x") -> list[bytes]:
         return [record.payload async for record in reader]
 
 
-async def story(uri: str) -> None:
+@asynccontextmanager
+async def administered(uri: str) -> AsyncIterator[MetadataClient]:
     host = client_host("admin", f"file:{directory_of('user/root')}")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="admin"))
     async with trio.open_nursery() as nursery:
         admin = MetadataClient(endpoint, parse_uri(uri).addresses, client_id="admin", timeout_s=10)
         await nursery.start(admin.run)
+        yield admin
+        nursery.cancel_scope.cancel()
+
+
+async def story(uri: str) -> None:
+    async with administered(uri) as admin:
         async with open_namespace(uri, config=as_user("etl")) as namespace:
             async with namespace.open_log("x").open_writer() as writer:
                 sent = 0
@@ -80,7 +89,6 @@ async def story(uri: str) -> None:
         await admin.change_trust("mode", "open", "")
         await trio.sleep(1)
         assert len(await read_all(uri, "stranger")) == sent
-        nursery.cancel_scope.cancel()
 
 
 def test_from_open_to_required_and_back_beside_a_writer(tmp_path: Path) -> None:
@@ -95,5 +103,60 @@ def test_from_open_to_required_and_back_beside_a_writer(tmp_path: Path) -> None:
         async def limited() -> None:
             with trio.fail_after(60):
                 await story(cluster.uri)
+
+        trio.run(limited)
+
+
+async def away(cluster: Cluster) -> None:
+    """The quorum goes while somebody writes, and comes back."""
+    async with (
+        administered(cluster.uri) as admin,
+        open_namespace(cluster.uri, config=as_user("etl")) as namespace,
+    ):
+        await admin.change_trust("mode", "report", "root")
+        for name in ("etl", "ann"):
+            await admin.change_trust("user", name)
+        await admin.change_trust("grant", "etl", "owner", namespace.path, "")
+        await admin.change_trust("grant", "ann", "reader", namespace.path, "x")
+        await admin.change_trust("mode", "required", "")
+        async with namespace.open_log("x").open_writer() as writer:
+            for txid in range(5):
+                await writer.write(LogRecord(txid, b"before"))
+            await writer.commit()
+            assert len(await read_all(cluster.uri, "ann")) == 5
+            await admin.change_trust("revoke", "ann", namespace.path, "x")
+            await trio.to_thread.run_sync(cluster.kill, "metadata2", "metadata3")
+            for txid in range(5, 30):
+                await writer.write(LogRecord(txid, b"away"))
+                await trio.sleep(0.1)
+            for name in ("ann", "stranger"):
+                with pytest.raises(DistributedLogError):
+                    await read_all(cluster.uri, name)
+            with pytest.raises(DistributedLogError):
+                await namespace.create_log("y")
+            with pytest.raises(DistributedLogError):
+                await admin.change_trust("mode", "open", "")
+            await writer.write(LogRecord(30, b"away"))
+            await trio.to_thread.run_sync(cluster.start, "metadata2", "metadata3")
+            await writer.write(LogRecord(31, b"after"))
+        assert len(await read_all(cluster.uri, "etl")) == 32
+        for name in ("ann", "stranger"):
+            with pytest.raises(DistributedLogError):
+                await read_all(cluster.uri, name)
+        assert [name async for name in namespace.logs()] == ["x"]
+
+
+def test_without_a_quorum_what_is_open_goes_on_and_nothing_new_is_allowed(tmp_path: Path) -> None:
+    """docs/rights.md: nothing is allowed while nobody can say so; what was opened before goes on."""
+    with Cluster.planned(tmp_path, bookies=1, metadata_nodes=3) as cluster:
+        cluster.more = {
+            node.name: ["--tls", str(directory_of(f"{node.kind}/{node.name}"))]
+            for node in cluster.plan.nodes
+        }
+        cluster.start()
+
+        async def limited() -> None:
+            with trio.fail_after(150):
+                await away(cluster)
 
         trio.run(limited)

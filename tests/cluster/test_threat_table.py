@@ -1,0 +1,596 @@
+"""The threat table of docs/security.md on processes, a test a line: who has no right tries every operation.
+
+One cluster with certificates, in mode ``required``: a metadata node, two bookies, the admin ``root``, ``etl``
+who owns ``orders/``. Whatever is tried, nothing changes and no answer holds a word of somebody else's. What a
+line needs no process for is shown elsewhere: docs/security.md names it.
+"""
+
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from distributedlog import LogRecord, open_namespace
+from distributedlog.bookie import messages as m
+from distributedlog.bookie.client import BookieClient
+from distributedlog.cluster.cookie import decode_cookie
+from distributedlog.cluster.repair import ELECTION_KEY
+from distributedlog.ledger import keys
+from distributedlog.log import keys as log_keys
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.capabilities import Kind, capability
+from distributedlog.runtime.capability_messages import (
+    CapsAnswer,
+    CapsQuestion,
+    GateAnswer,
+    GateQuestion,
+)
+from distributedlog.runtime.errors import (
+    CapabilityOutdated,
+    ConnectionLost,
+    DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
+)
+from distributedlog.runtime.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Address, Host
+from distributedlog.runtime.machine import client_host, real_host
+from distributedlog.runtime.ops import ROWS
+from distributedlog.runtime.principals import Credentials
+from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tls import Tls, with_tls
+from distributedlog.uri import parse_uri
+from tests.bookie.test_gate import ATTEMPTS, attempt
+from tests.cluster.story import Cluster
+from tests.runtime.pki import directory_of
+
+pytestmark = pytest.mark.processes
+
+TWO = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2, "metadata_timeout_s": 10.0}
+LOG, MARK = "orders/eu", b"a record that only who may is to read"
+OPS = sorted(
+    {op for name, op in vars(Op).items() if name.isupper() and isinstance(op, int)} | {250}
+)
+"""Of the enum, and one that there is not."""
+NO_REPLY = {Op.ADD, Op.ADD_MANY, Op.WRITE_LAC, Op.WRITE_LACS, Op.META_WATCH_CANCEL, Op.META_RAFT}
+T = 5.0
+
+
+@dataclass
+class City:
+    """The cluster and what those who once were let in still hold."""
+
+    cluster: Cluster
+    ledger: int = 0
+    log_id: int = 0
+    bookies: dict[str, str] = field(default_factory=dict)
+    """Name to id."""
+    ex_pass: bytes = b""
+    ex_keys: dict[str, dict[Kind, bytes]] = field(default_factory=dict)
+    """Bookie's id to capabilities from before it was revoked."""
+
+    def address(self, name: str) -> Address:
+        return next(node.address for node in self.cluster.plan.nodes if node.name == name)
+
+
+def host_of(principal: str, *more: str) -> Host:
+    return client_host("test", f"file:{directory_of(principal, *more)}")
+
+
+def config_of(principal: str) -> dict[str, Any]:
+    return {**TWO, "credentials": f"file:{directory_of(principal)}"}
+
+
+@asynccontextmanager
+async def metadata_of(city: City, principal: str) -> AsyncIterator[MetadataClient]:
+    endpoint = Endpoint(host_of(principal), lambda: Hello(kind="client", label="test"))
+    async with trio.open_nursery() as nursery:
+        client = MetadataClient(
+            endpoint, parse_uri(city.cluster.uri).addresses, client_id="test", timeout_s=T
+        )
+        await nursery.start(client.run)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def linked(
+    host: Host,
+    address: Address,
+    hello: Hello | None = None,
+    credentials: Credentials | None = None,
+) -> AsyncIterator[Any]:
+    """A connection. Raises what dialling raises."""
+    failed: DistributedLogError | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            link = await Endpoint(host, lambda: hello or Hello()).dial(
+                address, nursery=nursery, credentials=credentials
+            )
+        except DistributedLogError as error:
+            failed = error
+        else:
+            yield link
+            link.close(ConnectionLost("asked and answered"))
+        nursery.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+
+
+async def everything(city: City) -> tuple[object, ...]:
+    """All keys that say something, and all records."""
+    async with metadata_of(city, "user/root") as admin:
+        found: list[object] = []
+        for prefix in (b"log/", b"name/", b"ledger/", b"trust/", b"audit/", b"delete/", b"cookie/"):
+            page = await admin.range(prefix, prefix_end(prefix))
+            found += [
+                (item.key, item.value) for item in page.items if b"/position/" not in item.key
+            ]
+    async with (
+        open_namespace(city.cluster.uri, config=config_of("user/etl")) as namespace,
+        namespace.open_log(LOG).open_reader(to="end") as reader,
+    ):
+        found += [record.payload async for record in reader]
+    return tuple(found)
+
+
+async def found_city(city: City) -> None:
+    async with metadata_of(city, "user/root") as admin:
+        await admin.change_trust("mode", "report", "root")
+        path = parse_uri(city.cluster.uri).path
+        for name, role in (("etl", "owner"), ("ex", "writer")):
+            await admin.change_trust("user", name)
+            await admin.change_trust("grant", name, role, path, "orders/")
+        await admin.change_trust("user", "eve")
+        await admin.change_trust("mode", "required", "")
+        async with open_namespace(city.cluster.uri, config=config_of("user/etl")) as namespace:
+            await namespace.create_log(LOG)
+            async with namespace.open_log(LOG).open_writer() as writer:
+                for txid in range(3):
+                    await writer.write(LogRecord(txid, MARK))
+        (ledger,) = (await admin.range(b"ledger/", b"ledger0")).items
+        city.ledger = keys.ledger_id_of(ledger.key)
+        (named,) = (await admin.range(b"name/", b"name0")).items
+        city.log_id = log_keys.decode_log_id(named.value)
+        of_name: dict[str, str] = {}
+        for one in (await admin.range(b"cookie/", b"cookie0")).items:
+            of_name[decode_cookie(one.key, one.value)["label"]] = one.key.decode().partition("/")[2]
+        city.bookies = of_name
+        async with metadata_of(city, "user/ex") as ex:
+            city.ex_keys = {bookie: {} for bookie in of_name.values()}
+            for kind in (Kind.LIST, Kind.READ, Kind.ADD):
+                question = CapsQuestion(kind, {city.ledger: tuple(of_name.values())})
+                reply = await ex.ask(Op.META_CAPS, question.encode())
+                answer = CapsAnswer.decode(reply.body)
+                city.ex_pass = answer.passport
+                for bookie, key in zip(of_name.values(), answer.keys[city.ledger], strict=True):
+                    city.ex_keys[bookie][kind] = key
+        for bookie in of_name:  # they were good
+            async with linked(host_of("user/ex"), city.address(bookie)) as link:
+                key = city.ex_keys[of_name[bookie]][Kind.READ]
+                await attempt("read", BookieClient(link, of_name[bookie]), city.ledger, key, 0)
+        await admin.change_trust("disable", "ex")
+
+
+@pytest.fixture(scope="module")
+def city(tmp_path_factory: pytest.TempPathFactory) -> Iterator[City]:
+    place = tmp_path_factory.mktemp("city")
+    with Cluster.planned(place, bookies=2, metadata_nodes=1) as cluster:
+        cluster.more = {
+            node.name: ["--tls", str(directory_of(f"{node.kind}/{node.name}"))]
+            for node in cluster.plan.nodes
+        }
+        cluster.start()
+        made = City(cluster)
+        trio.run(found_city, made)
+        yield made
+
+
+def nothing_changes(city: City, story: Callable[[], Awaitable[None]]) -> None:
+    """What is there before the story is there after it, and nothing else."""
+
+    async def both() -> None:
+        with trio.fail_after(120):
+            before = await everything(city)
+            await story()
+            assert await everything(city) == before
+
+    trio.run(both)
+    for served in city.cluster.served.values():
+        assert served.process.poll() is None, f"{served.node.name} has ended"
+
+
+def bodies(city: City, op: int) -> list[bytes]:
+    """What an operation may be asked with, to harm somebody who does not look."""
+    key = bytes((Kind.RECOVER, 1)) + b"x" * 14
+    state = log_keys.state_key(city.log_id)
+    command = [["c", 1, 1 << 40], [[], [[state, b"stolen", 0]]]]
+    asked: dict[int, list[bytes]] = {
+        Op.STREAM_OPEN: [m.StreamOpen(city.ledger, key, recovery=True, fragment_epoch=0).encode()],
+        Op.READ: [
+            m.ReadRequest(city.ledger, key, 0, 9, 1 << 20, fence=True, past_lac=True).encode()
+        ],
+        Op.FENCE: [m.LedgerRequest(city.ledger, key).encode()],
+        Op.READ_LAC: [m.LedgerRequest(city.ledger, key).encode()],
+        Op.LIST_ENTRIES: [m.LedgerRequest(city.ledger, key).encode()],
+        Op.WAIT_LAC: [m.WaitLac(city.ledger, key, -1, 100, 1 << 20).encode()],
+        Op.META_READ: [
+            pack(["get", state]),
+            pack(["range", b"", b"\xff", 1000]),
+            pack(["range", b"name/", b"name0", 1000]),
+            pack(["get", b"secret/ledgers"]),
+        ],
+        Op.META_TRANSACT: [pack(["transact", *command]), pack(["trust", *command])],
+        Op.META_LEASE: [pack(["renew", 1]), pack(["renew", 2])],
+        Op.META_WATCH: [pack([b"log/", b"log0", 0]), pack([b"name/", b"name0", 0])],
+        Op.META_MEMBERS: [MembersRequest("remove", "metadata1").encode()],
+        Op.META_SAVE: [pack([0, 0])],
+        Op.META_CAPS: [
+            CapsQuestion(Kind.READ, {city.ledger: tuple(city.bookies.values())}).encode(),
+            GateQuestion(next(iter(city.bookies.values()))).encode(),
+        ],
+        Op.META_TRUST: [
+            pack(["show"]),
+            pack(["change", "c", 4, 1 << 40, ["grant", "eve", "admin", "", ""]]),
+            pack(["change", "c", 5, 1 << 40, ["mode", "open", ""]]),
+        ],
+    }
+    return [*asked.get(op, []), b"", pack([])]
+
+
+def is_silent(city: City, answer: bytes) -> bool:
+    """Does it tell nothing of somebody else's?"""
+    told = (MARK, LOG.encode(), log_keys.encode_log_id(city.log_id), b"secret")
+    return not any(one in answer for one in told) or b"may not" in answer or b"nobody's" in answer
+
+
+async def every_operation(
+    city: City, name: str, host: Host, hello: Hello | None = None
+) -> dict[int, list[bytes | DistributedLogError]]:
+    """All of them over connections of their own to a node; what each comes to."""
+    found: dict[int, list[bytes | DistributedLogError]] = {}
+    for op in OPS:
+        for body in bodies(city, op):
+            said = found.setdefault(op, [])
+            async with linked(host, city.address(name), hello) as link:
+                try:
+                    reply = await link.request(op, body, timeout_s=0.3 if op in NO_REPLY else T)
+                    said.append(bytes(reply.body))
+                except DistributedLogError as error:
+                    said.append(error)
+            answer = said[-1]
+            text = answer if isinstance(answer, bytes) else str(answer).encode()
+            assert is_silent(city, text), (name, op, answer)
+    return found
+
+
+async def first_words(host: Host, address: Address, words: bytes) -> bytes:
+    """What a node says to who begins with these, until it hangs up."""
+    try:
+        connection = await host.dial(address)
+    except DistributedLogError:
+        return b""
+    said = bytearray()
+    room = memoryview(bytearray(65_536))
+    try:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+
+                async def speak() -> None:
+                    rest = words
+                    with suppress(DistributedLogError):
+                        while rest:
+                            sent = connection.try_send((rest,))
+                            rest = rest[sent:]
+                            if rest:
+                                await connection.wait_writable()
+
+                nursery.start_soon(speak)
+                with suppress(DistributedLogError):
+                    while got := await connection.receive_into(room):
+                        said += room[:got]
+                nursery.cancel_scope.cancel()
+    finally:
+        connection.close()
+    return bytes(said)
+
+
+NODES = ("metadata1", "bookie1")
+
+
+@pytest.mark.parametrize("name", NODES)
+@pytest.mark.parametrize("how", ["plain", "tls"])
+def test_a_stranger_at_a_port(city: City, name: str, how: str, tmp_path: Path) -> None:
+    """Any frame without a proof, each operation first: a sentence or the end, and nothing is done."""
+    host = replace(real_host("stranger"), credentials=lambda address: None)
+    if how == "tls":
+        shutil.copy(directory_of("user/etl") / "ca.pem", tmp_path)
+        host = with_tls(host, Tls(tmp_path))
+
+    async def story() -> None:
+        words = "over TLS" if how == "plain" else "cert"
+        for kind in ("client", "bookie", "metadata", "health"):
+            with pytest.raises(NotAuthenticated, match=words):
+                async with linked(host, city.address(name), Hello(kind=kind, label=name)):
+                    pass
+        for op in OPS:
+            if op == Op.HELLO:
+                continue
+            for body in bodies(city, op):
+                said = await first_words(
+                    host, city.address(name), envelope(op, len(body), ident=7) + body
+                )
+                assert is_silent(city, said)
+                if said:
+                    assert ENVELOPE.unpack(said[:ENVELOPE_BYTES])[3], "an error"
+
+    nothing_changes(city, story)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_pass_that_was_overheard_is_nobody_in_clear(city: City, name: str) -> None:
+    async def story() -> None:
+        host = replace(real_host("stranger"), credentials=lambda address: None)
+        shown = Credentials("pass", lambda meeting: city.ex_pass)
+        with pytest.raises(NotAuthenticated):
+            async with linked(host, city.address(name), None, shown):
+                pass
+
+    nothing_changes(city, story)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_somebody_of_another_authority(city: City, name: str) -> None:
+    async def story() -> None:
+        for principal in ("user/root", "metadata/metadata1", "bookie/bookie1"):
+            with pytest.raises(NotAuthenticated):
+                async with linked(host_of(principal, "test", "other"), city.address(name)):
+                    pass
+            with pytest.raises(NotAuthenticated):
+                async with linked(host_of(principal, "elsewhere"), city.address(name)):
+                    pass
+
+    nothing_changes(city, story)
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_user_without_a_grant(city: City, name: str) -> None:
+    """Every operation; those between nodes are not even looked at."""
+
+    async def story() -> None:
+        for kind in ("bookie", "metadata", "write-proxy"):
+            with pytest.raises(NotAuthenticated, match="user/eve"):
+                async with linked(host_of("user/eve"), city.address(name), Hello(kind=kind)):
+                    pass
+        found = await every_operation(city, name, host_of("user/eve"))
+        for op in OPS:
+            if "user" not in ROWS.get(op, ()) and op not in NO_REPLY:
+                assert all(isinstance(one, NotAllowed | ConnectionLost) for one in found[op]), op
+        if name == "metadata1":
+            assert all(isinstance(one, DistributedLogError) for one in found[Op.META_TRANSACT])
+            async with metadata_of(city, "user/eve") as eve:
+                page = await eve.range(b"name/", prefix_end(b"name/"))
+                assert page.items == ()
+        else:
+            for op in (Op.READ, Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES, Op.WAIT_LAC):
+                assert isinstance(found[op][0], CapabilityOutdated), op
+
+    nothing_changes(city, story)
+
+
+def test_an_ex_user(city: City) -> None:
+    """With its certificate, its pass and each capability that it had: the quorum hangs up, bookies refuse."""
+
+    async def story() -> None:
+        with pytest.raises(NotAuthenticated, match="disabled"):
+            async with linked(host_of("user/ex"), city.address("metadata1")) as link:
+                await link.request(Op.META_READ, pack(["get", b"\0"]), timeout_s=T)
+        for name, bookie in city.bookies.items():
+            async with linked(host_of("user/ex"), city.address(name)) as link:
+                client = BookieClient(link, bookie)
+                for what in ATTEMPTS:
+                    for key in city.ex_keys[bookie].values():
+                        with pytest.raises(CapabilityOutdated):
+                            await attempt(what, client, city.ledger, key, 9)
+            shown = Credentials("pass", lambda meeting: city.ex_pass)
+            with pytest.raises(NotAuthenticated):
+                async with linked(host_of("user/eve"), city.address(name), None, shown):
+                    pass
+        await every_operation(city, "bookie1", host_of("user/ex"))
+
+    nothing_changes(city, story)
+
+
+def test_capabilities_of_somebody_else(city: City) -> None:
+    """Overheard by a user of the cluster, and shown as its own; another ledger's; made up."""
+
+    async def story() -> None:
+        async with metadata_of(city, "user/etl") as etl:
+            question = CapsQuestion(Kind.READ, {city.ledger: tuple(city.bookies.values())})
+            answer = CapsAnswer.decode((await etl.ask(Op.META_CAPS, question.encode())).body)
+        for name, key in zip(city.bookies, answer.keys[city.ledger], strict=True):
+            bookie = city.bookies[name]
+            async with linked(host_of("user/etl"), city.address(name)) as link:
+                await attempt("read", BookieClient(link, bookie), city.ledger, key, 9)
+            for who in ("user/eve", "bookie/bookie1", "metadata/metadata1"):
+                if who == f"bookie/{name}":
+                    continue
+                async with linked(host_of(who), city.address(name)) as link:
+                    client = BookieClient(link, bookie)
+                    for what in ATTEMPTS if not who.startswith("metadata") else ("read", "fence"):
+                        with pytest.raises((CapabilityOutdated, NotAllowed)):
+                            await attempt(what, client, city.ledger, key, 9)
+            async with linked(host_of("user/etl"), city.address(name)) as link:
+                for ledger in (city.ledger + 1, 1 << 40):
+                    with pytest.raises(CapabilityOutdated):
+                        await attempt("read", BookieClient(link, bookie), ledger, key, 9)
+
+    nothing_changes(city, story)
+
+
+def test_a_stolen_bookie(city: City) -> None:
+    """With one's certificate and all that the quorum tells it: nothing at the other, nor of its records."""
+
+    async def story() -> None:
+        async with metadata_of(city, "user/root") as admin:
+            elected = await admin.get(ELECTION_KEY)
+        assert elected is not None
+        names = sorted(city.bookies, key=lambda name: city.bookies[name].encode() in elected.value)
+        mine, other = (
+            city.bookies[name] for name in names
+        )  # not the one that repairs: it may more
+        thief = f"bookie/{names[0]}"
+        for hello in (
+            Hello(kind="bookie", label=names[1]),
+            Hello(kind="metadata", label="metadata1"),
+            Hello(kind="write-proxy", label=names[0]),
+        ):
+            for name in ("metadata1", names[1]):
+                with pytest.raises(NotAuthenticated, match=thief):
+                    async with linked(host_of(thief), city.address(name), hello):
+                        pass
+        async with metadata_of(city, thief) as quorum:
+            reply = await quorum.ask(Op.META_CAPS, GateQuestion(mine).encode())
+            held = GateAnswer.decode(reply.body).held
+            with pytest.raises(NotAllowed, match=f"not bookie {other}"):
+                await quorum.ask(Op.META_CAPS, GateQuestion(other).encode())
+            state = log_keys.state_key(city.log_id)
+            for change in (
+                Delete(keys.cookie_key(other)),
+                Put(keys.bookie_key(other), b""),
+                Delete(state),
+                Put(state, b""),
+                Put(log_keys.name_key("default", "mine"), log_keys.encode_log_id(city.log_id)),
+                Put(b"secret/ledgers", b""),
+                Put(b"trust/mode", b""),
+            ):
+                with pytest.raises(NotAllowed):
+                    await quorum.transact(Transaction((), (change,)))
+            with pytest.raises(NotAllowed):
+                await quorum.change_trust("grant", "eve", "admin", "", "")
+        async with linked(host_of(thief), city.address("metadata1")) as link:
+            for op in (Op.META_RAFT, Op.META_FORM, Op.META_DIFFERS, Op.META_RECALL, Op.META_SAVE):
+                with pytest.raises(NotAllowed):
+                    await link.request(op, b"", timeout_s=T)
+        async with linked(host_of(thief), city.address(names[1])) as link:
+            client = BookieClient(link, other)
+            for what in ATTEMPTS:
+                for kind in Kind:
+                    for who in (thief, "user/etl", "user/local"):
+                        made_up = capability(held[0], kind, city.ledger, who, 0)
+                        with pytest.raises(CapabilityOutdated):
+                            await attempt(what, client, city.ledger, made_up, 9)
+
+    nothing_changes(city, story)
+
+
+def test_a_stolen_bookie_at_the_address_of_the_metadata(city: City) -> None:
+    """Who dials there wants a metadata node: what a bookie says is not heard."""
+
+    async def story() -> None:
+        host = with_tls(real_host("thief"), Tls(directory_of("bookie/bookie1")))
+        heard: list[int] = []
+
+        class Thief:
+            def __init__(self, link: object) -> None:
+                pass
+
+            def on_frame(self, op: int, *more: object) -> None:
+                heard.append(op)
+
+            def on_batch_end(self) -> None:
+                pass
+
+            def on_closed(self) -> None:
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for kind in ("bookie", "client"):
+                listener = await host.listen(("127.0.0.1", 0))
+                says = Hello(cluster_id="c", node_id="n", kind=kind, label="bookie1")
+                serving = Endpoint(host, partial(replace, says))
+                nursery.start_soon(serving.serve, {"": listener}, Thief)
+                uri = f"distributedlog://127.0.0.1:{listener.address[1]}/default"
+                config = {**config_of("user/etl"), "metadata_timeout_s": 2.0}
+                with pytest.raises(NotAuthenticated, match="wanted is a metadata node"):
+                    async with open_namespace(uri, config=config) as namespace:
+                        await namespace.create_log("orders/more")
+            nursery.cancel_scope.cancel()
+        assert not heard
+
+    nothing_changes(city, story)
+
+
+def test_somebody_on_the_wire(city: City) -> None:
+    """Who passes all bytes on reads no word of them; what it changes ends the connection; what it sends
+    again, to the same node or another one, is nothing."""
+
+    async def story() -> None:
+        before = city.address("metadata1")
+        went: list[bytes] = []
+        flips = False
+
+        async def between(stream: trio.SocketStream) -> None:
+            there = await trio.open_tcp_stream(*before)
+            sent = bytearray()
+            went.append(b"")
+            mine = len(went) - 1
+
+            async def way(of: trio.SocketStream, to: trio.SocketStream, *, out: bool) -> None:
+                passed = 0
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    async for some in of:
+                        chunk = bytearray(some)
+                        passed += len(chunk)
+                        if flips and out and passed > 4000:
+                            chunk[len(chunk) // 2] ^= 1
+                        if out:
+                            sent.extend(chunk)
+                            went[mine] = bytes(sent)
+                        else:
+                            went.append(bytes(chunk))
+                        await to.send_all(chunk)
+                    await to.send_eof()
+
+            async with stream, there, trio.open_nursery() as both:
+                both.start_soon(partial(way, stream, there, out=True))
+                both.start_soon(partial(way, there, stream, out=False))
+
+        async with trio.open_nursery() as nursery:
+            (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            port = listener.socket.getsockname()[1]
+
+            async def unharmed(stream: trio.SocketStream) -> None:
+                with suppress(OSError, trio.BrokenResourceError, ExceptionGroup):
+                    await between(stream)
+
+            nursery.start_soon(trio.serve_listeners, unharmed, [listener])
+            link_host = host_of("user/etl")
+            asked = pack(["range", b"name/default\0", b"name/default\x01", 10])
+            async with linked(link_host, ("127.0.0.1", port)) as link:
+                reply = await link.request(Op.META_READ, asked, timeout_s=T)
+                assert LOG.encode() in bytes(reply.body)
+            await trio.sleep(0.2)
+            assert went
+            assert not [one for one in went if LOG.encode() in one or b"user/etl" in one]
+            for name in NODES:
+                for one in list(went):
+                    plain = replace(real_host("replayer"), credentials=lambda address: None)
+                    assert is_silent(city, await first_words(plain, city.address(name), one))
+            flips = True
+            async with linked(link_host, ("127.0.0.1", port)) as link:
+                with pytest.raises(ConnectionLost):
+                    await link.request(Op.META_READ, asked + b" " * 8000, timeout_s=T)
+            nursery.cancel_scope.cancel()
+
+    nothing_changes(city, story)
