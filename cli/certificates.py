@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.errors import InvalidRequest
-from ..runtime.principals import KINDS, LOCAL
-from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, is_name
+from ..runtime.principals import KINDS, LOCAL, serial_of
+from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE, is_name
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CA_KEY_FILE = "ca.key"
 CA_DAYS = 3650
 DAYS = 365
+_LIST_ENDS = b"-----END X509 CRL-----"
 BACK = datetime.timedelta(minutes=5)
 """A certificate begins so long before it is made: clocks differ."""
 
@@ -85,7 +86,7 @@ def issue(authority: Path, principal: str, out: Path, *, days: int = DAYS) -> No
     certificate = _text(_signed(made, ca_key))
     _write(out, KEY_FILE, _key_text(key), secret=True)
     _write(out, CERTIFICATE_FILE, certificate)
-    _write(out, CA_FILE, _bundle(authority))
+    _give_trust(authority, out)
 
 
 def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
@@ -96,9 +97,43 @@ def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
 
 
 def trust(authority: Path, directory: Path) -> None:
-    """Have a directory trust what the authority's ``ca.pem`` names. Raises `InvalidRequest`."""
+    """Have a directory trust what the authority's ``ca.pem`` names, and not what its ``crl.pem`` does.
+
+    Raises `InvalidRequest`.
+    """
     _read(directory / CA_FILE)
-    _write(directory, CA_FILE, _bundle(authority))
+    _give_trust(authority, directory)
+
+
+def revoke(authority: Path, serials: Sequence[str]) -> None:
+    """Put certificates on the list of those that are taken no more, ``crl.pem``. Raises `InvalidRequest`.
+
+    It is good as long as the authority: one that ended would have every node refuse everybody. Each authority
+    that is trusted has a list of its own, for OpenSSL wants one of each; that of one before stays as it is.
+    """
+    x509, _ = _library()
+    ca, key = _authority(authority)
+    own: dict[int, Any] = {}
+    kept = []
+    for one in _lists(authority):
+        if one.is_signature_valid(ca.public_key()):
+            own |= {entry.serial_number: entry for entry in one}
+        else:
+            kept.append(one)
+    for serial in serials:
+        number = int(serial_of(serial), 16)
+        made = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(_now())
+        own.setdefault(number, made.build())
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(ca.subject)
+        .last_update(_now() - BACK)
+        .next_update(ca.not_valid_after_utc)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
+    )
+    for entry in own.values():
+        builder = builder.add_revoked_certificate(entry)
+    _write(authority, REVOKED_FILE, b"".join(map(_text, [_signed(builder, key), *kept])))
 
 
 def roll_authority(directory: Path) -> None:
@@ -109,6 +144,8 @@ def roll_authority(directory: Path) -> None:
     kept = [_text(one) for one in before if one.not_valid_after_utc > _now()]
     _write(directory, CA_KEY_FILE, _key_text(key), secret=True)
     _write(directory, CA_FILE, b"".join([_text(made), *kept]))
+    if (directory / REVOKED_FILE).exists():
+        revoke(directory, ())  # the new one needs a list, too
 
 
 def ensure(
@@ -143,8 +180,25 @@ def show(directory: Path) -> Shown:
     return Shown(principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc)
 
 
-def _bundle(authority: Path) -> bytes:
-    return b"".join(_text(one) for one in _read(authority / CA_FILE))
+def _give_trust(authority: Path, directory: Path) -> None:
+    lists = _lists(authority)
+    if lists:  # first: a list of an authority that is not known yet harms nobody
+        _write(directory, REVOKED_FILE, b"".join(map(_text, lists)))
+    _write(directory, CA_FILE, b"".join(map(_text, _read(authority / CA_FILE))))
+
+
+def _lists(authority: Path) -> "list[x509.CertificateRevocationList]":
+    x509, _ = _library()
+    file = authority / REVOKED_FILE
+    try:
+        parts = file.read_bytes().split(_LIST_ENDS)[:-1]
+        return [x509.load_pem_x509_crl(part + _LIST_ENDS) for part in parts]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    except ValueError:
+        raise InvalidRequest(f"{file} holds no list of revoked certificates") from None
 
 
 def _self_signed(domain: str, days: int) -> tuple[Any, Any]:

@@ -103,6 +103,36 @@ def renew(
             settings.note(f"{directory}: {make(authority, directory, days=days)}, for {days} days")
 
 
+@command.command(
+    cls=Command,
+    examples="""
+    dlog pki revoke laptop.tls                  then dlog pki renew --trust-only for all nodes
+    dlog pki revoke --serial 3f9a…
+    """,
+)
+@click.argument("directories", nargs=-1, metavar="[DIR…]", type=DIRECTORY)
+@click.option("--serial", "serials", multiple=True, help="Of a certificate that is not at hand.")
+@AUTHORITY
+@common
+def revoke(
+    settings: Settings, directories: tuple[Path, ...], serials: tuple[str, ...], authority: Path
+) -> None:
+    """Have certificates refused: lost laptops, stolen nodes. The list is the authority's crl.pem.
+
+    Nodes know of it when "dlog pki renew --trust-only" has put it into their directories.
+    """
+    from .certificates import revoke as make
+    from .certificates import show as look
+
+    refused = [*serials, *(look(directory).serial for directory in directories)]
+    if not refused:
+        raise click.UsageError("name a directory, or --serial")
+    make(authority, refused)
+    settings.note(
+        f"{authority}: refuses {', '.join(refused)}; now dlog pki renew --trust-only DIR… for all"
+    )
+
+
 @command.command(name="roll-ca", cls=Command, examples="dlog pki roll-ca --authority pki")
 @AUTHORITY
 @common

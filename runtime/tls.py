@@ -631,14 +631,15 @@ def _context(protocol: int, directory: Path) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.verify_mode = ssl.CERT_OPTIONAL  # a user may prove who it is by other means
         context.num_tickets = 0
-    revoked = directory / REVOKED_FILE
-    try:
-        context.load_verify_locations(directory / CA_FILE)
-        if revoked.exists():
-            context.load_verify_locations(revoked)
-            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"{directory / CA_FILE} cannot be used: {_why(error)}") from None
+    for name in (CA_FILE, REVOKED_FILE):
+        file = directory / name
+        try:
+            if name == CA_FILE or file.exists():
+                context.load_verify_locations(file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidRequest(f"{file} cannot be used: {_why(error)}") from None
+    if (directory / REVOKED_FILE).exists():
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context
 
 

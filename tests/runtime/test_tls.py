@@ -4,6 +4,7 @@ import datetime
 import os
 import shutil
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -500,6 +501,66 @@ async def test_the_authority_is_replaced_without_a_refused_connection(
         assert await asked(host, address) == "user/etl 0"
         serials = [tls.own.serial for tls in (server, client) if tls.own is not None]
         assert serials == [certificates.show(place).serial for place in places]
+
+
+async def test_who_is_on_the_list_is_refused_and_nobody_else(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """A stolen node, a lost laptop: by servers and by who dials, in words, without a start; over a new
+    authority, too, each of which needs a list of its own."""
+    ca = tmp_path / "ca"
+    certificates.make_authority(ca, "listed")
+    places = {
+        who: tmp_path / who.replace("/", "-") for who in ("bookie/b1", "user/etl", "user/eve")
+    }
+    for who, place in places.items():
+        certificates.issue(ca, who, place)
+    network = PipeNetwork()
+    servers = Tls(places["bookie/b1"])
+
+    def settled(name: str) -> None:
+        old = time.time() - 10
+        for file in places[name].iterdir():
+            os.utime(file, (old, old + file.stat().st_size / 1e6))
+
+    async def comes(who: str) -> str:
+        return await asked(with_tls(network.host("c"), Tls(places[who])), address)
+
+    async with served(network, servers) as (address, _):
+        assert await comes("user/eve") == "user/eve 0"
+        certificates.revoke(ca, [certificates.show(places["user/eve"]).serial])
+        certificates.trust(ca, places["bookie/b1"])
+        settled("bookie/b1")
+        with pytest.raises(NotAuthenticated, match="was revoked"):
+            await comes("user/eve")
+        assert await comes("user/etl") == "user/etl 0"
+
+        certificates.roll_authority(ca)
+        certificates.trust(ca, places["bookie/b1"])
+        settled("bookie/b1")
+        certificates.renew(ca, places["user/etl"])
+        assert await comes("user/etl") == "user/etl 0"
+        with pytest.raises(NotAuthenticated, match="was revoked"):
+            await comes("user/eve")
+
+        certificates.renew(ca, places["bookie/b1"])
+        certificates.revoke(ca, [certificates.show(places["bookie/b1"]).serial])
+        certificates.trust(ca, places["user/etl"])
+        settled("bookie/b1")
+        with pytest.raises(NotAuthenticated, match="certificate revoked"):
+            await comes("user/etl")
+
+
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    (place / "crl.pem").write_bytes(b"garbage")
+    with pytest.raises(InvalidRequest, match=r"crl\.pem"):
+        Tls(place)
+    shutil.copytree(authority(), tmp_path / "ca")
+    (tmp_path / "ca" / "crl.pem").write_bytes(b"garbage" + certificates._LIST_ENDS)
+    with pytest.raises(InvalidRequest, match=r"crl\.pem"):
+        certificates.revoke(tmp_path / "ca", [])
 
 
 def test_only_tls_13_is_spoken() -> None:
