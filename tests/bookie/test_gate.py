@@ -389,6 +389,32 @@ async def test_what_is_open_ends_when_the_mode_or_what_was_taken_says_so(
             await bookie.dial("user/ex", since=0)
 
 
+async def test_who_copies_goes_on_when_something_was_taken_from_somebody_else(
+    autojump_clock: MockClock,
+) -> None:
+    """A recovery's stream is looked at again by what it was let in with."""
+    async with served() as bookie:
+        bookie.say("required", NEW)
+        client = await bookie.dial("user/a")
+        refused: list[DistributedLogError] = []
+        acked: list[int] = []
+        stream = client.open_stream(
+            7,
+            cap(Kind.RECOVER, 7, "user/a"),
+            recovery=True,
+            fragment_epoch=0,
+            on_acked=acked.append,
+            on_refused=lambda position, error: refused.append(error),
+        )
+        stream.send(record(7, 0))
+        await trio.sleep(1)
+        bookie.say("required", NEW, since={**BOUNDS, "user/none": 60})
+        await trio.sleep(1)
+        stream.send(record(7, 1))
+        await trio.sleep(1)
+        assert (acked, refused) == ([1, 2], [])
+
+
 async def test_a_bookie_that_is_cut_off_serves_nodes_alone_in_the_end(
     autojump_clock: MockClock,
 ) -> None:

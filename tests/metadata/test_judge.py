@@ -374,6 +374,8 @@ def test_a_position_may_be_a_readers_own() -> None:
     own = changes(Put(log_keys.position_key(ORDERS, "~ann/app"), b""))
     assert judge.transact("user/ann", own) is None
     assert judge.transact("user/eve", own) is not None
+    never = Put(log_keys.position_key(ORDERS, "~zed/app"), b"")
+    assert judge.transact("user/zed", changes(never)) is not None, "it may not read the log"
     for other in ("app", "~ann", "~annx/app"):
         put = Put(log_keys.position_key(ORDERS, other), b"")
         assert judge.transact("user/ann", changes(put)) is not None
@@ -405,6 +407,11 @@ def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
     assert judge.transact("user/own", make("elsewhere", 0x99)) is not None
     assert judge.transact("user/etl", make("orders", 0x99)) is not None
     assert judge.transact("user/own", make("orders/mine", SECRET)) is not None  # another's id
+    nameless = Put(log_keys.state_key(0x88), LogState(0x88, "gone", 0).encode())
+    do(state, Transact("c", 8, 0, changes(nameless)))
+    judge.see(state)
+    adopted = Put(log_keys.name_key(NS, "orders/mine"), log_keys.encode_log_id(0x88))
+    assert judge.transact("user/own", changes(adopted)) is not None  # as one is deleted
 
     do(state, Transact("c", 9, 0, changes(*make("orders/new", 0x99).operations)))
     judge.see(state)
@@ -425,6 +432,7 @@ def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
     assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == 0
     # Who read it is told that it is gone, not that it may not know.
     assert judge.why_not_read("user/own", log_keys.state_key(0x99)) is None
+    assert judge.why_not_read("anonymous", log_keys.state_key(0x99)) is not None
     left = log_keys.position_key(0x99, "p")
     assert judge.transact("user/own", changes(Delete(left))) is None
     assert judge.transact("user/own", changes(Put(left, b""))) is not None
@@ -439,6 +447,14 @@ def test_what_is_disabled_or_cannot_be_read_gives_nothing() -> None:
         assert not judge.is_live("user/etl")
         assert not judge.cluster_rights("user/etl") & KNOWN
         assert not judge.rights("user/etl", NS, "orders")
+
+
+def test_a_role_without_a_path_is_none_on_logs() -> None:
+    """Of the cluster there are operator and admin; what else stands there opens no log, named or not."""
+    judge, _ = world(("ann", "reader", "", ""), ("ops", "admin", "", ""))
+    for user in ("user/ann", "user/ops"):
+        assert judge.rights_on_log(user, b"%016x" % 0x77, {}) == 0
+        assert judge.rights_on_log(user, b"%016x" % ORDERS, {}) == 0
 
 
 def test_a_mode_that_cannot_be_read_is_the_strictest() -> None:

@@ -27,9 +27,10 @@ from distributedlog.runtime.errors import (
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
+    NotReady,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op, pack
+from distributedlog.runtime.frames import Op, envelope, pack
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.principals import BY_CERTIFICATE
 from distributedlog.runtime.rpc import Endpoint
@@ -313,6 +314,85 @@ async def test_rights_are_not_required_where_who_comes_plain_could_be_a_node(
             await admin.change_trust("mode", "required", "")
         del methods["none"]
         await admin.change_trust("mode", "required", "")
+
+
+async def test_all_that_takes_something_away_is_told_to_bookies(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """They know of it by a mark: without it the capabilities of before stay good."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        marks: list[int] = []
+        for change in (
+            ("grant", "etl", "reader", "ns", "orders"),  # less than before
+            ("refuse", "etl", "1F"),
+            ("tokens", "etl"),
+            ("revoke", "etl", "ns", "orders"),
+            ("disable", "etl"),
+            ("remove", "etl"),
+        ):
+            await admin.change_trust(*change)
+            found = await admin.get(ended_key("user/etl"))
+            assert found is not None, change
+            marks.append(found.mod_revision)
+        assert marks == sorted(set(marks))
+
+
+async def test_a_node_that_is_behind_opens_no_watch_by_what_it_knows(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """It may not have heard yet of the revocation that its client comes from."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        await begin(world)
+        hello = Hello(node_id="user/etl watches", kind="client")
+        endpoint = Endpoint(world.nodes.machine("user/etl watches"), lambda: hello)
+        async with trio.open_nursery() as nursery:
+            link = await endpoint.dial(("m1", 4181), nursery=nursery)
+            told: list[int] = []
+            link.on_frame = lambda op, flags, status, *rest: told.append(status)
+            for ident, after in ((1, 1), (2, 1 << 40)):
+                body = pack([STATE, STATE + b"\0", after])
+                link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
+                await trio.sleep(1)
+            assert told == [0, NotReady.code]
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_is_asked_while_a_revocation_is_on_its_way_is_not_judged_by_before(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H233: the leader has it in its log and not applied yet; what it takes now would stand behind it."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        etl = await world.one("user/etl")
+        await etl.transact(put(NOTE, b"before"))
+        await (await world.one("user/root")).get(b"\0")
+        leader = await world.nodes.leader()
+        followers = [name for name in world.nodes.names if name != leader]
+        refused: list[DistributedLogError] = []
+
+        async def write() -> None:
+            try:
+                await etl.transact(put(NOTE, b"after"))
+            except DistributedLogError as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for name in followers:
+                world.nodes.silence(name)
+            nursery.start_soon(admin.change_trust, "revoke", "etl", "ns", "orders")
+            await trio.sleep(0.1)
+            nursery.start_soon(write)
+            await trio.sleep(0.1)
+            for name in followers:
+                world.nodes.end_silence(name)
+        assert isinstance(refused[0], NotAllowed)
+        found = await admin.get(NOTE)
+        assert found is not None
+        assert found.value == b"before"
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -86,6 +86,11 @@ def test_a_file_that_others_may_read_or_write_counts_for_nothing(place: Path) ->
     file.chmod(0o600)
     place.chmod(0o711)
     assert credentials_for(("localhost", 4181)) is None
+    place.chmod(0o700)
+    assert credentials_for(("localhost", 4181)) is not None
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.chown(file, 65_534, -1)
+        assert credentials_for(("localhost", 4181)) is None, "somebody else has put it there"
 
 
 async def test_who_took_a_dead_clusters_port_learns_nothing_and_is_not_believed() -> None:
