@@ -116,7 +116,7 @@ def revoke(authority: Path, serials: Sequence[str]) -> None:
     own: dict[int, Any] = {}
     kept = []
     for one in _lists(authority):
-        if one.is_signature_valid(ca.public_key()):
+        if one.is_signature_valid(key.public_key()):
             own |= {entry.serial_number: entry for entry in one}
         else:
             kept.append(one)
