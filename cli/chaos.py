@@ -8,7 +8,7 @@ import click
 
 from .errors import NO, Answer, say
 from .options import Command, Group, Settings, common
-from .output import emit
+from .output import emit, table
 
 REFUSED = 5
 VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
@@ -153,6 +153,7 @@ def list_(settings: Settings, place: str) -> None:
     from ..chaos.scenario_file import load, packaged
 
     make = _adapter(place)
+    rows: list[list[str]] = []
     for name in packaged():
         scenario = load(name)
         cluster = scenario.cluster
@@ -169,9 +170,10 @@ def list_(settings: Settings, place: str) -> None:
                 }
             )
             continue
-        click.echo(f"{name:22} {scenario.seconds:4g} s  {scenario.about}")
-        for line in missing:
-            click.echo(f"{'':22} not here: {line}")
+        rows.append([name, f"{scenario.seconds:g} s", scenario.about])
+        rows += [["", "", f"not here: {line}"] for line in missing]
+    if not settings.json:
+        table(("scenario", "time", "what it does"), rows)
 
 
 def _adapter(place: str) -> Any:

@@ -7,7 +7,7 @@ import click
 
 from . import archives
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, size, table, visible
+from .output import emit, laid_out, size, table, terminal_width, visible
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
 
@@ -236,15 +236,20 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
         "payload",
         "bytes",
         "written",
+        "flags",
     )
-    widths = (12, 10, 9, 16, 16, 10, 10, 24)
+    widths = (12, 10, 9, 16, 16, 10, 10, 24, 5)
+    width = terminal_width()
 
-    def row(cells: Sequence[Any]) -> str:
-        return "  ".join(str(cell).ljust(width) for cell, width in zip(cells, widths, strict=True))
+    def padded(cells: Sequence[Any]) -> list[str]:
+        return [str(cell).ljust(room) for cell, room in zip(cells, widths, strict=True)]
+
+    heads = padded(columns)
+    head_lines = len(laid_out([heads, heads], width)) // 2
 
     async def work() -> None:
         if not settings.json:
-            print(row(columns) + "  flags")
+            print("\n".join(laid_out([heads, heads], width)[:head_lines]))
         async with namespace(settings) as logs:
             async for one in entries(logs, name, first, limit):
                 if settings.json:
@@ -254,7 +259,8 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
                 else:
                     keys = ("entry", "ledger", "records", "first_txid", "last_txid")
                     cells = [one[key] for key in (*keys, "payload_bytes", "bytes", "written")]
-                    print(f"{row(cells)}  {', '.join(one['flags'])}".rstrip())
+                    row = padded([*cells, ", ".join(one["flags"])])
+                    print("\n".join(laid_out([heads, row], width)[head_lines:]))
 
     run(work)
 

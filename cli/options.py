@@ -4,6 +4,7 @@ import dataclasses
 import difflib
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -242,10 +243,41 @@ def yes_option(function: Function) -> Function:
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
-    """The section ``Examples``, as written."""
+    """The section ``Examples``, as written where there is room."""
     if not examples:
         return
     formatter.write_paragraph()
     with formatter.section("Examples"):
-        for line in examples.strip().splitlines():
-            formatter.write(f"{'':{formatter.current_indent}}{line.strip()}{os.linesep}")
+        lines = [line.strip() for line in examples.strip().splitlines()]
+        for line in fitted(lines, formatter.width - formatter.current_indent):
+            formatter.write(f"{'':{formatter.current_indent}}{line}{os.linesep}")
+
+
+def fitted(lines: list[str], width: int) -> list[str]:
+    """Commands with what they do after them, or above them where one is too wide: to be copied."""
+    if all(len(line) <= width for line in lines):
+        return lines
+    found = []
+    for line in lines:
+        command, _, note = line.partition("   ")
+        if note:
+            found.append(f"# {note.strip()}")
+        found += _broken(command, width)
+    return found
+
+
+def _broken(command: str, width: int) -> list[str]:
+    """Over several lines, as a shell takes them: in front of options, never within quotes."""
+    if len(command) <= width:
+        return [command]
+    lines = [""]
+    for part in re.findall(r"(?:^|-)(?:[^\s'\"]|'[^']*'|\"[^\"]*\"|\s(?!-))+", command):
+        part = part.strip()
+        if lines[-1] and len(lines[-1]) + 1 + len(part) + 2 > width:
+            lines[-1] += " \\"
+            lines.append(f"    {part}")
+        else:
+            lines[-1] = (
+                f"{lines[-1]} {part}".strip(" ") if len(lines) == 1 else f"{lines[-1]} {part}"
+            )
+    return lines

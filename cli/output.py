@@ -2,10 +2,19 @@
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+INDENT = 4
+"""Of columns that stand below others."""
+PROSE_SPACES = 3
+"""A last column with so many in a cell has sentences, and is broken between words"""
+PROSE_MIN = 24
+"""if so many columns are left for them."""
 
 
 def emit(value: Mapping[str, Any]) -> None:
@@ -15,20 +24,78 @@ def emit(value: Mapping[str, Any]) -> None:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "") -> None:
-    """A table for people: columns two spaces apart, no cell cut.
-
-    Where the terminal is narrower it breaks the lines: half of an address or of an id is of no use.
-    """
+    """A table for people, as wide as their terminal; where it goes to no terminal, a line a row."""
     if not rows:
         if empty:
             print(empty)
         return
     texts = [list(columns), *([_text(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[at]) for row in texts) for at in range(len(columns))]
+    print("\n".join(laid_out(texts, terminal_width())))
+
+
+def terminal_width() -> int | None:
+    """In columns; None where the output goes to no terminal, and nobody has said COLUMNS."""
+    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if told else None
+
+
+def laid_out(texts: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The lines of a table, heads first, columns two spaces apart; no cell is cut: half an id is no use.
+
+    Where ``width`` is less than a row wants, columns that say nothing go, sentences in the last one are
+    broken, and else columns stand below others, in each row alike.
+    """
+    widths = _widths(texts)
+    if width is not None and _sum(widths) > width:
+        full = [at for at in range(len(widths)) if any(row[at] != "-" for row in texts[1:])]
+        texts = [[row[at] for at in full] for row in texts]
+        widths = _widths(texts)
+    if width is None or not widths or _sum(widths) <= width:
+        return [_line(row, widths) for row in texts]
+    left = width - _sum([*widths[:-1], 0])
+    if left >= PROSE_MIN and any(row[-1].count(" ") >= PROSE_SPACES for row in texts[1:]):
+        found = []
+        for row in texts:
+            parts = textwrap.wrap(row[-1], left, break_long_words=False, break_on_hyphens=False)
+            found.append(_line([*row[:-1], *parts[:1]], widths))
+            found += [" " * (width - left) + part for part in parts[1:]]
+        return found
+    stacked: list[list[int]] = [[]]
+    for at in range(len(widths)):
+        room = width - (INDENT if len(stacked) > 1 else 0)
+        if stacked[-1] and _sum([widths[one] for one in (*stacked[-1], at)]) > room:
+            stacked.append([])
+        stacked[-1].append(at)
+    found = []
     for row in texts:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        )
+        for n, ats in enumerate(stacked):
+            line = _line([row[at] for at in ats], [widths[at] for at in ats])
+            indent = " " * (INDENT if n else 0)
+            if len(ats) == 1 and len(indent + line) > width:
+                # A list, such as the bookies of a ledger: between its parts.
+                found += textwrap.wrap(
+                    line,
+                    width,
+                    initial_indent=indent,
+                    subsequent_indent=" " * INDENT,
+                    break_long_words=False,
+                    break_on_hyphens=False,
+                )
+            else:
+                found.append(indent + line)
+    return found
+
+
+def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(row[at]) for row in texts) for at in range(len(texts[0]))]
+
+
+def _sum(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
 def rows_or_table(

@@ -125,3 +125,10 @@ def test_the_source_distribution_has_what_tests_and_reads_it(tmp_path: Path) -> 
         there |= {path.relative_to(ROOT).as_posix() for path in found}
     assert there - names == set()
     assert not [name for name in names if "__pycache__" in name or name.startswith(".venv")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_that_is_copied_into_a_terminal_is_wider_than_one(page: Path) -> None:
+    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 80] == []

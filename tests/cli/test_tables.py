@@ -1,0 +1,107 @@
+"""Tables fit the terminal they are shown on, and lose nothing by it."""
+
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from distributedlog.cli import main
+from distributedlog.cli.options import Command, fitted
+from distributedlog.cli.output import laid_out, table
+
+BOOKIES = [
+    ["name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack"],
+    ["b1", "7b0c1a52-3c1d-4f", "up", "127.0.0.1:41811", "1200", "-", "64.0 MiB", "1.2 TiB", "-"],
+    ["b2", "2f6a9c11-90aa-4e", "read-only", "127.0.0.1:41812", "9", "-", "0 B", "3.0 GiB", "-"],
+]
+
+
+def test_where_there_is_room_a_row_is_a_line() -> None:
+    for width in (None, 200):
+        lines = laid_out(BOOKIES, width)
+
+        assert len(lines) == 3
+        assert lines[0].split() == BOOKIES[0]
+        at = lines[0].index("address")
+        assert all(line[at:].startswith(row[3]) for line, row in zip(lines, BOOKIES, strict=True))
+
+
+@pytest.mark.parametrize("width", [80, 60, 40, 20])
+def test_a_narrow_terminal_breaks_no_cell_and_loses_none(width: int) -> None:
+    lines = laid_out(BOOKIES, width)
+
+    assert max(map(len, lines)) <= max(width, 20)
+    shown = "\n".join(lines)
+    for row in BOOKIES[1:]:
+        assert all(cell in shown for cell in row if cell != "-")
+    assert "missing" not in shown  # says nothing of anybody
+    assert "rack" not in shown
+    heads = lines[: len(lines) // 3]
+    assert [len(line) - len(line.lstrip()) for line in heads] == [0] + [4] * (len(heads) - 1)
+
+
+def test_a_sentence_in_the_last_column_is_broken_between_words() -> None:
+    why = "the disk is slow, or shared: nothing is acknowledged faster than a sync of its journal"
+    texts = [["option", "value", "reason"], ["sync_s", "5", why], ["x", "-", "it is short"]]
+
+    lines = laid_out(texts, 50)
+
+    assert max(map(len, lines)) <= 50
+    at = lines[0].index("reason")
+    assert " ".join(line[at:] for line in lines[1:-1]) == why
+    assert lines[-1].split("  ")[0] == "x"
+
+
+def test_a_cell_that_is_wider_than_the_terminal_stays_whole() -> None:
+    name = "a" * 100
+
+    assert laid_out([["name", "n"], [name, "1"]], 80)[2] == name
+
+
+def test_what_goes_to_no_terminal_is_a_line_a_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    table(BOOKIES[0], BOOKIES[1:])
+    wide = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    table(BOOKIES[0], BOOKIES[1:])
+
+    assert len(wide.splitlines()) == 3
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        yield [*path, name], found
+        if isinstance(found, click.Group):
+            yield from _commands(found, [*path, name])
+
+
+EXAMPLES = [
+    (path, one.examples)
+    for path, one in [(["dlog"], main.command), *_commands(main.command, ["dlog"])]
+    if isinstance(one, Command) and one.examples
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "examples"), EXAMPLES, ids=[" ".join(path) for path, _ in EXAMPLES]
+)
+def test_examples_of_the_help_fit_a_terminal_and_can_be_copied(
+    path: list[str], examples: str
+) -> None:
+    written = [line.strip() for line in examples.strip().splitlines()]
+
+    lines = fitted(written, 76)
+
+    assert max(map(len, lines)) <= 76
+    whole = "\n".join(line for line in lines if not line.startswith("#")).replace(" \\\n", " ")
+    assert [shlex.split(line.partition("   ")[0]) for line in written] == [
+        shlex.split(line.partition("   ")[0] if len(lines) == len(written) else line)
+        for line in whole.splitlines()
+    ]
