@@ -8,14 +8,17 @@ it is taken over at once, at most once in `HASTE_S` a log; a silent one is waite
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import trio
 
 from ..log.handle import take_from
-from ..log.lock import holder_of
+from ..log.keys import state_key
+from ..log.lock import changed, holder_of
 from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
+from ..log.state import LogState
 from ..log.writer import LogWriter
 from ..runtime.errors import (
     AlreadyClosed,
@@ -50,6 +53,11 @@ CONNECTION_PART = 3
 """One connection has at most so many times what it leaves: three quarters of all, while it is alone."""
 HELD_SHARE = 1.5
 """Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
+FOLLOWED_S = 1.0
+"""Who drains lets somebody else open a log whose producers wait, for so long, before it gives a further one
+up: it closes logs faster than they are opened, and whoever is last in that queue waits for all."""
+FOLLOWED_SHARE = 0.3
+"""Of the time for a whole drain: after that nobody is waited for."""
 KNOCK_S = 0.5
 """An owner that does not answer within this is waited for, by its lease."""
 
@@ -344,16 +352,30 @@ class Owner:
         """Give all logs up, and take none: whoever is told goes to another proxy."""
         self.accepting = False
         limit = trio.CapacityLimiter(LEAVES_AT_ONCE)
+        patience = trio.current_time() + FOLLOWED_SHARE * self.options.drain_s
 
         async def leave(key: Key) -> None:
             async with limit:
-                await self.give_up(key, "")
+                one = self.has(*key)
+                if await self.give_up(key, "") and one is not None and one.missed:
+                    await self._followed(one, min(patience, trio.current_time() + FOLLOWED_S))
 
         while self.logs or self._opening:  # what is being opened comes here, and is left then
             async with trio.open_nursery() as nursery:
                 for key in list(self.logs):
                     nursery.start_soon(leave, key)
                 await trio.sleep(LOOK_S)
+
+    async def _followed(self, one: WrittenLog, deadline: float) -> None:
+        """Until another writer goes on with a log that was given up, or the deadline."""
+        key = state_key(int(one.incarnation, 16))
+        with trio.move_on_at(deadline), suppress(DistributedLogError):
+            async with self._namespaces.using(one.path) as namespace:
+                while (found := await namespace.metadata.get(key)) is not None:
+                    state = LogState.decode(found.value)
+                    if state.owner and state.in_progress:
+                        return
+                    await changed(namespace.metadata, found, deadline)
 
     def _forget(self, key: Key, one: WrittenLog) -> None:
         """Its writer is over."""

@@ -101,6 +101,7 @@ class ProduceSession:
             raise ProtocolError(f"{self._link.peer_address} sends on stream {number}, not opened")
         stream, written = found
         if stream.error is not None:
+            written.missed = True
             return
         size = len(body)
         stats = self._owner.stats

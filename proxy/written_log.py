@@ -45,6 +45,8 @@ class WrittenLog:
         self.used_at = trio.current_time()
         """When a frame or a stream came last."""
         self.leaving = False
+        self.missed = False
+        """Did producers send more while it was given up?"""
         self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
         self._busy = False
         self._nursery: trio.Nursery | None = None
@@ -104,6 +106,7 @@ class WrittenLog:
     def freeze(self) -> None:
         """Take nothing more, and tell nobody yet: what was given to the writer is still answered."""
         self.leaving = True
+        self.missed = bool(self._inbox)
         self._drop(Moved("the log moves away"), withhold=True)
 
     def release(self, target: str) -> None:

@@ -154,7 +154,7 @@ STARTS = {
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
     "what the new owner has is sent again (G9)": 1,
-    "told before it is settled (H76)": 7,
+    "told before it is settled (H76)": 9,
 }
 """A seed that found it; of others from 0 on."""
 

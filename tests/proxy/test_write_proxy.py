@@ -1,5 +1,9 @@
 """A write proxy, spoken to in frames: shared entries, one owner, streams that end at their first refusal."""
 
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,10 +12,15 @@ from trio.testing import MockClock
 
 from distributedlog.log import producing
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import state_key
+from distributedlog.log.state import LogState
+from distributedlog.metadata.local import LocalMetadata
+from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
-from distributedlog.proxy.owner import Owner
+from distributedlog.proxy.owner import FOLLOWED_SHARE, Owner
 from distributedlog.proxy.produce_session import ProduceSession
+from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
     ConnectionLost,
@@ -510,14 +519,15 @@ class Ending:
 
     over = None
 
-    def __init__(self) -> None:
-        self.position = type("", (), {"incarnation": "0" * 16})
+    def __init__(self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60) -> None:
+        self.position = SimpleNamespace(incarnation=f"{log_id:016x}")
+        self._close_s, self._abort_s = close_s, abort_s
 
     async def aclose(self) -> None:
-        await trio.sleep_forever()
+        await trio.sleep(self._close_s)
 
     async def abort(self) -> None:
-        await trio.sleep(60)
+        await trio.sleep(self._abort_s)
 
 
 async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
@@ -552,3 +562,61 @@ async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
     assert using == ["default"]
     assert await owner.give_up(("default", "orders"), "")
     assert using == []
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_logs_are_given_up_no_faster_than_somebody_goes_on_with_them(
+    nursery: trio.Nursery, autojump_clock: MockClock, goes_on: bool
+) -> None:
+    """H79: while a proxy drains a log's producers wait for those that are opened beside it, not for all."""
+    metadata = LocalMetadata()
+    given_up: dict[int, float] = {}
+    opened: dict[int, float] = {}
+
+    class Storage:
+        metadata: Any
+
+        async def enter(self, path: str) -> None: ...
+
+        def leave(self, path: str) -> None: ...
+
+        @asynccontextmanager
+        async def using(self, path: str) -> AsyncIterator[Any]:
+            yield SimpleNamespace(metadata=metadata)
+
+    async def put(state: LogState) -> None:
+        await metadata.transact(Transaction((), (Put(state_key(state.log_id), state.encode()),)))
+
+    async def open_elsewhere(log_id: int) -> None:
+        """One after the other, twenty a second."""
+        async with one_by_one:
+            await trio.sleep(0.05)
+            await put(LogState(log_id, f"log{log_id}", 0).claimed("another", "w").with_segment())
+            opened[log_id] = trio.current_time()
+
+    one_by_one, storage, nothing = trio.Lock(), Storage(), None
+    owner = Owner("me", storage, nothing, ProxyOptions(), nothing)  # type: ignore[arg-type]
+    for log_id in range(1, 71):
+        await put(LogState(log_id, f"log{log_id}", 0))
+        writer: Any = Ending(log_id, 0.01, 0)
+        one = WrittenLog("default", f"log{log_id}", writer)
+        owner.logs["default", one.name] = one
+
+        def release(target: str, one: WrittenLog = one, log_id: int = log_id) -> None:
+            one.missed = True  # of each a producer sends while it is closed
+            given_up[log_id] = trio.current_time()
+            if goes_on:
+                nursery.start_soon(open_elsewhere, log_id)
+
+        one.release = release  # type: ignore[method-assign]
+    await nursery.start(owner.run)
+    began = trio.current_time()
+    await owner.drain()
+
+    took_s = trio.current_time() - began
+    assert len(given_up) == 70
+    if goes_on:
+        assert max(opened[one] - given_up[one] for one in opened) < 1.2
+        assert took_s < 9
+    else:
+        assert took_s < FOLLOWED_SHARE * ProxyOptions().drain_s + 1
