@@ -12,9 +12,15 @@ from .frames import ENVELOPE, ENVELOPE_BYTES, FRAME_BYTES_MAX, check_length, is_
 from .reuse import ReusedMemory
 
 WINDOW_BYTES = 1024 * 1024
+WINDOW_FIRST_BYTES = 128 * 1024
+WINDOW_LEAST_BYTES = 4 * 1024
 WINDOW_DIALLED_BYTES = 64 * 1024
-"""How much of the process' buffer a connection reads into at a time. A server's large reply is received where
+"""How much of the process' buffer a connection reads into at a time. What a server receives is served before
+anybody else is: a megabyte of the smallest requests would be a second. So a peer's window begins small, and
+grows and shrinks with the time that what was in it took (`served`). A server's large reply is received where
 it will stay: only its first bytes pass through that buffer."""
+SERVED_S = 0.01
+"""What was received at a time should take no longer."""
 PARTIAL_FIRST_BYTES = 256 * 1024
 """A frame not yet complete gets this much at first, and four times as much when that is full."""
 SLOW_AFTER_S = 0.1
@@ -87,7 +93,7 @@ class FrameReader:
         self._peer = peer
         self._on_given_up = on_given_up
         self._dialled = dialled
-        window_bytes = WINDOW_DIALLED_BYTES if dialled else WINDOW_BYTES
+        window_bytes = WINDOW_DIALLED_BYTES if dialled else WINDOW_FIRST_BYTES
         self._window = (space.buffer[ENVELOPE_BYTES : ENVELOPE_BYTES + window_bytes],)
         self._head = b""
         """The cut envelope of the next frame, if any."""
@@ -152,6 +158,20 @@ class FrameReader:
                 self._refuse_length(length)
         self._head = bytes(buffer[start:end])
         self.deadline = now + FRAME_SECONDS
+
+    def served(self, count: int, took_s: float) -> None:
+        """``count`` bytes were received, and it took so long to serve the frames that were in them."""
+        before = self._window[0]
+        size = len(before)
+        if took_s > SERVED_S and size >= 2 * WINDOW_LEAST_BYTES:
+            size //= 2
+        elif count >= size and 4 * took_s < SERVED_S and size < WINDOW_BYTES:
+            size *= 2
+        else:
+            return
+        self._window = (self._space.buffer[ENVELOPE_BYTES : ENVELOPE_BYTES + size],)
+        if self.buffers[-1] is before:
+            self.buffers = (*self.buffers[:-1], *self._window)
 
     def _refuse_length(self, length: int) -> None:
         self.is_http = is_http(length)

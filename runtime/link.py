@@ -319,7 +319,10 @@ class Link:
                     within = " within a frame" if reader.deadline < inf else ""
                     raise ConnectionLost(f"{self.peer_address} closed the connection{within}")
                 if self.closed is None:
-                    take(reader.received(count, trio.current_time()))
+                    now = trio.current_time()
+                    take(reader.received(count, now))
+                    if self._rests_unread:
+                        reader.served(count, trio.current_time() - now)
         except ConnectionLost as error:
             self.close(error)
         except DistributedLogError as error:  # the peer's fault: tell it if it still listens

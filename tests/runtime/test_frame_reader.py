@@ -1,5 +1,8 @@
 """Whole frames out of bytes, without a connection."""
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,6 +32,11 @@ class Incoming:
     ) -> None:
         self.space = space or ReceiveSpace(100, 1 << 30)
         self.given_up = False
+        self.took: Callable[[], float] = float
+        """Seconds to serve what was received."""
+        self.taken = 0
+        """Bytes of the last receive but one."""
+        self.sizes: list[int] = []
         self.seen: list[Seen] = []
         self.owned: list[memoryview] = []
         self.reader = FrameReader(
@@ -52,12 +60,44 @@ class Incoming:
                 buffer[: len(part)] = part
                 taken += len(part)
             content = content[taken:]
+            self.taken = taken if content else self.taken
+            self.sizes.append(taken)
             for op, flags, status, ident, deadline_ms, body, owned in self.reader.received(
                 taken, now
             ):
                 self.seen.append((op, flags, status, ident, deadline_ms, bytes(body)))
                 if owned:
                     self.owned.append(body)
+            self.reader.served(taken, self.took())
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60_000), max_size=12),
+    times=st.lists(st.sampled_from([0.0, 0.005, 1.0]), min_size=1, max_size=40),
+)
+def test_what_takes_long_is_received_in_smaller_pieces_and_gives_the_same_frames(
+    sizes: list[int], times: list[float]
+) -> None:
+    incoming, often = Incoming(space=ReceiveSpace(1024 * 1024, 1 << 30)), itertools.cycle(times)
+    incoming.took = lambda: next(often)
+
+    incoming.feed(b"".join(frame(size, ident) for ident, size in enumerate(sizes)))
+
+    assert incoming.seen == [seen(size, ident) for ident, size in enumerate(sizes)]
+
+
+def test_the_smallest_requests_are_served_some_at_a_time() -> None:
+    """A megabyte of them is a second of the loop: what is received at a time follows what it takes."""
+    incoming = Incoming(space=ReceiveSpace(1024 * 1024, 1 << 30))
+    incoming.took = lambda: 20e-6 * incoming.taken / ENVELOPE_BYTES
+    incoming.feed(envelope(100, 0) * 100_000)
+    assert incoming.took() <= 0.01
+    assert incoming.taken >= 4096
+    assert max(incoming.sizes) <= 128 * 1024
+
+    incoming.took = lambda: 0.0
+    incoming.feed(envelope(100, 0) * 200_000)
+    assert incoming.taken > 512 * 1024
 
 
 def frame(size: int, ident: int = 0) -> bytes:
