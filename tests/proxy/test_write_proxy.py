@@ -25,6 +25,7 @@ from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
     ConnectionLost,
     CorruptData,
+    DistributedLogError,
     InvalidRequest,
     InvalidUri,
     Moved,
@@ -32,6 +33,7 @@ from distributedlog.runtime.errors import (
     PositionConflict,
     ProducerFenced,
     ProducerForgotten,
+    ProtocolError,
     TooBusy,
     TransactionIdOutOfOrder,
 )
@@ -620,3 +622,14 @@ async def test_logs_are_given_up_no_faster_than_somebody_goes_on_with_them(
         assert took_s < 9
     else:
         assert took_s < FOLLOWED_SHARE * ProxyOptions().drain_s + 1
+
+
+async def test_a_stream_has_its_number_for_itself() -> None:
+    """H63: an answer to a frame of one must never be taken for that of another."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        producer = await it.producer(node)
+        await producer.open(1, "orders")
+        with pytest.raises(DistributedLogError):
+            await producer.open(1, "orders")
+        assert isinstance(producer.link.closed, ProtocolError)
