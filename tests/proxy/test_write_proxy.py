@@ -28,6 +28,7 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     InvalidUri,
+    LogRecreated,
     Moved,
     OwnershipAcquireFailed,
     PositionConflict,
@@ -633,3 +634,21 @@ async def test_a_stream_has_its_number_for_itself() -> None:
         with pytest.raises(DistributedLogError):
             await producer.open(1, "orders")
         assert isinstance(producer.link.closed, ProtocolError)
+
+
+@pytest.mark.parametrize("producer", ["", "me"])
+async def test_who_meant_a_log_that_was_deleted_writes_nothing_to_the_next_one(
+    producer: str,
+) -> None:
+    """H72: of the same name, at the proxy that has it."""
+    async with world() as it:
+        one = await it.producer(await it.proxy("w1"))
+        before = (await one.open(1, "orders")).incarnation
+        one.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
+        gone = wire.LogCall("default", "delete", "orders", "", [0.0])
+        await one.link.request(Op.LOG_CALL, gone.encode(), timeout_s=20)
+        assert (await one.open(2, "orders")).incarnation != before
+        request = wire.ProduceOpen(3, "default", "orders", before, producer)
+
+        with pytest.raises(LogRecreated):
+            await one.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
