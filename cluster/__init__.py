@@ -34,7 +34,6 @@ is how each of them waits, `held_up.py` how it says why):
     references.py                   do records refer to each other both ways?
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked
     gate_keeping.py                 what a bookie checks capabilities by
-        proxy_gate.py                   whom a proxy serves where rights are required
     existing.py                     which ledgers there are; where tombstones end
     restored.py, restoring.py       metadata that came from a save; nothing is deleted until somebody looked
     retention.py, closing.py        what is older, or more, than a log is to keep is truncated; closing logs

@@ -16,6 +16,7 @@ from ..ledger.pool import pool_of
 from ..log.namespace import Namespace
 from ..log.options import LogOptions
 from ..metadata.client import MetadataClient
+from ..proxy.client_rights import ClientRights
 from ..proxy.common_session import CommonSession
 from ..proxy.log_calls import LogCalls
 from ..proxy.members import Members
@@ -43,7 +44,6 @@ from .node import (
     ready,
 )
 from .options import WRITE_PROXY, NodeReady, ProxyNodeConfig
-from .proxy_gate import ProxyGate
 
 ID_BITS = 64
 LOCK_LEASE_S = 3.0
@@ -141,6 +141,8 @@ async def _serve(
         await keep(namespaces.run)
         members = Members(metadata)
         await keep(members.run)
+        rights = ClientRights(metadata)
+        await keep(rights.run)
         owner: Owner | None = None
         if config.kind == WRITE_PROXY:
             owner = Owner(proxy_id, namespaces, members, options, partial(_knock, endpoint))
@@ -184,22 +186,21 @@ async def _serve(
             return {
                 **(reading.info() if owner is None else {}),
                 "registered": membership.holds,
-                "reasons": list(reasons.texts()),
+                "reasons": [*reasons.texts(), *rights.reasons()],
                 "write_proxies": len(members.write),
                 "read_proxies": len(members.read),
                 "calls": calls.made,
                 **endpoint.info(),
+                **rights.info(),
                 **(owner.info() if owner is not None else {}),
             }
 
-        gate = ProxyGate(metadata)
-        await keep(gate.run)
-
         def session(link: Link) -> Session:
-            common = CommonSession(link, members, calls, info)
+            client = rights.meet(link)
+            common = CommonSession(link, client, members, calls, info)
             if owner is not None:
-                return gate.guard(link, ProduceSession(link, owner, limits, common))
-            return gate.guard(link, ReadSession(reading, link, common))
+                return ProduceSession(link, owner, limits, common)
+            return ReadSession(reading, link, client, common)
 
         await keep(partial(_listen, endpoint, listeners, session))
         try:

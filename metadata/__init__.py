@@ -32,6 +32,7 @@ Who may do what (pure):
 
     rights.py, trust_records.py     rights, roles, paths; the keys that give them to users
     classes.py, judge.py            what kinds of keys there are; may this principal do that
+    trust_table.py                  the same, followed by who is not the leader and lets users in: proxies
     trust_changes.py                what is asked to be changed of it, as a transaction
     ledger_rights.py, capability_desk.py    who gets which capabilities of ledgers
     secret_keys.py, secrets.py      what these are made with: nobody's to read; drawn by the leader

@@ -3,7 +3,8 @@
     wire.py                         what is said on the wire (pure)
     registration.py, members.py     who there is (pure); followed
     route.py, options.py            which of them should have a log (pure); what can be set
-    metrics.py                      what is counted, as it is called outside (pure)
+    metrics.py, events.py           what is counted, as it is called outside (pure); what is told
+    client_rights.py                what each client may do, as the metadata say, and the end of it
     namespaces.py                   the namespaces that a proxy serves
     common_session.py, log_calls.py what a proxy of either kind answers; calls about logs
     fairness.py                     how much of what many share one of them takes, and who is next (pure)

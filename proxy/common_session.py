@@ -5,6 +5,7 @@ from collections.abc import Callable
 from ..runtime.errors import ProtocolError
 from ..runtime.frames import REPLY_MORE, Op, pack
 from ..runtime.link import Link
+from .client_rights import Client
 from .log_calls import LogCalls
 from .members import Members
 from .wire import LogCall, encode_members
@@ -14,8 +15,15 @@ class CommonSession:
     """One connection's share of that. Whoever serves more there asks it first."""
 
     def __init__(
-        self, link: Link, members: Members, calls: LogCalls, info: Callable[[], dict[str, object]]
+        self,
+        link: Link,
+        client: Client,
+        members: Members,
+        calls: LogCalls,
+        info: Callable[[], dict[str, object]],
     ) -> None:
+        """``client``: who speaks on the link; it is told when that is over."""
+        self.client = client
         self._link = link
         self._members = members
         self._calls = calls
@@ -42,7 +50,7 @@ class CommonSession:
         elif op == Op.MEMBERS:
             self._on_members(ident)
         elif op == Op.LOG_CALL:
-            self._calls.take(self._link, ident, LogCall.decode(body))
+            self._calls.take(self.client, self._link, ident, LogCall.decode(body))
         else:
             return False
         return True
@@ -50,6 +58,7 @@ class CommonSession:
     def on_closed(self) -> None:
         """The connection has ended."""
         self._calls.leave(self._link)
+        self.client.gone()
         if self._stop is not None:
             self._stop()
 

@@ -1,22 +1,28 @@
 """Calls about logs that a proxy makes for its clients; what they take and give: `wire.py`.
 
-A log that another proxy has is that one's to delete, seal or rename: the client is told who (`Moved`).
+A log that another proxy has is that one's to delete, seal or rename: the client is told who (`Moved`). Each
+call needs a right of the client's own, and is given up where that is taken away before it is done.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import ExitStack
 from typing import Any
 
 import trio
 
 from ..log.dlsn import DLSN
 from ..log.handle import Log
+from ..log.keys import incarnation_text
 from ..log.lock import holder_of
 from ..log.names import check_namespace_path
-from ..log.namespace import Namespace
+from ..log.namespace import LogPage, Namespace
+from ..metadata.rights import ANY_OF_A_LOG, MANAGE
 from ..runtime.errors import (
     DistributedLogError,
     InternalError,
+    InvalidLogName,
+    LogNotFound,
     Moved,
     OwnershipAcquireFailed,
     RequestTimeout,
@@ -24,6 +30,8 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.link import Link
+from .client_rights import CONSUMES, Client
+from .events import CHANGED
 from .fairness import fits
 from .namespaces import Namespaces
 from .wire import LogCall
@@ -69,8 +77,8 @@ class LogCalls:
             task_status.started()
             await trio.sleep_forever()
 
-    def take(self, link: Link, ident: int, call: LogCall) -> None:
-        """Begin a call; its answer goes to the link."""
+    def take(self, client: Client, link: Link, ident: int, call: LogCall) -> None:
+        """Begin a call of who speaks on the link; its answer goes there."""
         mine = len(self._of.get(link, ()))
         if self._nursery is None or not fits(mine, 1, self._calls_max - self._under_way):
             error = TooBusy(
@@ -81,17 +89,19 @@ class LogCalls:
         scope = trio.CancelScope(deadline=trio.current_time() + CALL_S)
         self._under_way += 1
         self._of.setdefault(link, {})[scope] = None
-        self._nursery.start_soon(self._make, link, ident, call, scope)
+        self._nursery.start_soon(self._make, client, link, ident, call, scope)
 
     def leave(self, link: Link) -> None:
         """The connection has ended: nobody waits for its calls, and they have their places no longer."""
         for scope in self._of.get(link, ()):
             scope.cancel()
 
-    async def _make(self, link: Link, ident: int, call: LogCall, scope: trio.CancelScope) -> None:
+    async def _make(
+        self, client: Client, link: Link, ident: int, call: LogCall, scope: trio.CancelScope
+    ) -> None:
         try:
             with scope:
-                link.reply(ident, pack(await self._answer(call)))
+                link.reply(ident, pack(await self._judged(client, call)))
                 self.made += 1
             if scope.cancelled_caught:  # whether it is done is not known
                 error = RequestTimeout(f"{call.call} took more than {CALL_S:g} s")
@@ -108,9 +118,36 @@ class LogCalls:
             if not mine:
                 del self._of[link]
 
-    async def _answer(self, call: LogCall) -> Any:
-        arguments = call.arguments
+    async def _judged(self, client: Client, call: LogCall) -> Any:
         path = check_namespace_path(call.path)
+        if call.call == "page":
+            async with self._namespaces.using(path) as namespace:
+                return await _page(namespace, client.visible(path), *call.arguments)
+        needed = NEEDED[call.call]
+        await client.check_log(needed, path, call.log, call.incarnation)
+        with client.doing(needed, path, call.log), ExitStack() as both:
+            if call.call == "rename":
+                (new,) = call.arguments
+                await client.check(needed, path, new)
+                both.enter_context(client.doing(needed, path, new))
+            answer = await self._answer(path, call)
+        if needed == MANAGE:
+            CHANGED.say(
+                log,
+                'log "%s" of %s: %s, for %s',
+                call.log,
+                path,
+                call.call,
+                client.principal,
+                log_name=call.log,
+                namespace=path,
+                call=call.call,
+                principal=client.principal,
+            )
+        return answer
+
+    async def _answer(self, path: str, call: LogCall) -> Any:
+        arguments = call.arguments
         async with self._namespaces.using(path) as namespace:
             if call.call in OF_NAMESPACES:
                 return await OF_NAMESPACES[call.call](namespace, call, *arguments)
@@ -145,9 +182,62 @@ async def _exists(namespace: Namespace, call: LogCall) -> bool:
     return await namespace.log_exists(call.log)
 
 
-async def _page(namespace: Namespace, _: LogCall, prefix: str, after: str, limit: int) -> list[Any]:
-    page = await namespace.log_page(prefix, after, min(limit, PAGE_LOGS_MAX))
-    return [list(page.names), list(page.incarnations), page.next]
+async def _page(
+    namespace: Namespace, visible: Collection[str] | None, prefix: str, after: str, limit: int
+) -> list[Any]:
+    """``visible``: the paths that names may be seen below; None: all of them."""
+    limit = min(limit, PAGE_LOGS_MAX)
+    if visible is None:
+        page = await namespace.log_page(prefix, after, limit)
+        return [list(page.names), list(page.incarnations), page.next]
+    names: list[str] = []
+    incarnations: list[str] = []
+    for part, is_log in parts_within(visible, prefix):
+        begin = after
+        while True:
+            if len(names) >= limit:
+                return [names, incarnations, names[-1]]
+            if is_log:
+                found = await _one(namespace, part, begin)
+            else:
+                found = await namespace.log_page(part, begin, limit - len(names))
+            names += found.names
+            incarnations += found.incarnations
+            if found.next is None:
+                break
+            begin = found.next
+    return [names, incarnations, None]
+
+
+async def _one(namespace: Namespace, name: str, after: str) -> LogPage:
+    """The page that holds this log alone, if it is there and comes after that name."""
+    if after.encode() < name.encode():
+        try:
+            log_id = await namespace.find(name)
+        except (LogNotFound, InvalidLogName):
+            pass
+        else:
+            return LogPage((name,), (incarnation_text(log_id),), None)
+    return LogPage((), (), None)
+
+
+def parts_within(visible: Collection[str], prefix: str) -> list[tuple[str, bool]]:
+    """Of all names that begin with ``prefix`` those that may be seen, in the order of names (pure).
+
+    Beginnings of names, and whole names (True): no name is in two of them.
+    """
+    parts: set[tuple[str, bool]] = set()
+    for path in visible:
+        is_log = bool(path) and not path.endswith("/")
+        if path.startswith(prefix):
+            parts.add((path, is_log))
+        elif not is_log and prefix.startswith(path):
+            parts.add((prefix, False))
+    found: list[tuple[str, bool]] = []
+    for part, is_log in sorted(parts, key=lambda one: (one[0].encode(), one[1])):
+        if not (found and not found[-1][1] and part.startswith(found[-1][0])):
+            found.append((part, is_log))
+    return found
 
 
 async def _rename(namespace: Namespace, one: Log, new: str) -> None:
@@ -205,7 +295,6 @@ async def _count(_: Namespace, one: Log, first: Any, to: Any) -> int:
 OF_NAMESPACES: dict[str, Callable[..., Awaitable[Any]]] = {
     "create": _create,
     "exists": _exists,
-    "page": _page,
 }
 OF_LOGS: dict[str, Callable[..., Awaitable[Any]]] = {
     "rename": _rename,
@@ -218,5 +307,19 @@ OF_LOGS: dict[str, Callable[..., Awaitable[Any]]] = {
     "find": _find,
     "count": _count,
 }
+NEEDED = {
+    "create": MANAGE,
+    "exists": ANY_OF_A_LOG,
+    "rename": MANAGE,
+    "delete": MANAGE,
+    "truncate": MANAGE,
+    "seal": MANAGE,
+    "describe": ANY_OF_A_LOG,
+    "settings": ANY_OF_A_LOG,
+    "set": MANAGE,
+    "find": CONSUMES,
+    "count": CONSUMES,
+}
+"""Any one of these rights on the log, of each call that names one; a list shows what a client has any on."""
 ALONE = {"rename", "delete", "seal"}
 """Those that no writer may be there for."""

@@ -14,6 +14,20 @@ METRICS = (
     Metric("dlog_proxy_connections", "gauge", "connections", "Clients' connections."),
     Metric("dlog_proxy_calls_total", "counter", "calls", "Calls about logs, such as `create_log`."),
     Metric(
+        "dlog_proxy_rights_refused_total",
+        "counter",
+        "rights_refused",
+        "Times that a client asked for what it has no right to; in mode report it was done all the same.",
+        "0",
+        "its log names them (`proxy.refused`); `dlog grant check`",
+    ),
+    Metric(
+        "dlog_proxy_rights_ended_total",
+        "counter",
+        "rights_ended",
+        "Streams, subscriptions and calls that ended because a right was taken away.",
+    ),
+    Metric(
         "dlog_proxy_accepting",
         "gauge",
         "accepting",

@@ -24,6 +24,7 @@ from ..runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
     DistributedLogError,
+    LogNotFound,
     LogRecreated,
     Moved,
     OwnershipAcquireFailed,
@@ -91,6 +92,8 @@ class OwnerStats:
 class _Opening:
     """A log that is being taken; whoever asks meanwhile waits for the same."""
 
+    creates: bool
+    """Is it made, if it is missing?"""
     done: trio.Event = field(default_factory=trio.Event)
     found: WrittenLog | None = None
     error: DistributedLogError | None = None
@@ -211,11 +214,13 @@ class Owner:
     async def _taken(self, key: Key, request: ProduceOpen, deadline: float) -> WrittenLog:
         opening = self._opening.get(key)
         if opening is None:
-            opening = self._opening[key] = _Opening()
+            opening = self._opening[key] = _Opening(request.create)
             self.nursery.start_soon(self._open, key, request, deadline, opening)
         await opening.done.wait()
         if opening.found is None:
             assert opening.error is not None, "an opening ends either way"
+            if request.create and not opening.creates and isinstance(opening.error, LogNotFound):
+                return await self._taken(key, request, deadline)  # who came first may make none
             raise opening.error.again()
         return opening.found
 

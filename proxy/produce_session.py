@@ -4,17 +4,22 @@ No task a frame: a frame goes to its log's writer as it arrives. A stream is ope
 written here, else by a task that takes the log.
 """
 
+from dataclasses import replace
+
 import trio
 
+from ..log.names import check_namespace_path
 from ..log.producing import OpenedProducer
 from ..log.rates import Rate
 from ..log.writer import LogWriter
+from ..metadata.rights import MANAGE
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     InternalError,
     InvalidRequest,
     Moved,
+    NotAllowed,
     ProducerFenced,
     ProducerForgotten,
     ProtocolError,
@@ -22,6 +27,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, pack
 from ..runtime.link import Link
+from .client_rights import PRODUCES
 from .common_session import CommonSession
 from .owner import Owner, log
 from .streams import ProducerStream, as_told, held
@@ -51,7 +57,10 @@ class ProduceSession:
         self._owner = owner
         self._limits = limits
         self._common = common
+        self._client = common.client
         self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
+        self._let_in: dict[int, int] = {}
+        """Of each of them, what the client's right to it is left by."""
         self._opening: set[int] = set()
         self._unwanted: set[int] = set()
         """Of those that are being opened: who asked has closed them."""
@@ -159,6 +168,7 @@ class ProduceSession:
         written = self._owner.has(request.path, request.log)
         if (
             written is not None
+            and not self._client.judged
             and not request.producer
             and request.incarnation in ("", written.incarnation)
         ):
@@ -168,8 +178,18 @@ class ProduceSession:
             self._owner.nursery.start_soon(self._take, ident, request)
 
     async def _take(self, ident: int, request: ProduceOpen) -> None:
+        client = self._client
         try:
-            written = await self._owner.take(request)
+            path = check_namespace_path(request.path)
+            here = self._owner.has(path, request.log)
+            if here is not None and here.incarnation == request.incarnation:
+                await client.check(PRODUCES, path, request.log)
+            else:
+                await client.check_log(PRODUCES, path, request.log, request.incarnation)
+            if request.create and not client.has(MANAGE, path, request.log):
+                request = replace(request, create=False)
+            with client.doing(PRODUCES, path, request.log):
+                written = await self._owner.take(request)
             opened = None
             if request.producer:
                 opened = await _open_producer(written.writer, request)
@@ -196,10 +216,16 @@ class ProduceSession:
     ) -> None:
         if self._closed:
             return
-        owner = self._owner
+        owner, client = self._owner, self._client
         try:
             window_bytes = owner.window(self._windows_bytes)
-        except TooBusy as error:
+            let_in = client.let_in(
+                PRODUCES,
+                written.path,
+                lambda: written.name,
+                lambda why: written.turn_away(stream, why),
+            )
+        except (TooBusy, NotAllowed) as error:
             self._link.reply_error(ident, error)
             return
         stream = ProducerStream(
@@ -215,6 +241,7 @@ class ProduceSession:
         owner.stats.windows_bytes += window_bytes
         self._windows_bytes += window_bytes
         self._streams[request.stream] = stream, written
+        self._let_in[request.stream] = let_in
         written.join(stream, owner.nursery)
         writer = written.writer
         opened = ProduceOpened(
@@ -234,6 +261,7 @@ class ProduceSession:
         found = self._streams.pop(number, None)
         if found is not None:
             stream, written = found
+            self._client.leave(self._let_in.pop(number))
             stream.drop()
             written.leave(stream)
             self._owner.stats.streams -= 1
@@ -283,6 +311,7 @@ class ProduceSession:
     async def _call(self, ident: int, call: ProxyCall) -> None:
         owner = self._owner
         try:
+            self._client.check_cluster(f"{call.call} logs of a proxy")
             answer: object = None
             if call.call == "owned":
                 after, limit = call.arguments

@@ -34,6 +34,7 @@ from ..runtime.errors import (
 from ..runtime.frames import Op
 from ..runtime.link import Link
 from ..runtime.rpc import Endpoint
+from .client_rights import CONSUMES, Client
 from .cold import ColdReads
 from .common_session import CommonSession
 from .fairness import FairQueue
@@ -190,7 +191,12 @@ class ReadServer:
                 self._asked.give_back(session)
 
     async def _open(self, session: "ReadSession", ident: int, ask: Subscribe) -> None:
-        async with self._using(check_namespace_path(ask.path)) as namespace:
+        path = check_namespace_path(ask.path)
+        async with self._using(path) as namespace:
+            if ask.incarnation:
+                await session.client.check_log(CONSUMES, path, ask.name, ask.incarnation)
+            if not ask.resumes:  # else the log may have another name by now, and that one counts
+                await session.client.check(CONSUMES, path, ask.name)
             await self._open_in(namespace, session, ident, ask)
 
     async def _open_in(
@@ -243,7 +249,14 @@ class ReadServer:
         next_id = -1 if sequence_id < 0 else sequence_id - found.start.slot
         cursor = Subscription(found.start[:2], next_id, ask.credit)
         subscriber = Subscriber(session.link, ident, cursor, feed, session.forget)
-        session.answer(ident, answer, subscriber)
+        session.answer(
+            ident,
+            answer,
+            subscriber,
+            session.client.let_in(
+                CONSUMES, namespace.path, lambda: feed.follower.state.name, subscriber.end
+            ),
+        )
         self.subscriptions += 1
         self.subscribed += 1
         feed.admit(subscriber)
@@ -346,12 +359,18 @@ class ReadServer:
 class ReadSession:
     """One connection of readers. A `Session`."""
 
-    def __init__(self, server: ReadServer, link: Link, common: CommonSession | None) -> None:
+    def __init__(
+        self, server: ReadServer, link: Link, client: Client, common: CommonSession | None
+    ) -> None:
+        """``client``: who speaks on the link; ``common`` tells it when that is over."""
         self.link = link
+        self.client = client
         self._server = server
         self._common = common
         self._asked: dict[int, _Asked] = {}
         self._subscribers: dict[int, Subscriber] = {}
+        self._let_in: dict[int, int] = {}
+        """Of each of them, what the client's right to it is left by."""
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -410,12 +429,19 @@ class ReadSession:
         """Does it still wait for this answer?"""
         return ident in self._asked
 
-    def answer(self, ident: int, answer: Subscribed, subscriber: Subscriber | None = None) -> None:
-        """The answer to a SUBSCRIBE; without a subscriber nothing follows."""
+    def answer(
+        self,
+        ident: int,
+        answer: Subscribed,
+        subscriber: Subscriber | None = None,
+        let_in: int = 0,
+    ) -> None:
+        """The answer to a SUBSCRIBE; without a subscriber nothing follows. ``let_in``: of its client."""
         if self._asked.pop(ident, None) is not None:
             self.link.reply(ident, answer.encode())
             if subscriber is not None:
                 self._subscribers[ident] = subscriber
+                self._let_in[ident] = let_in
 
     def refuse(self, ident: int, error: DistributedLogError) -> None:
         """The same, an error."""
@@ -425,4 +451,5 @@ class ReadSession:
     def forget(self, ident: int) -> None:
         """A subscription is over."""
         if self._subscribers.pop(ident, None) is not None:
+            self.client.leave(self._let_in.pop(ident))
             self._server.subscriptions -= 1

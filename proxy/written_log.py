@@ -48,6 +48,8 @@ class WrittenLog:
         self.missed = False
         """Did producers send more while it was given up?"""
         self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
+        self._serving = trio.CancelScope()
+        """What the first one in the inbox waits in, until what was taken before it is stored."""
         self._busy = False
         self._nursery: trio.Nursery | None = None
 
@@ -65,11 +67,14 @@ class WrittenLog:
     def leave(self, stream: ProducerStream) -> None:
         """Its producer has gone: what of it waits here is dropped, what the writer has goes on."""
         self.streams.pop(stream, None)
-        if stream.unanswered and self._inbox:
-            firsts = [frame.first for one, frame in self._inbox if one is stream]
-            if firsts:
-                self._inbox = deque(one for one in self._inbox if one[0] is not stream)
-                stream.refuse(Moved("its producer has gone"), firsts[0])
+        first = self._drop_of(stream)
+        if first is not None:
+            stream.refuse(Moved("its producer has gone"), first)
+
+    def turn_away(self, stream: ProducerStream, error: DistributedLogError) -> None:
+        """Its producer may do this no more: nothing of it is given to the writer from now on."""
+        first = self._drop_of(stream)
+        stream.refuse(error, stream.next if first is None else first)
 
     def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """A frame of one of its streams, which has accepted it."""
@@ -101,6 +106,17 @@ class WrittenLog:
         """What is acknowledged is to be readable, where no later entry says so."""
         self.writer.pipeline.sink.current.publish()
 
+    def _drop_of(self, stream: ProducerStream) -> int | None:
+        """Take what of a stream waits here out; the sequence of its first record."""
+        if not (stream.unanswered and self._inbox):
+            return None
+        firsts = [frame.first for one, frame in self._inbox if one is stream]
+        if firsts:
+            if self._inbox[0][0] is stream:
+                self._serving.cancel()  # else it is stored after it was said that it is not
+            self._inbox = deque(one for one in self._inbox if one[0] is not stream)
+        return firsts[0] if firsts else None
+
     # --- the end ----------------------------------------------------------------------------------
 
     def freeze(self) -> None:
@@ -126,6 +142,7 @@ class WrittenLog:
         firsts: dict[ProducerStream, int] = {}
         for stream, frame in self._inbox:
             firsts.setdefault(stream, frame.first)
+        self._serving.cancel()
         self._inbox.clear()
         for stream in list(self.streams):
             stream.refuse(error, firsts.get(stream, stream.next), withhold=withhold)
@@ -180,33 +197,37 @@ class WrittenLog:
     async def _serve(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """Give the first one in the inbox to the writer, or wait until that can be tried."""
         head = self._inbox[0]
-        done = True
+        done = await self._serve_one(stream, frame)
+        if done and self._inbox and self._inbox[0] is head:
+            self._inbox.popleft()
+
+    async def _serve_one(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
+        """Is it done with?"""
         try:
             if stream.error is not None and frame.first >= stream.refused_from:
                 await trio.lowlevel.checkpoint()
             elif self.writer.txid_rule == AUTO:
-                done = False
                 await self.writer.decide_txids(frame.txids is not None)
+                return False
             elif frame.expect is not None:
                 # What was taken before is stored first, and whatever comes after waits here.
-                await self.writer.frame_after(
-                    DLSN(*frame.expect),
-                    frame.payloads,
-                    txids=None if frame.txids is None else list(frame.txids),
-                    record_flags=frame.record_flags,
-                    producer=stream.producer,
-                    sequence=frame.first,
-                    on_done=partial(_answer_if_wanted, stream, frame.first),
-                )
+                with trio.CancelScope() as self._serving:
+                    await self.writer.frame_after(
+                        DLSN(*frame.expect),
+                        frame.payloads,
+                        txids=None if frame.txids is None else list(frame.txids),
+                        record_flags=frame.record_flags,
+                        producer=stream.producer,
+                        sequence=frame.first,
+                        on_done=partial(_answer_if_wanted, stream, frame.first),
+                    )
             elif not self._try(stream, frame) and stream.error is None:
-                done = False
                 size = sum(map(len, frame.payloads))
                 await self.writer.frame_room(len(frame.payloads), size, stream.producer)
+                return False
         except DistributedLogError as error:
-            done = True
             self._on_refused(stream, frame, error)
-        if done and self._inbox and self._inbox[0] is head:
-            self._inbox.popleft()
+        return True
 
 
 def _answer(stream: ProducerStream, frame: Frame) -> None:

@@ -23,6 +23,7 @@ from distributedlog.cluster.logs import (
 from distributedlog.ledger.events import EVENTS as LEDGER
 from distributedlog.log.events import EVENTS as LOG
 from distributedlog.metadata.events import EVENTS as METADATA
+from distributedlog.proxy.events import EVENTS as PROXY
 from distributedlog.runtime.events import ABOUT, Event
 from distributedlog.runtime.options import with_tables
 
@@ -34,6 +35,7 @@ TABLES: dict[str, tuple[Event, ...]] = {
     "cluster": CLUSTER,
     "ledger": LEDGER,
     "log": LOG,
+    "proxy": PROXY,
 }
 ALL = [event for table in TABLES.values() for event in table]
 NEWS = Event("test.news", logging.WARNING, "A test.", ("thing", "number"))

@@ -43,10 +43,12 @@ class World:
             await namespace.create_log(name)
             yield namespace.open_log(name)
 
-    def namespace(self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any]) -> Namespace:
+    def namespace(
+        self, nursery: trio.Nursery, owner: str, options: Mapping[str, Any], path: str = "ns"
+    ) -> Namespace:
         self._seed += 1
         return Namespace(
-            "ns",
+            path,
             metadata=self.metadata,
             ledgers=self.ledgers,
             nursery=nursery,

@@ -11,12 +11,15 @@ from distributedlog.log.metrics import LogMeters
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.reader import LogReader
+from distributedlog.metadata.trust_table import TrustTable
+from distributedlog.proxy.client_rights import ClientRights
 from distributedlog.proxy.entry_source import ReadLinks, open_proxied_reader
 from distributedlog.proxy.read_server import ReadServer, ReadSession
 from distributedlog.proxy.read_wire import Subscribe
 from distributedlog.runtime.errors import TooBusy
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address
+from distributedlog.runtime.link import Link
 from distributedlog.runtime.options import overlaid
 from distributedlog.runtime.rpc import Endpoint
 from tests.log.conftest import World
@@ -44,6 +47,10 @@ class Proxies:
         self.running: list[Proxy] = []
         self.known: list[Address] = []
         """What clients take for the log's proxies, in this order."""
+        self.principal = ""
+        """Whom a connection is taken for, from now on; "": nobody."""
+        self.rights: ClientRights | None = None
+        """Of the proxies that are started from now on; None: they judge nobody."""
         self._nursery = nursery
         self._readers = 0
         self.endpoint = Endpoint(self.network.host("client"), partial(Hello, "c1", label="reader"))
@@ -80,12 +87,17 @@ class Proxies:
                     hello = Hello("c1", host.name, "read-proxy", host.name)
                     endpoint = Endpoint(host, lambda: hello)
                     server = ReadServer(endpoint, using, **limits)
+                    rights = self.rights or ClientRights(namespace.metadata, TrustTable())
+
+                    def session(link: Link) -> ReadSession:
+                        if self.principal:
+                            link.principal = self.principal
+                        return ReadSession(server, link, rights.meet(link), None)
+
                     async with trio.open_nursery() as nursery:
                         await nursery.start(server.run)
                         task_status.started(Proxy(server, listener.address, scope))
-                        await endpoint.serve(
-                            {"": listener}, lambda link: ReadSession(server, link, None)
-                        )
+                        await endpoint.serve({"": listener}, session)
         finally:
             listener.close()
 

@@ -1,0 +1,22 @@
+"""What proxies tell (`runtime/events.py`)."""
+
+import logging
+
+from ..runtime.events import Event
+
+CHANGED = Event(
+    "proxy.log.changed",
+    logging.INFO,
+    "A proxy has made, renamed, truncated, sealed, set or deleted a log for a client.",
+    ("log_name", "namespace", "call", "principal"),
+)
+REFUSED = Event(
+    "proxy.refused",
+    logging.WARNING,
+    "A client asked a proxy for what it has no right to; `would` is true where it was done all the same.",
+    ("principal", "reason", "would"),
+    "`dlog grant check USER PATH`; in mode report `would` names who `required` would stop",
+)
+
+EVENTS = (CHANGED, REFUSED)
+"""In the order of docs/events.md."""

@@ -1,0 +1,188 @@
+"""A write proxy and a read proxy that judge, in one process and virtual time; who speaks is who he says."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from distributedlog.log.namespace import Namespace
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.trust_records import (
+    MODE_KEY,
+    User,
+    encode_grant,
+    encode_mode,
+    grant_key,
+    user_key,
+)
+from distributedlog.proxy import wire
+from distributedlog.proxy.client_rights import ClientRights
+from distributedlog.proxy.common_session import CommonSession
+from distributedlog.proxy.log_calls import LogCalls
+from distributedlog.proxy.members import Members
+from distributedlog.proxy.namespaces import Namespaces
+from distributedlog.proxy.options import ProxyOptions
+from distributedlog.proxy.owner import Owner
+from distributedlog.proxy.produce_session import Limits, ProduceSession
+from distributedlog.proxy.read_server import ReadServer, ReadSession
+from distributedlog.proxy.read_wire import Subscribe, Subscribed
+from distributedlog.runtime.client_link import ClientLink
+from distributedlog.runtime.frames import Op, error_from, unpack
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Address
+from distributedlog.runtime.link import Link, Session
+from distributedlog.runtime.rpc import Endpoint
+from tests.log.conftest import World
+from tests.runtime.pipe import PipeNetwork
+
+from .raw_producer import RawProducer
+
+NS = "default"
+
+
+@dataclass
+class RawReader:
+    """Subscriptions over one connection: how many frames of each have come, and how it ended."""
+
+    link: ClientLink
+
+    def __post_init__(self) -> None:
+        self.frames: dict[int, int] = {}
+        self.ended: dict[int, BaseException | None] = {}
+        self.link.on_frame = self._on_frame
+
+    async def subscribe(self, log: str, path: str = NS, **ask: Any) -> Subscribed:
+        reply = await self.link.request(
+            Op.SUBSCRIBE, Subscribe(path, log, **ask).encode(), timeout_s=30
+        )
+        return Subscribed.decode(reply.body)
+
+    def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+        if op == Op.ENTRIES:
+            self.frames[ident] = self.frames.get(ident, 0) + 1
+        else:
+            assert op == Op.SUBSCRIPTION_ENDED
+            self.ended[ident] = error_from(status, body) if status else None
+
+
+class Judged:
+    """The two proxies, and who comes to them."""
+
+    def __init__(self, world: World, rights: ClientRights, nursery: trio.Nursery) -> None:
+        self.world = world
+        self.rights = rights
+        self.network = PipeNetwork(1)
+        self.writes: Address = ("", 0)
+        self.reads: Address = ("", 0)
+        self.owner: Owner | None = None
+        self._nursery = nursery
+
+    # --- what the metadata say --------------------------------------------------------------------
+
+    async def put(self, *operations: Put | Delete) -> None:
+        await self.world.metadata.transact(Transaction((), operations))
+
+    async def mode(self, mode: str) -> None:
+        await self.put(Put(MODE_KEY, encode_mode(mode)))
+
+    async def grant(self, name: str, role: str, path: str, namespace: str = NS) -> None:
+        await self.put(
+            Put(user_key(name), User().encode()),
+            Put(grant_key(name, namespace, path), encode_grant(role)),
+        )
+
+    async def revoke(self, name: str, path: str, namespace: str = NS) -> None:
+        await self.put(Delete(grant_key(name, namespace, path)))
+
+    # --- who comes --------------------------------------------------------------------------------
+
+    async def link(self, principal: str, address: Address) -> ClientLink:
+        host = self.network.host("client")
+        endpoint = Endpoint(host, partial(Hello, "c1", label=principal))
+        return await endpoint.dial(address, nursery=self._nursery)
+
+    async def producer(self, principal: str) -> RawProducer:
+        return RawProducer(await self.link(principal, self.writes))
+
+    async def reader(self, principal: str) -> RawReader:
+        return RawReader(await self.link(principal, self.reads))
+
+    async def call(self, principal: str, call: str, log: str, *arguments: Any, **of: Any) -> Any:
+        """A call over a connection of its own. ``path``, ``incarnation``: of the log."""
+        link = await self.link(principal, self.writes)
+        asked = wire.LogCall(
+            of.get("path", NS), call, log, of.get("incarnation", ""), list(arguments)
+        )
+        reply = await link.request(Op.LOG_CALL, asked.encode(), timeout_s=130)
+        return unpack(reply.body, call)
+
+    async def stored(self, log: str) -> list[bytes]:
+        async with (
+            self.namespace() as namespace,
+            namespace.open_log(log).open_reader(to="end") as reader,
+        ):
+            return [record.payload async for record in reader]
+
+    @asynccontextmanager
+    async def namespace(self, path: str = NS) -> AsyncIterator[Namespace]:
+        """Directly, beside the proxies."""
+        async with trio.open_nursery() as nursery:
+            yield self.of(path, nursery)
+            nursery.cancel_scope.cancel()
+
+    def of(self, path: str, nursery: trio.Nursery) -> Namespace:
+        return self.world.namespace(nursery, "test", {}, path)
+
+
+async def _nothing(_: object) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def judged(
+    world: World,
+    *,
+    rights: Callable[[Any], ClientRights] = ClientRights,
+    mode: str = "required",
+) -> AsyncIterator[Judged]:
+    """Both proxies; leaving it kills them. ``rights``: of the metadata."""
+    async with trio.open_nursery() as nursery:
+        it = Judged(world, rights(world.metadata), nursery)
+        await it.mode(mode)
+        await nursery.start(it.rights.run)
+        namespaces = Namespaces(it.of, namespaces_max=10)
+        await nursery.start(namespaces.run)
+        members = Members(world.metadata)
+        owner = it.owner = Owner("p1", namespaces, members, ProxyOptions(), _nothing)
+        await nursery.start(owner.run)
+        calls = LogCalls(namespaces, calls_max=100, serves=lambda _: False, release=owner.release)
+        await nursery.start(calls.run)
+        network = it.network
+        hosts = network.host("writes"), network.host("reads")
+        endpoints = [
+            Endpoint(host, partial(Hello, "c1", host.name, kind, host.name))
+            for host, kind in zip(hosts, ("write-proxy", "read-proxy"), strict=True)
+        ]
+        reading = ReadServer(endpoints[1], namespaces.using)
+        await nursery.start(reading.run)
+
+        def session(link: Link, writes: bool) -> Session:
+            link.principal = link.peer.label
+            client = it.rights.meet(link)
+            common = CommonSession(link, client, members, calls, dict)
+            if writes:
+                return ProduceSession(link, owner, Limits(0, 0), common)
+            return ReadSession(reading, link, client, common)
+
+        places = []
+        for host, endpoint, writes in zip(hosts, endpoints, (True, False), strict=True):
+            listener = await host.listen((host.name, 0))
+            places.append(listener.address)
+            nursery.start_soon(endpoint.serve, {"": listener}, partial(session, writes=writes))
+        it.writes, it.reads = places
+        with trio.fail_after(1000):
+            yield it
+        nursery.cancel_scope.cancel()
