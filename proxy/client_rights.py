@@ -31,6 +31,7 @@ from ..runtime.errors import (
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
+    OutcomeUnknown,
     TooBusy,
 )
 from ..runtime.link import Link
@@ -385,8 +386,11 @@ class Client:
         self._held.pop(number, None)
 
     @contextmanager
-    def doing(self, needed: int, path: str, name: str) -> Iterator[None]:
-        """The body is given up where none of these rights is left meanwhile; then `NotAllowed` is raised."""
+    def doing(self, needed: int, path: str, name: str, *, unknown: str = "") -> Iterator[None]:
+        """The body is given up where none of these rights is left meanwhile; then `NotAllowed` is raised.
+
+        ``unknown``: what is not known then; `OutcomeUnknown` says so (G7).
+        """
         why: list[DistributedLogError] = []
         with trio.CancelScope() as scope:
 
@@ -400,7 +404,7 @@ class Client:
             finally:
                 self.leave(number)
         if scope.cancelled_caught:
-            raise why[0]
+            raise OutcomeUnknown(f"{why[0]}; {unknown}") if unknown else why[0]
 
     def judge(self) -> None:
         """What is known has changed: end what it may do no more, and the connection of who is out."""

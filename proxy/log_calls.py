@@ -125,13 +125,17 @@ class LogCalls:
                 return await _page(namespace, client.visible(path), *call.arguments)
         needed = NEEDED[call.call]
         await client.check_log(needed, path, call.log, call.incarnation)
-        with client.doing(needed, path, call.log), ExitStack() as both:
-            if call.call == "rename":
-                (new,) = call.arguments
-                await client.check(needed, path, new)
-                both.enter_context(client.doing(needed, path, new))
+        names = [call.log]
+        if call.call == "rename":
+            names += call.arguments
+            await client.check(needed, path, names[1])
+        changes = needed == MANAGE
+        unknown = f"whether {call.call} of {call.log} was done is not known" if changes else ""
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(client.doing(needed, path, name, unknown=unknown))
             answer = await self._answer(path, call)
-        if needed == MANAGE:
+        if changes:
             CHANGED.say(
                 log,
                 'log "%s" of %s: %s, for %s',

@@ -25,6 +25,7 @@ from distributedlog.runtime.errors import (
     LogNotFound,
     NotAllowed,
     NotAuthenticated,
+    OutcomeUnknown,
     QuorumUnreachable,
 )
 from distributedlog.runtime.frames import Op
@@ -262,7 +263,7 @@ async def test_a_call_that_is_under_way_is_given_up(
             await trio.sleep(5)
             await it.revoke("own", "")
             await trio.sleep(1)
-            assert [type(one) for one in refused] == [NotAllowed]
+            assert [type(one) for one in refused] == [OutcomeUnknown]
             await writer.aclose()
             await trio.sleep(60)
             assert await namespace.log_exists("x")

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log import fetcher
+from distributedlog.metadata.trust_table import TrustTable
 from distributedlog.proxy import log_calls, read_server
+from distributedlog.proxy.client_rights import Client, ClientRights
 from distributedlog.proxy.cold import ColdReads
 from distributedlog.proxy.fairness import FairQueue, fits
 from distributedlog.proxy.feed import Feed
@@ -87,6 +89,9 @@ def test_owners_take_turns_and_each_of_them_is_served_in_its_own_order(
 class Answers:
     """What a connection is told."""
 
+    principal = "anonymous"
+    identity = None
+
     def __init__(self) -> None:
         self.errors: list[DistributedLogError] = []
 
@@ -95,6 +100,11 @@ class Answers:
 
     def reply_error(self, ident: int, error: DistributedLogError) -> None:
         self.errors.append(error)
+
+
+def client_of(link: Any) -> Client:
+    """One who is not judged."""
+    return ClientRights(NOTHING, TrustTable()).meet(link)
 
 
 async def never(*args: Any) -> Any:
@@ -111,7 +121,7 @@ async def test_one_connection_has_not_all_calls_and_none_when_it_has_ended(
     links: list[Any] = [Answers() for _ in range(4)]
     for link in links:
         for ident in range(8):
-            calls.take(link, ident, call)
+            calls.take(client_of(link), link, ident, call)
 
     assert [8 - len(link.errors) for link in links] == [4, 2, 1, 1]
     assert all(isinstance(error, TooBusy) for link in links for error in link.errors)
@@ -119,7 +129,7 @@ async def test_one_connection_has_not_all_calls_and_none_when_it_has_ended(
     await trio.sleep(1)
     assert len(links[0].errors) == 8  # nobody hears the last four
     fresh: Any = Answers()
-    calls.take(fresh, 1, call)
+    calls.take(client_of(fresh), fresh, 1, call)
     assert fresh.errors == []
 
 
@@ -132,7 +142,8 @@ async def test_of_a_call_that_takes_too_long_it_is_not_said_that_it_did_nothing(
     await nursery.start(calls.run)
     link: Any = Answers()
 
-    calls.take(link, 1, LogCall("default", "delete", "orders", "", [0.0]))
+    call = LogCall("default", "delete", "orders", "", [0.0])
+    calls.take(client_of(link), link, 1, call)
     await trio.sleep(log_calls.CALL_S + 1)
 
     (error,) = link.errors
