@@ -80,7 +80,7 @@ PURE = {
         "membership", "messages", "options", "outbox", "owners", "progress", "quorum", "raft", "raft_log",
         "read_rounds", "ready",
         "request_ring", "rights", "saves", "secret_keys", "state_digests", "transaction",
-        "trust_changes", "trust_records",
+        "trust_changes", "trust_records", "trust_table",
         "wire",
     },
     "bookie": {
