@@ -32,6 +32,8 @@ WRITER_FORMAT = 3
 PLAIN, PRODUCERS = 2, 3
 """Of a log that has never had producers; of one that has: who does not keep them must not write to it."""
 STATE_BYTES_MAX = 1024
+IN_PROGRESS_MAX = 2
+"""Segments: whoever takes the log over makes a list of them, whatever its state says."""
 OWNER_BYTES_MAX = 200
 GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
 """Who says a record's txid. ``given``: whoever writes it; ``count``: the last one's and 1; ``ms``: the time,
@@ -127,6 +129,9 @@ class LogState:
         assert 1 <= self.first_segment <= self.open_from <= self.last_segment + 1, (
             "segments are closed in order, and the first ones go first"
         )
+        assert self.last_segment - self.open_from < IN_PROGRESS_MAX, (
+            "at most two segments are in progress"
+        )
 
     @property
     def earliest(self) -> DLSN:
@@ -171,7 +176,6 @@ class LogState:
 
     def with_segment(self) -> "LogState":
         """One more segment is in progress."""
-        assert len(self.in_progress) <= 1, "at most two segments are in progress"
         return replace(self, last_segment=self.last_segment + 1)
 
     def with_linked(self, added: Added) -> "LogState":

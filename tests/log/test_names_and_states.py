@@ -123,6 +123,17 @@ def test_damaged_and_newer_states_are_told_apart() -> None:
             LogState.decode(pack([written_in, *["x"] * 25]))
 
 
+@pytest.mark.parametrize("last", [3, 1 << 40, (1 << 63) - 1])
+def test_no_state_has_more_than_two_segments_in_progress(last: int) -> None:
+    """Who takes a log over, a write proxy for all its clients, makes a list of them: a writer that put such a
+    state into its own log would take all memory there is."""
+    fields = unpack(LogState(7, "x", 0, open_from=1, last_segment=2).encode(), "a state")
+    assert fields[10] == 2
+    fields[10] = last
+    with pytest.raises(CorruptData, match="at most two"):
+        LogState.decode(pack(fields))
+
+
 def test_a_segment_is_read_back() -> None:
     record = SegmentRecord(7, 99, 3, 1_700_000_000_000)
     end = SegmentEnd(4, 1000, 12, 5, 50, 3, 6)
