@@ -39,6 +39,8 @@ def load(path: str) -> Scenario:
         raise InvalidRequest(
             f"scenario {path}: {error.strerror}; packaged scenarios are {known}"
         ) from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"scenario {path} is not UTF-8") from None
     return parse(text, str(file), default_name=file.stem)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, text_of
 from .output import emit, table
 
 PARTS = (
@@ -142,7 +142,7 @@ def check(settings: Settings, file: Path) -> None:
     from ..cluster.config import parse_file, parse_named_addresses, parse_quorum
     from .node_settings import read_file
 
-    parts = [one for one in KINDS if one in parse_file(file.read_text(), str(file))]
+    parts = [one for one in KINDS if one in parse_file(text_of(file), str(file))]
     if not parts:
         read_file(file, "bookie")  # says which table there is not
         raise click.UsageError(f"{file} has no table of {', '.join(f'[{one}]' for one in KINDS)}")

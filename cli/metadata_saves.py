@@ -53,6 +53,8 @@ def save(settings: Settings, file: Path, data: Path | None) -> None:
     from .connect import quorum, run
 
     directory = file.absolute().parent
+    if not file.name.isprintable() or not file.name or file.name.startswith((".", "LOCK")):
+        raise click.UsageError(f"a save has a name that is shown in listings, not {file.name!r}")
 
     async def work() -> "Saved":
         out = DirectoryDisk(directory)

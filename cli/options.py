@@ -3,10 +3,12 @@
 import dataclasses
 import difflib
 import functools
+import math
 import os
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -155,6 +157,28 @@ def name_variables(context: click.Context, parameters: list[click.Parameter]) ->
             option.envvar = [own, "DLOG_URI"] if flag == "URI" and own != "DLOG_URI" else own
 
 
+def check_value(parameter: click.Parameter, value: Any, context: click.Context) -> None:
+    """Refuse what no command can mean: no number, no text. A file may have any name. Raises a usage error."""
+    for one in value if isinstance(value, tuple) else (value,):
+        if isinstance(one, float) and not math.isfinite(one):
+            raise click.BadParameter(f"{one} is no number to count with", context, parameter)
+        if isinstance(one, str) and not isinstance(parameter.type, click.Path):
+            try:
+                one.encode()
+            except UnicodeEncodeError:
+                raise click.BadParameter(f"{one!r} is not UTF-8", context, parameter) from None
+
+
+def text_of(path: Path) -> str:
+    """What a text file holds. Raises a usage error that names it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise click.UsageError(f"{path} is not UTF-8") from None
+
+
 class Command(click.Command):
     """A command whose help begins with examples."""
 
@@ -165,7 +189,10 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Each flag has a variable."""
         name_variables(ctx, self.params)
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for parameter in self.params:
+            check_value(parameter, ctx.params.get(parameter.name or ""), ctx)
+        return left
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Usage, then the examples, then the rest."""

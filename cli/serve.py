@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, text_of
 
 if TYPE_CHECKING:
     import trio
@@ -353,7 +353,7 @@ def gateway(settings: Settings, **given: Any) -> None:
 def _token(file: Path | None) -> str:
     if file is None:
         return ""
-    token = file.read_text(encoding="utf-8").strip()
+    token = text_of(file).strip()
     if len(token) < TOKEN_CHARS_MIN or not token.isascii() or not token.isprintable():
         raise click.UsageError(
             f"{file} holds no token: {TOKEN_CHARS_MIN} characters of ASCII or more, in one line"

@@ -98,9 +98,13 @@ def test_a_cut_or_oversize_frame_is_named() -> None:
     assert cut.finish() == []
     assert "within frame 2" in str(cut.error)
 
-    oversize = Frames()
-    assert oversize.feed(b"\xff\xff\xff\xff") == []
-    assert isinstance(oversize.error, RecordTooLarge)
+    for length in (RECORD_BYTES_MAX + 1, 0xFFFFFFFF):
+        oversize = Frames()
+        assert oversize.feed(length.to_bytes(4, "little")) == []
+        assert isinstance(oversize.error, RecordTooLarge)
+    largest = Frames()
+    assert largest.feed(RECORD_BYTES_MAX.to_bytes(4, "little")) == []
+    assert largest.error is None
 
 
 def test_bytes_that_are_no_text_are_base64_in_json() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from distributedlog.cli import named_clusters
 from distributedlog.cli.errors import report, say
+from distributedlog.cli.main import run
 from distributedlog.cli.options import Settings
 from distributedlog.cli.output import table, visible
 from distributedlog.cli.write import Stored, _Progress
@@ -86,3 +87,41 @@ def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
     """Python refuses to read a number of 5,000 digits: that was a defect of dlog."""
     with pytest.raises(InvalidRequest, match="HOST:PORT"):
         parse_address(f"h:{port}", "--listen")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "--timeout", "nan"], "no number"),
+        (["--timeout", "inf", "status"], "no number"),
+        (["repair", "--rate", "1e400"], "no number"),
+        (["status", "--watch", "nan"], "no number"),
+        (["log", "create", "\udcff"], "not UTF-8"),
+        (["user", "remove", "\udcff", "--yes"], "not UTF-8"),
+        (["log", "config", "x", "set", "a=\udcff"], "not UTF-8"),
+        (["metadata", "save", "a\nb"], "a save has a name"),
+        (["metadata", "save", ".hidden"], "a save has a name"),
+        (["config", "check", "BINARY"], "not UTF-8"),
+        (["chaos", "run", "BINARY"], "not UTF-8"),
+        (["serve", "gateway", "--token-file", "BINARY"], "not UTF-8"),
+    ],
+    ids=str,
+)
+def test_what_nobody_can_mean_is_wrong_usage(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each was "a defect of dlog": found by what a thousand calls were given."""
+    (tmp_path / "BINARY").write_bytes(b"\xae\xff\x00")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DLOG_URI", "distributedlog://127.0.0.1:1/x")
+
+    code = run(arguments)
+
+    shown = capsys.readouterr().err
+    assert code in (2, 5), shown
+    assert said in shown
+    assert "defect" not in shown

@@ -13,7 +13,7 @@ from distributedlog.cluster.leaving import ask_to_leave, find_bookie
 from distributedlog.cluster.local import LocalCluster, local_cluster
 from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
 from distributedlog.console.cluster_state import ClusterState
-from distributedlog.console.records import Records
+from distributedlog.console.records import PAYLOAD_SHOWN, Records
 from distributedlog.console.work_state import WorkState
 from distributedlog.ledger import holes, keys
 from distributedlog.ledger.holes import Hole
@@ -74,6 +74,8 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         found = await _noted(metadata, state.look, "under_replicated", bookie)
         assert not found["healthy"]
         assert found["proxies"] == []
+        there = {one["address"] for one in (*found["bookies"], *found["metadata"])}
+        assert set(state._answered) <= there, "who is gone is forgotten"
         commands = [one["command"] for one in found["reasons"]]
         assert {"dlog audit", "dlog under-replicated", f"dlog decommission {bookie}"} <= set(
             commands
@@ -107,3 +109,8 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
             await Records(namespace, payloads=False).payload("orders", "1.0.0")
         [record] = (await Records(namespace, payloads=True).page("orders", {}))["records"]
         assert b64decode(record["payload"]) == b"secret"
+        async with namespace.open_log("large").open_writer() as writer:
+            await writer.write(LogRecord(1, b"x" * 2 * PAYLOAD_SHOWN))
+        [record] = (await Records(namespace, payloads=True).page("large", {}))["records"]
+        assert record["bytes"] == 2 * PAYLOAD_SHOWN
+        assert b64decode(record["payload"]) == b"x" * PAYLOAD_SHOWN
