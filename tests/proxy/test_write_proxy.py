@@ -16,10 +16,12 @@ from distributedlog.log.keys import state_key
 from distributedlog.log.state import LogState
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.proxy import owner as owner_module
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import FOLLOWED_SHARE, Owner
 from distributedlog.proxy.produce_session import ProduceSession
+from distributedlog.proxy.registration import ProxyRegistration
 from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
@@ -652,3 +654,41 @@ async def test_who_meant_a_log_that_was_deleted_writes_nothing_to_the_next_one(
 
         with pytest.raises(LogRecreated):
             await one.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
+
+
+@pytest.mark.parametrize(("suspect", "knocked"), [("", []), ("another", []), ("w2", ["w2"])])
+async def test_an_owner_is_knocked_at_where_somebody_suspects_it(
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    suspect: str,
+    knocked: list[str],
+) -> None:
+    """H182: who asks at the wrong proxy is sent on at once, and costs the owner nothing."""
+    found: list[str] = []
+
+    async def taken(*args: Any) -> Any:
+        raise OwnershipAcquireFailed("it has an owner")
+
+    async def holder(*args: Any) -> Any:
+        return SimpleNamespace(proxy="w2", writer_id="w")
+
+    async def knock(there: ProxyRegistration) -> None:
+        found.append(there.id)
+
+    async def find(name: str) -> int:
+        return 1
+
+    monkeypatch.setattr(owner_module, "take_from", taken)
+    monkeypatch.setattr(owner_module, "holder_of", holder)
+    members: Any = SimpleNamespace(write={"w2": ProxyRegistration("w2", "write", {})})
+    storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
+    nothing: Any = None
+    owner = Owner("w1", nothing, members, ProxyOptions(), knock)
+    request = wire.ProduceOpen(1, "default", "orders", suspect=suspect)
+
+    with pytest.raises(Moved) as moved:
+        await owner._acquire(storage, ("default", "orders"), request, trio.current_time() + 10)
+
+    assert moved.value.detail == "w2"
+    assert found == knocked
