@@ -135,7 +135,9 @@ class Appending:
             key = log, ProducerRef(opened.number, name)
             self._sending[key] = _Sending(sender, used_at=trio.current_time())
             return opened
-        raise TooBusy(f'log "{log}": producer {name} was not opened in time: open it again')
+        raise OutcomeUnknown(
+            f'log "{log}": producer {name} was not opened in time; who had it may be fenced: open it again'
+        )
 
     async def append_once(
         self, log: str, producer: ProducerRef, sequence: int, given: Given, expect: DLSN | None

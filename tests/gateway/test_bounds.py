@@ -5,6 +5,8 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +19,13 @@ import trio.testing
 
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
+from distributedlog.gateway.appending import Appending
 from distributedlog.gateway.door import Door, Message, Receive, Scope, Send, may_listen
+from distributedlog.gateway.faults import fault
 from distributedlog.gateway.forms import ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
 
 from ..proxy.proxy_world import ONE, World, world
 from .http_kit import TIMEOUT_S, Answer, Gate, gate
@@ -311,3 +315,28 @@ def test_a_producer_is_written_so_that_it_is_read() -> None:
         found = ProducerRef(1 << 63, name)
         assert ProducerRef.parse(str(found)) == found
         assert str(found).isascii()
+
+
+async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """G7: who had the name may have been fenced by it."""
+
+    class Slow:
+        over = None
+
+        async def open_writer(self) -> "Slow":
+            return self
+
+        async def open_producer(self, name: str) -> None:
+            await trio.sleep_forever()
+
+    slow = Slow()
+    namespace: Any = SimpleNamespace(
+        context=SimpleNamespace(random=Random(1)), open_log=lambda log: slow
+    )
+    appending = Appending(namespace, GatewayOptions(), GatewayMeters())
+
+    with pytest.raises(OutcomeUnknown) as unknown:
+        await appending.open_producer("orders", "me")
+    assert fault(unknown.value, "POST …/producers", writing=True)[0] == 504
