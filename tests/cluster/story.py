@@ -14,6 +14,7 @@ from typing import Any
 import trio
 
 from distributedlog.cluster import plan as plans
+from distributedlog.cluster.options import PROXIES
 from distributedlog.cluster.plan import Plan, PlannedNode
 from distributedlog.cluster.processes import environment
 from distributedlog.runtime.machine import real_host
@@ -151,11 +152,11 @@ class Cluster:
             node.kind,
             "--name",
             node.name,
-            "--data",
-            str(place),
             "--metadata",
             quorum,
         ]
+        if node.kind not in PROXIES:
+            arguments += ["--data", str(place)]
         arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
         command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin")
         if self.descriptors:
