@@ -37,14 +37,15 @@ def load() -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise click.UsageError(f"{path()} cannot be read: {error}") from None
     contexts = value.get("contexts", {})
-    if not isinstance(contexts, dict):
-        raise click.UsageError(f"{path()}: contexts is not a table")
     credentials = value.get("credentials", {})
+    for name, table in (("contexts", contexts), ("credentials", credentials)):
+        if not isinstance(table, dict) or not all(isinstance(one, str) for one in table.values()):
+            raise click.UsageError(f"{path()}: {name} is not a table of texts")
     return {
         "current": str(value.get("current", "")),
         "previous": str(value.get("previous", "")),
         "contexts": contexts,
-        "credentials": credentials if isinstance(credentials, dict) else {},
+        "credentials": credentials,
     }
 
 

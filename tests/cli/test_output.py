@@ -82,6 +82,22 @@ def test_any_name_that_is_taken_is_read_back(
     assert list(named_clusters.load()["contexts"]) == names
 
 
+@pytest.mark.parametrize(
+    "text", ["[contexts.a]\nuri = 'x'\n", "contexts = {a = 5}\n", "credentials = {a = [1]}\n"]
+)
+def test_a_file_of_contexts_of_another_form_is_named_and_stays(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next "context set" wrote what nobody could read any more."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    named_clusters.path().parent.mkdir()
+    named_clusters.path().write_text(text)
+
+    assert run(["context", "set", "b", "distributedlog://h:1/x"]) == 2
+
+    assert named_clusters.path().read_text() == text
+
+
 @pytest.mark.parametrize("port", ["9" * 5000, "99999", "१२", "-1", ""])
 def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
     """Python refuses to read a number of 5,000 digits: that was a defect of dlog."""
