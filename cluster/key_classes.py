@@ -7,7 +7,7 @@ and the one that repairs (`repair.py`) those of all, and the logs' where segment
 keys of the store but secrets, and no record of any log.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from ..ledger import ids, keys
@@ -18,7 +18,7 @@ from ..log.segments import SegmentRecord
 from ..log.settings import BIND_PREFIX, CONF_PREFIX
 from ..log.state import LogState
 from ..log.tombstone import GONE_PREFIX
-from ..metadata.classes import NOWHERE, Classes, KeyClass, Place
+from ..metadata.classes import NOWHERE, Classes, KeyClass, Place, Told
 from ..metadata.rights import (
     ADMIN,
     ANY_OF_A_LOG,
@@ -42,6 +42,7 @@ from .restored import HOLD, RESTORES
 
 SEES = BOOKIE | PROXY | OPERATOR
 """Of what tells no record: nodes go by it, operators look after it."""
+NAMES = b"name/"
 ID_DIGITS = 16
 IDS_AT_ONCE = 1_000_000
 """``next/ledger`` moves no further in one step: it is never to reach its end."""
@@ -141,6 +142,15 @@ def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> i
     return most | WRITE if same else most
 
 
+def _change_of_move(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """Who takes a place is told so by the one who repairs; it says that it is at it, and that it is done.
+
+    A bookie that could tell itself would hold whatever it names, and so read it (the threat of a stolen one).
+    """
+    made = before is None and after is not None
+    return JANITOR | OPERATOR if made else HOLDER | OWN | JANITOR | OPERATOR
+
+
 def _next_ids(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Taking some: upwards, and not all that there are."""
     if after is None:
@@ -176,6 +186,37 @@ def _label_of_cookie(key: bytes, value: bytes) -> str:
     return label
 
 
+def _tell_name(
+    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+) -> tuple[str, str] | None:
+    """A log goes, or gets another name; that one is made is no act of an admin."""
+    if now is None or puts[key] is not None:
+        return None
+    was = _shown_path(key)
+    for other, value in puts.items():
+        if value == now and other.startswith(NAMES):
+            return "rename-log", f"{was} {_shown_path(other)}"
+    return "delete-log", was
+
+
+def _tell(put: str, deleted: str) -> Told:
+    """One word for each; the subject is the rest of the key."""
+
+    def tell(
+        key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+    ) -> tuple[str, str] | None:
+        word = deleted if puts[key] is None else put
+        if not word or (puts[key] is None and now is None):
+            return None
+        return word, key.partition(b"/")[2].decode(errors="replace")
+
+    return tell
+
+
+def _shown_path(name_key: bytes) -> str:
+    return name_key.removeprefix(NAMES).replace(b"\0", b"/", 1).decode(errors="replace")
+
+
 def _log_class(prefix: bytes, read: int, write: int) -> KeyClass:
     place, span = _of_log(prefix)
     return KeyClass(read, write, place, span)
@@ -191,7 +232,9 @@ _WRITERS = KeyClass(READ | BOOKIE | OPERATOR, _SEGMENTS, _LOG, _LOG_SPAN)
 KEY_CLASSES = Classes(
     by_third={
         (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
-        (b"log/", b"state"): KeyClass(READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN),
+        (b"log/", b"state"): KeyClass(
+            READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN, lasting=True
+        ),
         (b"log/", b"segment"): replace(_WRITERS, ledger_in=_ledger_of_segment),
         (b"log/", b"lock"): _WRITERS,
         (b"log/", b"stamps"): _WRITERS,
@@ -225,7 +268,7 @@ KEY_CLASSES = Classes(
         keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger),
         keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy),
         keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy),
-        keys.MOVE_PREFIX: KeyClass(SEES, HOLDER | OWN | JANITOR | OPERATOR, _of_copy),
+        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy),
         keys.BOOKIE_PREFIX: KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie),
         keys.COOKIE_PREFIX: _BOOKIES_OWN,
         b"seen/": _BOOKIES_OWN,
@@ -239,7 +282,7 @@ KEY_CLASSES = Classes(
     whole={
         b"\0": KeyClass(KNOWN, 0),
         b"cluster": KeyClass(KNOWN, 0),
-        keys.NEXT_LEDGER: KeyClass(KNOWN, _next_ids),
+        keys.NEXT_LEDGER: KeyClass(KNOWN, _next_ids, lasting=True),
         keys.PLACEMENT: KeyClass(KNOWN, OPERATOR),
         CLOCK_KEY: KeyClass(KNOWN, JANITOR),
         RESTORES: KeyClass(KNOWN, OPERATOR),
@@ -253,5 +296,12 @@ KEY_CLASSES = Classes(
     bookies_of_ledger=_bookies_of_ledger,
     is_closed=_is_closed,
     label_of_cookie=_label_of_cookie,
+    told={
+        NAMES: _tell_name,
+        keys.LEAVING_PREFIX: _tell("decommission", "recommission"),
+        keys.COOKIE_PREFIX: _tell("", "forget-bookie"),
+        b"conf/": _tell("set", "unset"),
+        b"gc/": _tell("hold-deletions", "resume-deletions"),
+    },
 )
 assert TRUST_PREFIX in KEY_CLASSES.by_first, "who may do what is in the table like all else"

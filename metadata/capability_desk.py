@@ -6,7 +6,7 @@ its close, copies go before a swap. What counts is the right on the ledger, as i
 
 from collections.abc import Callable, Collection, Mapping
 
-from ..runtime.capabilities import Generation, Kind, capability, issue_pass
+from ..runtime.capabilities import UNJUDGED, Generation, Kind, capability, issue_pass
 from ..runtime.capability_messages import CapsAnswer, CapsQuestion, GateAnswer, GateQuestion
 from ..runtime.errors import NotAllowed, NotReady
 from ..runtime.principals import ANONYMOUS
@@ -27,7 +27,7 @@ class CapabilityDesk:
     """Of one cluster. ``state`` is as it was after a quorum round that began after the question came."""
 
     def __init__(self, cluster_id: str, may: May, is_bookie: IsBookie) -> None:
-        """``may`` says yes in mode `report`, and counts."""
+        """``may`` goes by rights, whatever the mode, and counts who has none."""
         self._cluster_id = cluster_id
         self._may = may
         self._is_bookie = is_bookie
@@ -59,14 +59,16 @@ class CapabilityDesk:
         of_bookies: dict[str, Generation] = {}
         keys: dict[int, tuple[bytes, ...]] = {}
         for ledger, bookies in question.ledgers.items():
-            if not self._may(principal, kind, ledger, bookies):
+            may = self._may(principal, kind, ledger, bookies)
+            if not may and mode == "required":
                 keys[ledger] = ()
                 continue
             for bookie in bookies:
                 if bookie not in of_bookies:
                     of_bookies[bookie] = newest.of_bookie(self._cluster_id, bookie)
             keys[ledger] = tuple(
-                capability(of_bookies[bookie], kind, ledger, principal, since) for bookie in bookies
+                capability(of_bookies[bookie], kind, ledger, principal, since if may else UNJUDGED)
+                for bookie in bookies
             )
         passport = b"" if principal == ANONYMOUS else issue_pass(newest, principal, since)
         return CapsAnswer(mode, passport, keys)

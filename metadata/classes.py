@@ -13,6 +13,10 @@ from .rights import OPERATOR
 Rule = int | Callable[[bytes, bytes | None, bytes | None], int]
 """Any one of these rights; or which ones, by the key, and its value before and after (None: none)."""
 
+Told = Callable[[bytes, Mapping[bytes, bytes | None], bytes | None], tuple[str, str] | None]
+"""A key that is put or deleted, what the whole transaction puts (None: deletes), and what the key has now:
+the act and its subject, for a line of the audit; None: nothing that anybody asks about later."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -46,6 +50,8 @@ class KeyClass:
     listed: Callable[[bytes], bytes] | None = None
     """Of keys that end with a namespace and a path, what stands before them: a range is narrowed to paths
     that its asker has any right on."""
+    lasting: bool = False
+    """It is made once, and never again after it went: no condition on a version that is past will hold."""
     each: bool = False
     """Whoever is known may list and watch all of them, and is shown those that it may read."""
     ledger_in: Callable[[bytes], bytes] | None = None
@@ -81,6 +87,8 @@ class Classes:
     is_closed: Callable[[bytes, bytes], bool] = lambda key, value: False
     """Key and value of a ledger's record: is its end known for good?"""
     label_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
+    told: Mapping[bytes, Told] = field(default_factory=dict)
+    """Acts that a line of the audit tells of, by what goes up to the first slash of a key."""
 
     def of(self, key: bytes) -> KeyClass:
         """The row of a key."""

@@ -468,6 +468,8 @@ class Judge:
                     needed = needed(key, before, puts.get(key))
                 except DistributedLogError:
                     needed = 0
+                if row.lasting and stored is not None and _is_late(transaction, key, stored):
+                    needed |= row.read  # nothing comes of it, and it learns so as without rights
             place = row.place(key)
             held = base if place is None else self._held(principal, base, place, puts, new)
             if not needed & held or place is None:
@@ -480,7 +482,8 @@ class Judge:
                 return _refused(principal, "name another log's ledger in", key, WRITE)
             if isinstance(operation, Put) and operation.lease:
                 lease = self._state.leases.get(operation.lease)
-                if lease is not None and lease.owner and lease.owner != principal:
+                theirs = operation.lease >= self._state.next_lease  # granted meanwhile, to somebody
+                if theirs or (lease is not None and lease.owner and lease.owner != principal):
                     return NotAllowed(
                         f"{principal} may not use lease {operation.lease}: it is another's"
                     )
@@ -545,6 +548,26 @@ class Judge:
             return None
         return self.verdict(principal, self.why_not_transact(principal, transaction))
 
+    def act(self, principal: str, transaction: Transaction) -> tuple[str, str] | None:
+        """What a line of the audit tells of it, if one does: the act and its subject. Not what nodes do."""
+        if principal.startswith(("bookie/", "metadata/", "proxy/")):
+            return None
+        told = self._classes.told
+        for operation in transaction.operations:
+            key = operation.key
+            tell = told.get(key[: key.find(b"/") + 1])
+            if tell is None:
+                continue
+            puts = {
+                one.key: one.value if isinstance(one, Put) else None
+                for one in transaction.operations
+            }
+            stored = self._state.stored.get(key)
+            found = tell(key, puts, None if stored is None else stored[HEAD.size :])
+            if found is not None:
+                return found
+        return None
+
     def op(self, principal: str, needed: int, what: str) -> NotAllowed | None:
         """What goes by no key, in this mode: any one of these rights of the cluster."""
         if self.mode == "open" or needed & self.cluster_rights(principal):
@@ -576,6 +599,15 @@ def _refused(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
     """The same for what is absent and what is forbidden; the key is the asker's own word."""
     shown = repr(key[:KEY_SHOWN_BYTES])[1:]
     return NotAllowed(f"{principal} may not {verb} {shown}: it needs {words(needed)}")
+
+
+def _is_late(transaction: Transaction, key: bytes, stored: bytes) -> bool:
+    """Was that key changed since the transaction's condition on it was read?"""
+    version = HEAD.unpack_from(stored)[0]
+    return any(
+        one.key == key and one.kind == "version" and one.number < version
+        for one in transaction.compares
+    )
 
 
 def is_within(parts: Parts, key: bytes) -> bool:

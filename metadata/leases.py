@@ -100,11 +100,15 @@ class Leases:
 
         One without an owner, of an anonymous client or of a version before, is whoever's knows its number.
         """
-        held = self._replica.state.leases.get(lease)
+        state = self._replica.state
+        held = state.leases.get(lease)
         if held is None:
-            if self._replica.caught_up:
+            if not self._replica.caught_up:
+                return TooBusy("this metadata node has just begun to lead: come again")
+            if lease < state.next_lease:
                 return None
-            return TooBusy("this metadata node has just begun to lead: come again")
+            # It may be granted before what is asked here is applied: to somebody else.
+            return NotAllowed(f"{principal} may not touch lease {lease}: nobody has it yet")
         if held.owner in ("", principal):
             return None
         return NotAllowed(f"{principal} may not touch lease {lease}: it is another's")

@@ -5,12 +5,13 @@ What the parts do is theirs; here they are made, know each other, and are run.
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from random import Random
 
 import trio
 
 from ..runtime.capabilities import Kind
-from ..runtime.errors import InvalidRequest, NotAllowed
+from ..runtime.errors import InvalidRequest, NotAllowed, TransactionTooLarge
 from ..runtime.hello import FEATURE_TRUST, NONE
 from ..runtime.link import Link
 from ..runtime.principals import BY_CERTIFICATE, LOCAL
@@ -19,7 +20,7 @@ from ..runtime.rpc import Endpoint
 from .admission import Admission
 from .capability_desk import CapabilityDesk
 from .classes import Classes
-from .commands import TrustChange
+from .commands import Transact, TrustChange, encode_command
 from .events import LESS
 from .forming import Founding
 from .judge import Judge, Parts
@@ -39,7 +40,9 @@ from .secrets import Secrets
 from .served_watches import ServedWatches
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
-from .trust_changes import compose
+from .transaction import Transaction
+from .trust_changes import compose, line_share
+from .trust_records import AuditLine
 from .wire import TrustReport
 
 ASK_S = 1.0
@@ -196,10 +199,11 @@ class MemberNode:
 
     def _may_have(self, principal: str, kind: Kind, ledger: int, bookies: Collection[str]) -> bool:
         trust = self.trust
-        refused = None
-        if not may_have(trust, principal, kind, ledger, bookies):
-            refused = NotAllowed(f"{principal} may not {kind.name.lower()} ledgers of that log")
-        return trust.verdict(principal, refused) is None
+        if may_have(trust, principal, kind, ledger, bookies):
+            return True
+        what = f"{principal} may not {kind.name.lower()} ledgers of that log"
+        trust.verdict(principal, NotAllowed(what))  # counted, in mode report
+        return False
 
     def _founding_for(self, node_id: str) -> Founding:
         """What a member that has no data yet is told: the founding, if it is of the founders (H5)."""
@@ -261,6 +265,31 @@ class MemberNode:
             index=replica.raft.log.last_index + 1,
         )
         return head
+
+    def with_line(self, meant: Transact, principal: str, address: str) -> Transact:
+        """With a line of the audit in the same transaction, where it is an act that has one."""
+        told = self.trust.act(principal, meant.transaction)
+        if told is None:
+            return meant
+        share = meant.transaction + self._line(principal, address, *told)
+        try:
+            share.check()
+        except (
+            TransactionTooLarge
+        ):  # as large as it may be by itself: then the line stands in front of it
+            self.tell(principal, address, *told)
+            return meant
+        return replace(meant, transaction=share)
+
+    def tell(self, principal: str, address: str, action: str, subject: str) -> None:
+        """A line of its own, for what is no transaction: put before it is done, and it may fail."""
+        said = Transact(transaction=self._line(principal, address, action, subject))
+        self.replica.propose(encode_command(said), lambda answer: None)
+
+    def _line(self, principal: str, address: str, action: str, subject: str) -> Transaction:
+        replica = self.replica
+        line = AuditLine(self._wall_ms(), principal, address, action, subject)
+        return line_share(replica.state, line, replica.raft.log.last_index + 1)
 
     def trust_report(self, principal: str, *, own: bool) -> TrustReport:
         """What the leader says of it; ``own``: only to whom it says it."""

@@ -249,9 +249,13 @@ class MetadataSession:
         replica = member.replica
         if replica.leads:
             refused = self._why_not(member, meant)
-            if refused is not None:
+            if refused is not None and not _is_done(replica.state.answered(meant)):
                 self._link.reply_error(ident, refused)
                 return
+            if replica.state.trust_revision and isinstance(meant, Transact):
+                told = member.with_line(meant, self._principal, self._link.peer_address)
+                if told is not meant:
+                    meant, command = told, encode_command(told)
 
         def done(answer: Answer | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
@@ -382,6 +386,11 @@ class MetadataSession:
                 self._link.reply_error(ident, self._led_from_here(member, error))
 
         if self._allowed(member, ident, OPERATOR, "change the members of the quorum"):
+            if member.replica.state.trust_revision and member.replica.leads:
+                subject = f"{request.name} {request.address}".strip()
+                member.tell(
+                    self._principal, self._link.peer_address, f"{request.kind}-member", subject
+                )
             member.admission.ask(request, done)
 
     def _show_members(self, member: MemberNode | None, ident: int) -> None:
@@ -434,3 +443,14 @@ class MetadataSession:
             self._watches.end(ident, part)
         else:
             self._watches.open(state, ident, request, part)
+
+
+def _is_done(known: Answer | None) -> bool:
+    """Was it done when it was sent before? Then it may be said again to whoever asked for it.
+
+    What it did may have ended its own right: who deletes a log has none on it after that. What was not done
+    is judged as new: the answer to a condition that does not hold shows what is there now.
+    """
+    if known is None or known.error is not None:
+        return False
+    return known.transaction is None or known.transaction.succeeded

@@ -78,11 +78,19 @@ def compose(
             " an admin does, with credentials that are taken already"
         )
     line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in said if word))
-    made.put(audit_key(index), line.encode())
-    kept = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_MAX + 2)
-    for key in kept[: max(0, len(kept) + 1 - AUDIT_MAX)]:
-        made.delete(key)
+    for operation in line_share(state, line, index).operations:
+        if isinstance(operation, Put):
+            made.put(operation.key, operation.value)
+        else:
+            made.delete(operation.key)
     return made.transaction()
+
+
+def line_share(state: KeyValueState, line: AuditLine, index: int) -> Transaction:
+    """That line, for the transaction that does what it tells of; the oldest go. ``index``: see `compose`."""
+    kept = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_MAX + 2)
+    oldest = kept[: max(0, len(kept) + 1 - AUDIT_MAX)]
+    return Transaction((), (*map(Delete, oldest), Put(audit_key(index), line.encode())))
 
 
 class _Change:

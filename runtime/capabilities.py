@@ -12,7 +12,8 @@ P is the same for all: a wrong name opens nothing, for each capability is one pr
 
 ``since`` is the revision at which something was last taken from that principal, 0: never. It is known at both
 ends and not sent in a capability: when a bookie hears of a newer one, all that this principal had before is
-void there, and it asks for what it still may have. Numbers are little-endian.
+void there, and it asks for what it still may have. `UNJUDGED` stands for it in what mode `report` gives to
+those whom `required` would refuse. Numbers are little-endian.
 """
 
 import hmac
@@ -28,6 +29,8 @@ SECRET_BYTES = 32
 """Of K, K_b and P."""
 PRINCIPAL_BYTES_MAX = 160
 GENERATIONS_KEPT = 2
+UNJUDGED = (1 << 64) - 1
+"""In the place of ``since``: given in mode `report` to one who has no right, and good in that mode alone."""
 NONE = bytes(CAPABILITY_BYTES)
 """Shown by who has none; no kind is 0."""
 

@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.bookie.gate import Gate
 from distributedlog.ledger.keys import cookie_key, ledger_key
 from distributedlog.metadata.capability_desk import CapabilityDesk, generations_of
 from distributedlog.metadata.client import MetadataClient
@@ -87,6 +88,21 @@ def test_where_grants_are_required_a_principal_gets_what_it_may_have_and_a_pass(
         assert not is_capability(key, held, Kind.RECOVER, 7, "user/a", 0)
     assert read_pass(answer.passport, [FIRST]) == ("user/a", 0)
     assert CapsAnswer.decode(desk().answer(state, ASKED, "user/b")).keys == {7: (), 8: ()}
+
+
+def test_what_report_gives_away_is_good_in_report_alone() -> None:
+    """Whom `required` would refuse has nothing that outlives `report`."""
+    asked = CapsQuestion(Kind.READ, {8: ("b1",)})
+    answer = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
+    gate = Gate(1e9)
+    for mode, is_good in (("report", True), ("required", False), ("report", True)):
+        gate.hear(GateAnswer(mode, (FIRST.of_bookie("c1", "b1"),), {}))
+        assert gate.proves("user/a", Kind.READ, 8, answer.keys[8][0]) == is_good
+        assert not gate.proves("user/b", Kind.READ, 8, answer.keys[8][0])
+
+    rightful = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), ASKED, "user/a"))
+    gate.hear(GateAnswer("required", (FIRST.of_bookie("c1", "b1"),), {}))
+    assert gate.proves("user/a", Kind.ADD, 7, rightful.keys[7][0])
 
 
 def test_who_is_anonymous_gets_no_pass() -> None:

@@ -17,7 +17,7 @@ from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.settings import bind_key, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.log.tombstone import gone_key
-from distributedlog.metadata.commands import Grant, Transact, TrustChange
+from distributedlog.metadata.commands import Expire, Grant, Transact, TrustChange
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.judge import Judge
 from distributedlog.metadata.kv import KeyValueState
@@ -505,6 +505,56 @@ def test_a_lease_carries_only_its_principals_keys(principal: str) -> None:
     judge, _ = world(WRITER)
     locked = Transaction((), (Put(log_keys.lock_key(ORDERS), b"", 1),))
     assert judge.transact(principal, locked) is not None
+
+
+def test_a_change_that_comes_too_late_fails_by_its_condition_and_not_by_a_right() -> None:
+    """Two take ledger ids at once; a writer writes its state while somebody truncates: that is no refusal."""
+    judge, state = world(WRITER)
+    state_key = log_keys.state_key(ORDERS)
+    own = Transaction((Compare.version(b"next/ledger", 1),), (Put(b"next/ledger", b"2001"),))
+    write = Put(state_key, LogState(ORDERS, "orders", 0).encode())
+    mine = Transaction((Compare.version(state_key, 1),), (write,))
+    cut = replace(LogState(ORDERS, "orders", 0), sealed=True)
+    do(
+        state,
+        Transact("c", 5, 0, changes(Put(b"next/ledger", b"9001"), Put(state_key, cut.encode()))),
+    )
+    judge.see(state)
+
+    for late in (own, mine):
+        assert judge.transact("user/etl", late) is None
+        assert judge.transact("anonymous", late) is not None
+        for now in (replace(late, compares=()), replace(late, compares=(_version_2(late),))):
+            assert judge.transact("user/etl", now) is not None
+
+
+def _version_2(late: Transaction) -> Compare:
+    return Compare.version(late.compares[0].key, 2)
+
+
+def test_no_key_is_put_under_a_lease_that_is_not_granted_yet() -> None:
+    """H217: by the time it is applied it may be another's; one that has ended is nobody's any more."""
+    judge, state = world(WRITER)
+    lock = log_keys.lock_key(ORDERS)
+    assert judge.transact("user/etl", changes(Put(lock, b"", state.next_lease))) is not None
+    do(state, Expire(lease=1))
+    assert judge.transact("user/etl", changes(Put(lock, b"", 1))) is None
+
+
+def test_a_bookie_is_given_a_place_by_who_repairs_and_not_by_itself() -> None:
+    """Else one whose certificate was stolen would hold, and so read, whatever it names."""
+    judge, state = world()
+    move = keys.move_key("i3", 1)
+    assert judge.transact("bookie/b3", changes(Put(move, b"x"))) is not None
+    both = changes(Put(keys.cookie_key("i9"), cookie("b9")), Put(keys.move_key("i9", 1), b"x"))
+    assert judge.transact("bookie/b9", both) is not None
+    do(state, Transact("c", 5, 0, changes(Put(ELECTION_KEY, b"", 1))))
+    judge.see(state)
+    assert judge.transact("bookie/b1", changes(Put(move, b"x"))) is None
+    do(state, Transact("c", 6, 0, changes(Put(move, b"x"))))
+    judge.see(state)
+    for own in (Put(move, b"y"), Delete(move)):  # it says that it is at it; it has done it
+        assert judge.transact("bookie/b3", changes(own)) is None
 
 
 def test_settings_are_followed_all_at_once_and_each_shown_to_its_readers() -> None:

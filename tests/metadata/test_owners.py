@@ -1,8 +1,11 @@
 """Whose a request is, and a lease (H216, H217)."""
 
+from dataclasses import replace
+
 import pytest
 
-from distributedlog.metadata.commands import Expire, Grant, Transact, TrustChange
+from distributedlog.log.keys import purge_key
+from distributedlog.metadata.commands import Expire, Grant, Transact, TrustChange, encode_command
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
 from distributedlog.metadata.owners import (
@@ -12,12 +15,14 @@ from distributedlog.metadata.owners import (
     owner_of,
 )
 from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.metadata.wire import decode_outcome
 from distributedlog.runtime.errors import LeaseExpired, NotAllowed
-from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.frames import Op, pack, unpack
 from distributedlog.runtime.principals import ANONYMOUS
 
 from .quorum import put
 from .test_kv import do
+from .test_trust import LOG, STATE, begin
 from .trusted import believe, trusted_quorum
 
 LONGEST = "user/" + "n" * 41
@@ -158,3 +163,48 @@ async def test_a_lease_of_an_anonymous_client_is_as_it_was(autojump_clock: objec
         await other.revoke_lease(lease)
         with pytest.raises(LeaseExpired):
             await one.renew_lease(lease)
+
+
+async def test_a_lease_is_not_ended_before_it_is_granted(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """H217: the numbers to come can be guessed, and one may be granted before an end of it is applied."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        etl, eve = await world.one("user/etl"), await world.one("user/eve")
+        lease = await etl.grant_lease(60_000)
+        for ahead in range(1, 4):
+            with pytest.raises(NotAllowed, match="nobody has it yet"):
+                await eve.revoke_lease(lease + ahead)
+        assert await etl.grant_lease(60_000) == lease + 1
+        await etl.revoke_lease(lease + 1)
+        await etl.revoke_lease(lease + 1)  # that it has ended is no secret, and no error
+
+
+async def test_what_was_done_is_answered_though_it_ended_its_own_right(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Who deletes a log has no right on it after that; the answer may be lost, and is asked for again.
+
+    What was refused by its condition is judged anew: its answer shows what is there now.
+    """
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        await begin(world)
+        admin, etl = await world.one("user/root"), await world.one("user/etl")
+        purge = Transact("c", 1, 1 << 62, Transaction((), (Put(purge_key(LOG), b""),)))
+        failed = Transaction((Compare.version(STATE, 99),), (Put(purge_key(LOG), b""),))
+        for _ in range(2):
+            reply = await etl.ask(Op.META_TRANSACT, encode_command(purge))
+            assert decode_outcome(reply.body)[1].error is None
+        shown = Transact("c", 2, 1 << 62, failed)
+        reply = await etl.ask(Op.META_TRANSACT, encode_command(shown))
+        was_shown = decode_outcome(reply.body)[1].transaction
+        assert was_shown is not None
+        assert was_shown.current[0] is not None
+
+        await admin.change_trust("revoke", "etl", "ns", "orders")
+        await etl.ask(Op.META_TRANSACT, encode_command(purge))
+        for asked in (shown, replace(purge, request=3)):
+            with pytest.raises(NotAllowed):
+                await etl.ask(Op.META_TRANSACT, encode_command(asked))

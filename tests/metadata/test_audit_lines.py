@@ -1,0 +1,71 @@
+"""Lines of the audit for what admins do beside saying who may what."""
+
+import pytest
+
+from distributedlog.ledger import keys as ledger_keys
+from distributedlog.log import keys as log_keys
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
+from distributedlog.metadata.wire import MembersRequest
+from distributedlog.runtime.errors import NotAllowed
+
+from .test_trust import LOG, NAME, begin
+from .trusted import believe, trusted_quorum
+
+RIGHTS = ("mode", "user", "grant", "revoke")
+
+
+async def test_what_admins_do_beside_rights_is_written_down(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Who deleted a log, took a bookie out of service, changed the quorum: with the act, where it is a
+    transaction."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        await admin.change_trust("grant", "root", "owner", "ns", "")
+        owner, node = admin, await world.one("bookie/b1")
+        gone = Compare.version(NAME, 99)
+        renamed, leaving = log_keys.name_key("ns", "new"), ledger_keys.leaving_key("b7")
+        id_of_log = log_keys.encode_log_id(LOG)
+        assert not (await owner.transact(Transaction((gone,), (Delete(NAME),)))).succeeded
+        for share in (
+            (Delete(NAME), Put(renamed, id_of_log)),
+            (Put(leaving, b""),),
+            (Delete(leaving),),
+            (Delete(leaving),),  # it was not there any more
+            (Delete(renamed),),
+            (Put(log_keys.name_key("ns", "made"), log_keys.encode_log_id(0x77)),),
+        ):
+            assert (await owner.transact(Transaction((), share))).succeeded
+        with pytest.raises(NotAllowed):
+            await node.transact(Transaction((), (Delete(NAME),)))
+        await admin.change_members(MembersRequest("remove", "m3"))
+
+        page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        lines = [AuditLine.decode(item.value) for item in page.items]
+        acts = [(line.action, line.subject) for line in lines if line.action not in RIGHTS]
+        assert acts == [
+            ("rename-log", "ns/orders ns/new"),
+            ("decommission", "b7"),
+            ("recommission", "b7"),
+            ("delete-log", "ns/new"),
+            ("remove-member", "m3"),
+        ]
+        assert {line.principal for line in lines} == {"user/root"}
+        assert all(line.ms and line.address for line in lines)
+
+
+async def test_a_change_that_is_as_large_as_it_may_be_has_its_line_too(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Nobody pads what he does until there is no room for the line."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        await admin.change_trust("grant", "root", "owner", "ns", "")
+        many = tuple(Put(log_keys.txn_key(LOG, f"a{n}"), b"") for n in range(1, 4096))
+        assert (await admin.transact(Transaction((), (Delete(NAME), *many)))).succeeded
+        page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        assert AuditLine.decode(page.items[-1].value).action == "delete-log"
