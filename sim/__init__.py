@@ -7,6 +7,7 @@
         campaign.py, tuning.py, copies.py       many seeds; small bounds; repair
         pipeline.py, once.py            other clients: pipelines; producers
         proxied.py                      many writers and readers of one log, behind proxies
+        trusted.py                      certificates, grants, and those who have none
     bookie_world.py                     one real bookie and bad clients
     ledger_world.py, raft_world.py      cores alone on one heap, thousands of seeds a minute
         ledger_*.py, raft_*.py          their actors, networks, faults and oracles

@@ -4,6 +4,7 @@
     python -m distributedlog.sim --seed 7 --keep-trace  one seed again, with its trace on stdout
     python -m distributedlog.sim --workload pipeline    links, truncation, positions instead
     python -m distributedlog.sim --workload proxied     producers and readers behind proxies
+    python -m distributedlog.sim --workload trusted     who may do what, and who tries what he may not
 
 Prints totals, and for each failure the seed, the commit and the command that replays it. Exits with 1 if
 any seed failed.

@@ -14,12 +14,14 @@ from .pipeline import PipelineRun
 from .proxied import ProxiedRun
 from .scheduler import BusyLoop, Deadlock, OutOfTime
 from .seed import CHAOS_S, LogRun, Result, SeedRun
+from .trusted import TrustedRun
 
 WORKLOADS: dict[str, type[SeedRun]] = {
     "log": LogRun,
     "pipeline": PipelineRun,
     "once": OnceRun,
     "proxied": ProxiedRun,
+    "trusted": TrustedRun,
 }
 AT = "at "
 """So faults are counted that struck at a moment (`ambush.py`)."""

@@ -24,6 +24,7 @@ from ..cluster.options import (
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
+from ..runtime.principals import Identity
 from .disk import DiskFaults, DiskWatcher, SimDisk
 from .host import SimHost
 from .network import NetworkFaults, SimNetwork, Tap
@@ -31,7 +32,9 @@ from .scheduler import Simulation
 from .taps import Oracles
 
 PORT = 4181
-ROLES = {"m": "metadata", "b": "bookie", "c": "client", "w": WRITE_PROXY, "r": READ_PROXY}
+ROLES = {
+    "m": "metadata", "b": "bookie", "c": "client", "w": WRITE_PROXY, "r": READ_PROXY, "x": "client",
+}  # fmt: skip
 """By the first letter of a machine's name."""
 METADATA_TIMEOUT_S = 10.0
 PATH = "sim"
@@ -73,10 +76,15 @@ class Shape:
     enforced: bool = False
     """Rather no new ledger than one in a single rack."""
     disk_bytes: int = 1 << 28
+    others: int = 0
+    """Machines of clients that do not do the workload's work."""
+    certificates: Mapping[str, str] = field(default_factory=dict)
+    """Whose a client's machine has, by its name: ``c1`` to ``user/app``. With any of them all nodes have
+    their own, and take nobody without one."""
 
 
 class SimCluster:
-    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…, and proxies: ``w1``…, ``r1``…"""
+    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…, proxies: ``w1``…, ``r1``…, and ``x1``…"""
 
     def __init__(
         self,
@@ -104,18 +112,26 @@ class SimCluster:
         self.clients = [f"c{n + 1}" for n in range(shape.clients)]
         self.write_proxies = [f"w{n + 1}" for n in range(shape.write_proxies)]
         self.read_proxies = [f"r{n + 1}" for n in range(shape.read_proxies)]
+        self.others = [f"x{n + 1}" for n in range(shape.others)]
         kinds = (
             self.metadata,
             self.bookies,
             self.clients,
             self.write_proxies,
             self.read_proxies,
+            self.others,
         )
         for network_number, names in enumerate(kinds, 1):
             for number, name in enumerate(names, 1):
                 ip = f"10.0.{network_number}.{number}"
                 self.machines[name] = SimHost(simulation, self.network, name, ip)
                 self._address[name] = (ip, PORT)
+        if shape.certificates:
+            nodes = {name: f"metadata/{name}" for name in self.metadata}
+            nodes |= {name: f"bookie/{name}" for name in self.bookies}
+            nodes |= {name: f"proxy/{name}" for name in self.proxies}
+            for name, principal in {**nodes, **shape.certificates}.items():
+                self.network.identities[name] = identity_of(principal)
         for name in self.metadata:
             self._add_node(
                 name, ("metadata",), "metadata", partial(self._serve_metadata, name), disks
@@ -141,6 +157,10 @@ class SimCluster:
             host.add_disk(role, SimDisk(self.simulation, host.state, role, faults))
         self._mains[name] = main
         self.oracles.add_machine(host, kind)
+
+    def address_of(self, name: str) -> Address:
+        """Where that node listens now, or did last."""
+        return self._address[name]
 
     def role_of(self, name: str) -> str:
         """``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
@@ -321,3 +341,9 @@ class SimCluster:
                 disk.faults.bytes_max = self.shape.disk_bytes
                 disk.stalled_until = 0.0
         self.start_all()
+
+
+def identity_of(principal: str) -> Identity:
+    """A certificate of the run's one domain."""
+    kind, _, name = principal.partition("/")
+    return Identity("sim", kind, name, serial="1", ends_s=1 << 40)

@@ -15,6 +15,7 @@ import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
+from ..runtime.tls import CERTIFICATE, METHOD, verify_certificate
 from .disk import SimDisk
 from .disk_handle import DiskHandle
 from .machine_state import HostDown, MachineState
@@ -192,6 +193,7 @@ class SimHost:
         async def listen(address: Address) -> Listener:
             return await self.network.listen(self.state, incarnation, address)
 
+        certified = self.name in self.network.identities
         return Host(
             name=self.name,
             dial=dial,
@@ -200,6 +202,8 @@ class SimHost:
             random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
+            methods={METHOD: verify_certificate} if certified else {},
+            credentials=lambda address: CERTIFICATE if certified else None,
         )
 
     def wall_ms(self) -> int:

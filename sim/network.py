@@ -92,6 +92,9 @@ class SimNetwork:
         self.ends: dict[int, SimConnection] = {}
         self.refusing: dict[str, None] = {}
         """Names of machines that refuse every new connection."""
+        self.identities: dict[str, Identity] = {}
+        """Whose certificate each machine holds, by its name: that is a fact of the run, which nobody can
+        forge. Where there are none connections are plain."""
         self.messages = 0
         self.bytes = 0
         self.cut_ways: dict[tuple[str, str], None] = {}
@@ -213,6 +216,10 @@ class SimNetwork:
         far = SimConnection(self, self._serial + 1, other, f"{ip}:{40_000 + self._serial}")
         near.far, far.far = far, near
         near.dialled = True
+        if self.identities:
+            near.is_secret = far.is_secret = True
+            near.identity = self.identities.get(other.name)
+            far.identity = self.identities.get(host.name)
         self.ends[near.serial], self.ends[far.serial] = near, far
         return near, far
 
@@ -284,11 +291,11 @@ class SimConnection:
     """One end of a stream. See `runtime.host.Connection`."""
 
     far: "SimConnection"
-    identity: Identity | None = None
-    is_secret = False
 
     def __init__(self, network: "SimNetwork", serial: int, host: MachineState, peer: str) -> None:
         self.peer = peer
+        self.identity: Identity | None = None
+        self.is_secret = False
         self.serial = serial
         self.host = host
         self.incarnation = host.incarnation

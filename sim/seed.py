@@ -136,6 +136,7 @@ class SeedRun(ABC):
         ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
         self.moments = Moments(cluster.role_of, cluster.serves, ambushes.on_moment)
         cluster.watch(self.moments)
+        self._on_cluster(cluster)
         with cluster.oracles.watching_state_machines(), bounded(self.bounds):
             cluster.start_all()
             simulation.nursery.start_soon(cluster.supervise)
@@ -144,6 +145,7 @@ class SeedRun(ABC):
             if forming.cancelled_caught:
                 missing = [name for name in cluster.nodes if not cluster.ready.get(name)]
                 raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
+            await self._begin()
             for name in writers:
                 cluster.start_client(name, self._write, proxied=self.proxied)
             for name, work in zip(others, (self._read, self._place), strict=False):
@@ -160,6 +162,12 @@ class SeedRun(ABC):
         if self.shape.enforced:
             await change_policy(namespace.metadata, {"enforced": True})
         await self._measure(namespace, host)
+
+    def _on_cluster(self, cluster: SimCluster) -> None:  # noqa: B027 (most have nothing to add)
+        """The cluster is made, and nothing of it runs yet."""
+
+    async def _begin(self) -> None:  # noqa: B027
+        """What a workload does before the first client starts; no fault has struck yet."""
 
     # --- what a workload is -----------------------------------------------------------------------
 

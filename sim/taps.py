@@ -1,13 +1,14 @@
 """Connects the oracles of verify/ to a simulated network, its disks and its nodes' state machines."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from ..ledger.keys import ledger_id_of
 from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..metadata.answers import Answer
 from ..metadata.commands import Command
+from ..metadata.interface import Event
 from ..metadata.kv import KeyValueState
 from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
@@ -16,6 +17,9 @@ from .host import SimHost
 from .network import SimConnection
 from .scheduler import Simulation
 from .stalls import machine_of_task
+
+OnApplied = Callable[[int, bytes, Answer, tuple[Event, ...], int], None]
+"""Log index, command, what came of it, what it changed, and the revision after it."""
 
 
 class Oracles:
@@ -27,6 +31,8 @@ class Oracles:
 
         self.bookies = BookieOracle(fail, ack_quorum=ack_quorum)
         self.metadata = MetadataOracle(fail)
+        self.on_applied: list[OnApplied] = []
+        """Told of each command that a node's state takes, and of what it did."""
         self.recovered_ledgers: dict[int, None] = {}
         """Ledgers that somebody else than their writer closes."""
         self._kinds: dict[str, str] = {}
@@ -86,12 +92,15 @@ class Oracles:
             oracle.on_applied(name, index, command)
             answer, events = original(state, index, command, meant)
             oracle.on_state(name, index, state.digest())
-            for event in events:  # from here on a bookie may deny it, and must some day
-                if event.kind == "put" and event.item.key.startswith(b"delete/"):
-                    self.bookies.denied_ledgers[ledger_id_of(event.item.key)] = None
-                elif event.kind == "put" and event.item.key.startswith(b"ledger/"):
+            for hear in self.on_applied:
+                hear(index, command, answer, events, state.revision)
+            for event in events:
+                if event.kind == "put" and event.item.key.startswith(b"ledger/"):
                     record = LedgerMetadata.decode(event.item.key, event.item.value)
-                    if record.state is LedgerState.IN_RECOVERY:
+                    if record.state is LedgerState.DELETING:
+                        # From here on a bookie may deny it, and must some day; a to-do alone says nothing.
+                        self.bookies.denied_ledgers[record.ledger_id] = None
+                    elif record.state is LedgerState.IN_RECOVERY:
                         self.recovered_ledgers[record.ledger_id] = None
                     elif record.closed:
                         self.bookies.closed_ledgers[record.ledger_id] = None

@@ -10,6 +10,7 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
     log_verdict.py, readings.py     the same over notes, for runs of any length
     registers.py, linear.py         linearizability of the metadata's registers
     oracles.py                      promises of one node, judged on the wire and against its own platter
+    second_judge.py                 had whoever did this a grant for it?
     judgement.py, availability.py   the verdict on a whole run; how it felt to its writers
     svg.py                          what the pictures of runs share
 """

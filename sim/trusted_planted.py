@@ -1,0 +1,166 @@
+"""Bugs of rights and capabilities, put in by replacing functions, each to be found by `trusted.TrustedRun`.
+
+python -m distributedlog.sim.trusted_planted [SEEDS [BUG]]      a table: bug | seed | found by
+
+``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+"""
+
+import logging
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from ..bookie.gate import Gate
+from ..cluster.deletion import Deletion
+from ..ledger import keys
+from ..metadata import capability_desk, member_node, replica, sessions
+from ..metadata.classes import Classes, KeyClass
+from ..metadata.judge import Judge
+from ..metadata.leases import Leases
+from ..metadata.rights import HOLDER, JANITOR, OPERATOR, OWN
+from ..metadata.served_watches import ServedWatches
+from ..metadata.transaction import Delete, Transaction
+from ..runtime import capabilities
+from ..runtime.capabilities import Generation, Kind
+from ..runtime.capability_messages import GateAnswer
+from ..runtime.errors import DistributedLogError
+from .planting import Patch, planted, print_table, words_of
+from .seed import CHAOS_S
+from .trusted import TrustedRun
+
+_why_not_transact = Judge.why_not_transact
+_capability = capabilities.capability
+_request = replica.Replica.request
+_hear = Gate.hear
+_proves = Gate.proves
+_of = Classes.of
+
+
+def _compares_are_free(self: Judge, principal: str, transaction: Transaction) -> Any:
+    """H234: a condition is not taken for a read."""
+    return _why_not_transact(self, principal, replace(transaction, compares=()))
+
+
+def _watches_go_on(self: ServedWatches, may_read: Callable[..., Any]) -> None:
+    """Nobody looks at watches again when rights change."""
+
+
+def _anybodys(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+    """A capability is good for whoever shows it."""
+    return _capability(of_bookie, kind, ledger, "", since)
+
+
+def _of_any_kind(
+    of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int
+) -> bytes:
+    """What it is good for stands in front, and is not in the MAC."""
+    return bytes((kind,)) + _capability(of_bookie, Kind.LIST, ledger, principal, since)[1:]
+
+
+def _for_ever(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+    """What was taken from its holder does not end it."""
+    return _capability(of_bookie, kind, ledger, principal, 0)
+
+
+def _judged_before(self: replica.Replica, *arguments: Any, **named: Any) -> None:
+    """H233: what was judged by the rights of before is put into the log after the change."""
+    self._judged_from = 0
+    _request(self, *arguments, **named)
+
+
+async def _believed(self: Deletion, ledger_id: int) -> None:
+    """H213: a to-do is done because it is there."""
+    await self._delete_local(ledger_id)
+    own = Delete(keys.delete_key(self._bookie_id, ledger_id))
+    await self._metadata.transact(Transaction((), (own,)))
+
+
+def _without_principal(principal: str, client: str) -> str:
+    """H216: requests are remembered by the client's own word, leases are nobody's."""
+    return client
+
+
+def _whoevers(self: Leases, lease: int, principal: str) -> DistributedLogError | None:
+    """H217: who knows its number ends it."""
+    return None
+
+
+def _may_anything(
+    judge: Judge, principal: str, kind: Kind, ledger: int, bookies: Collection[str]
+) -> bool:
+    """The leader gives capabilities to whoever asks."""
+    return True
+
+
+def _report_counts(self: Gate, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
+    """What mode report gave away is good in required."""
+    unjudged = capabilities.is_capability(
+        key, self._held, wanted, ledger, principal, capabilities.UNJUDGED
+    )
+    return unjudged or _proves(self, principal, wanted, ledger, key)
+
+
+def _by_its_own_word(self: Classes, key: bytes) -> KeyClass:
+    """A bookie may say of itself that it is to take a place."""
+    row = _of(self, key)
+    if key.startswith(keys.MOVE_PREFIX):
+        return replace(row, write=HOLDER | OWN | JANITOR | OPERATOR)
+    return row
+
+
+def _all_that_were(self: Gate, said: GateAnswer) -> None:
+    """A bookie takes what was made with any generation that it ever held."""
+    before = self._held
+    _hear(self, said)
+    held = {one.number: one for one in (*before, *self._held)}
+    self._held = tuple(held[number] for number in sorted(held, reverse=True))
+
+
+MACS = (capabilities, capability_desk)
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a compare is not judged (H234)": ((Judge, "why_not_transact", _compares_are_free),),
+    "a watch is not ended": ((ServedWatches, "judge", _watches_go_on),),
+    "a capability without its principal": tuple((one, "capability", _anybodys) for one in MACS),
+    "a capability without its kind": tuple((one, "capability", _of_any_kind) for one in MACS),
+    "a capability outlives what it was for": tuple((one, "capability", _for_ever) for one in MACS),
+    "the generation before is kept for ever": ((Gate, "hear", _all_that_were),),
+    "judged before the change, applied after it (H233)": (
+        (replica.Replica, "request", _judged_before),
+    ),
+    "a to-do is believed (H213)": ((Deletion, "_work_off", _believed),),
+    "requests are known by the client's word (H216)": (
+        (sessions, "client_of", _without_principal),
+    ),
+    "a lease is whoever's knows its number (H217)": ((Leases, "why_not", _whoevers),),
+    "capabilities are given to whoever asks": ((member_node, "may_have", _may_anything),),
+    "what mode report gives is good in required": ((Gate, "proves", _report_counts),),
+    "a bookie gives a place to itself": ((Classes, "of", _by_its_own_word),),
+}
+STARTS: dict[str, int] = {}
+"""A seed that found it; of others from 0 on."""
+
+
+def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
+    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    start = STARTS.get(name, 0)
+    with planted(PLANTED[name]):
+        for seed in range(start, start + budget):
+            failures = TrustedRun(seed, chaos_s=chaos_s).run().failures
+            if failures:
+                return seed, words_of(failures)
+    return None
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    logging.disable(logging.CRITICAL)
+    budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
+    names = [name for name in PLANTED if wanted in name]
+    return print_table(names, lambda name: seed_that_finds(name, budget), budget)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Seeds where it counts who asks, and planted bugs that they must find.
+
+``DLOG_TRUSTED_SEEDS`` sets how many seeds (2), ``DLOG_SIM_START`` the first one. All bugs:
+``python -m distributedlog.sim.trusted_planted``.
+"""
+
+import os
+
+import pytest
+
+from distributedlog.sim.campaign import describe_failure
+from distributedlog.sim.seed import CHAOS_S
+from distributedlog.sim.trusted import TrustedRun
+from distributedlog.sim.trusted_planted import PLANTED, seed_that_finds
+
+SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
+START = int(os.environ.get("DLOG_SIM_START", "0"))
+
+FOUND_AT_ONCE = (
+    "a compare is not judged (H234)",
+    "a lease is whoever's knows its number (H217)",
+    "judged before the change, applied after it (H233)",
+    "a to-do is believed (H213)",
+    "a bookie gives a place to itself",
+)
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+@pytest.mark.seeds
+def test_nobody_does_what_no_grant_allows() -> None:
+    """T1 to T4, and all promises of a log, while rights, secrets and modes change under faults."""
+    runs = [TrustedRun(seed) for seed in range(START, START + SEEDS)]
+    for run in runs:
+        result = run.run()
+        if result.failed:
+            pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
+    assert sum(run.judge.judged for run in runs)
+    assert sum(run.effects.effects for run in runs)
+    assert sum(run.refused for run in runs)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("name", FOUND_AT_ONCE)
+def test_a_planted_bug_is_found(name: str) -> None:
+    assert name in PLANTED
+    assert seed_that_finds(name, 4) is not None
