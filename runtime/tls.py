@@ -27,6 +27,7 @@ import trio
 
 from .errors import ConnectionLost, InvalidRequest, NotAuthenticated
 from .forked import forked_message, watch_forks
+from .handshakes import HandshakeTurns
 from .host import Address, Buffer, Connection, Host, Listener
 from .principals import (
     BY_CERTIFICATE,
@@ -41,6 +42,7 @@ from .principals import (
     anonymous,
     serial_of,
 )
+from .refusals import host_of
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
 PLAIN, EITHER, TLS = "plain", "either", "tls"
@@ -101,6 +103,7 @@ class Tls:
         self.cipher = memoryview(bytearray(CIPHER_BYTES))
         """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
         self.chance = random.Random(os.urandom(8))
+        self.turns = HandshakeTurns()
         self._stamp = self._look()
         self._bad = self._stamp
         self._loaded = _load(directory)
@@ -179,6 +182,7 @@ class TlsConnection:
         self.is_secret = True
         self._inner = inner
         self._cipher = tls.cipher
+        self._turns = tls.turns
         self._domain = tls.own.domain if tls.own is not None else ""
         self._dialled = dialled
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -308,7 +312,11 @@ class TlsConnection:
             self._ready.set()
             return
         assert self._object is not None, "nobody has forked or closed it"
+        waits = not self._dialled
         while True:
+            if waits and self._incoming.pending:  # who is silent takes no turn
+                waits = False
+                await self._turns.turn(host_of(self.peer), self._check)
             try:
                 self._object.do_handshake()
                 break
@@ -330,6 +338,8 @@ class TlsConnection:
         if certificate:
             self.identity = identity_of(certificate, self.peer)
             self._check_identity(self.identity)
+            if self.identity.kind in SERVERS:
+                self._turns.on_node(host_of(self.peer))
         self._inside = True  # the first frames may have come with the last of the handshake
         self._refused_by = trio.current_time() + REFUSED_S
         self._ready.set()
