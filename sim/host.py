@@ -15,7 +15,8 @@ import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
-from ..runtime.tls import CERTIFICATE, METHOD, verify_certificate
+from ..runtime.principals import BY_CERTIFICATE
+from ..runtime.tls import CERTIFICATE, verify_certificate
 from .disk import SimDisk
 from .disk_handle import DiskHandle
 from .machine_state import HostDown, MachineState
@@ -202,7 +203,7 @@ class SimHost:
             random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
-            methods={METHOD: verify_certificate} if certified else {},
+            methods={BY_CERTIFICATE: verify_certificate} if certified else {},
             credentials=lambda address: CERTIFICATE if certified else None,
         )
 

@@ -90,7 +90,7 @@ def test_where_grants_are_required_a_principal_gets_what_it_may_have_and_a_pass(
     assert CapsAnswer.decode(desk().answer(state, ASKED, "user/b")).keys == {7: (), 8: ()}
 
 
-def test_what_report_gives_away_is_good_in_report_alone() -> None:
+async def test_what_report_gives_away_is_good_in_report_alone() -> None:
     """Whom `required` would refuse has nothing that outlives `report`."""
     asked = CapsQuestion(Kind.READ, {8: ("b1",)})
     answer = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
