@@ -42,6 +42,7 @@ A node, which drives both:
     server.py, node.py, member_node.py  its listeners; it forms and loads; it takes part
     replica.py                      persist, then send, then apply, then answer
     intake.py                       what is refused early, that the rest is done in time (pure)
+    quotas.py                       what one principal may have at once (pure)
     storage.py, log_operations.py, snapshot_files.py, members.py, room.py   its disk
     sessions.py, served_watches.py, wire.py             its connections: clients,
     peers.py, strangers.py, receiving.py                peers, snapshots

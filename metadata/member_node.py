@@ -11,7 +11,13 @@ from random import Random
 import trio
 
 from ..runtime.capabilities import Kind
-from ..runtime.errors import InvalidRequest, NotAllowed, TransactionTooLarge
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    OverQuota,
+    TransactionTooLarge,
+)
 from ..runtime.hello import FEATURE_TRUST, NONE
 from ..runtime.link import Link
 from ..runtime.principals import BY_CERTIFICATE, LOCAL
@@ -20,7 +26,7 @@ from ..runtime.rpc import Endpoint
 from .admission import Admission
 from .capability_desk import CapabilityDesk
 from .classes import Classes
-from .commands import Transact, TrustChange, encode_command
+from .commands import Command, Grant, Transact, TrustChange, encode_command
 from .events import LESS
 from .forming import Founding
 from .judge import Judge, Parts
@@ -32,6 +38,7 @@ from .options import MetadataOptions
 from .peers import REFUSED_S, Peers
 from .quorum import majority
 from .quorum_contact import QuorumContact
+from .quotas import Quotas, why_not_watch
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
 from .replica import Replica
@@ -110,6 +117,7 @@ class MemberNode:
             endpoint, options.peers, self.replica, self._founding_for, nursery, members.cluster_id
         )
         self.leases = Leases(self.replica)
+        self.quotas = Quotas()
         self.secrets = Secrets(self.replica, endpoint.host.secret_bytes)
         self.desk = CapabilityDesk(
             members.cluster_id,
@@ -265,6 +273,25 @@ class MemberNode:
             index=replica.raft.log.last_index + 1,
         )
         return head
+
+    def over_quota(self, principal: str, meant: Command) -> DistributedLogError | None:
+        """Why no command of this principal is taken now, where rights are required."""
+        replica, quotas = self.replica, self.quotas
+        if not replica.state.trust_revision or self.trust.mode != "required":
+            return None
+        quotas.begin(replica.raft.term, replica.state.ring, trio.current_time())
+        if isinstance(meant, Grant):
+            over = quotas.why_not_lease(replica.state, principal)
+            if over is not None:
+                return over
+        return quotas.why_not_request(principal, trio.current_time())
+
+    def over_watches(self, principal: str) -> OverQuota | None:
+        """Why it is served no further watch here."""
+        if not self.replica.state.trust_revision or self.trust.mode != "required":
+            return None
+        there = sum(len(one) for one in self._watches if one.principal == principal)
+        return why_not_watch(principal, there)
 
     def with_line(self, meant: Transact, principal: str, address: str) -> Transact:
         """With a line of the audit in the same transaction, where it is an act that has one."""

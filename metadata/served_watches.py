@@ -71,6 +71,14 @@ class ServedWatches:
         self._watches: dict[int, _Watch] = {}
         """By the client's number."""
 
+    def __len__(self) -> int:
+        return len(self._watches)
+
+    @property
+    def principal(self) -> str:
+        """Whose they are."""
+        return self._link.principal
+
     def open(
         self,
         state: KeyValueState,

@@ -3,6 +3,8 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
+import trio
+
 from ..runtime.capability_messages import decode_question
 from ..runtime.errors import (
     DistributedLogError,
@@ -252,6 +254,10 @@ class MetadataSession:
             if refused is not None and not _is_done(replica.state.answered(meant)):
                 self._link.reply_error(ident, refused)
                 return
+            over = member.over_quota(self._principal, meant)
+            if over is not None and replica.state.answered(meant) is None:
+                self._link.reply_error(ident, over)
+                return
             if replica.state.trust_revision and isinstance(meant, Transact):
                 told = member.with_line(meant, self._principal, self._link.peer_address)
                 if told is not meant:
@@ -266,7 +272,10 @@ class MetadataSession:
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
-        member.replica.request(command, meant, done, asker=self._link, within_s=within_s)
+        last = replica.raft.log.last_index
+        replica.request(command, meant, done, asker=self._link, within_s=within_s)
+        if replica.state.trust_revision and replica.raft.log.last_index > last:
+            member.quotas.on_taken(self._principal, trio.current_time())
 
     def _caps(self, member: MemberNode, ident: int, body: memoryview) -> None:
         question = decode_question(body)
@@ -439,8 +448,11 @@ class MetadataSession:
             self._watches.end(ident, NotReady("this metadata node is not so far yet"))
             return
         part = member.may_read(self._principal, request.start, request.end)
+        over = member.over_watches(self._principal)
         if isinstance(part, NotAllowed):
             self._watches.end(ident, part)
+        elif over is not None:
+            self._watches.end(ident, over)
         else:
             self._watches.open(state, ident, request, part)
 
