@@ -319,8 +319,7 @@ class RaftStorage:
             )
             end = newest.offset + newest.padded_length
             # On a disk that rots, what lies behind may have been more than a write that was never finished.
-            ends = unread_to <= end and not content[end:].strip(b"\0")
-            if ends and not (verdict.corrupt and newest.sequence < verdict.corrupt[-1][1]):
+            if unread_to <= end and not content[end:].strip(b"\0"):
                 self._word = words.word()
             self._prefix = replay.log if replay.began_with == first else None
             lost = verdict.corrupt or "of its beginning"

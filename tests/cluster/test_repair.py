@@ -60,6 +60,21 @@ async def test_an_open_ledger_is_left_to_its_writer() -> None:
         assert await world.metadata.get(keys.under_key(LEDGER)) is not None
 
 
+async def test_a_note_that_nothing_was_done_of_is_not_written_again() -> None:
+    """A change of a note has all notes looked at: it would go round, as fast as the store can."""
+    async with _world() as world:
+        await world.write("b1", range(10))
+        await world.ledger(9)
+        note = await world.note(Hole("b3", 0, None))
+        del world.pool.clients["b3"]
+
+        assert not await world.repair.fill(note)
+
+        left = await world.metadata.get(keys.under_key(LEDGER))
+        assert left is not None
+        assert left.mod_revision == note.mod_revision
+
+
 async def test_what_is_down_stays_in_the_note_and_the_rest_is_done() -> None:
     async with _world() as world:
         await world.write("b1", range(10))

@@ -70,6 +70,30 @@ async def test_rotten_entries_of_a_closed_ledger_are_healed_in_place() -> None:
         assert absent.known
 
 
+async def test_what_is_noted_while_another_entry_is_healed_is_healed_next() -> None:
+    """Forgotten, it would wait for the next pass of the scrub: two weeks."""
+    async with world() as w:
+        await _written(w)
+        await w.ledger(7)
+        await _rot(w, 2)
+        store, healing = w.stores["b3"], _healing(w)
+        drop = store.rot.drop
+
+        async def and_rot(*args: object) -> object:
+            dropped = await drop(*args)  # type: ignore[arg-type]
+            store.rot.drop = drop  # type: ignore[method-assign]
+            await _rot(w, 6)
+            return dropped
+
+        store.rot.drop = and_rot  # type: ignore[assignment, method-assign]
+        await healing.work()
+        assert LEDGER in store.rot.noted
+        assert not await _sound(w, "b3", 7)
+
+        assert await healing.work()
+        assert await _sound(w, "b3", 7)
+
+
 async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
     """A device may read better tomorrow; until then it is no "no"."""
     async with world() as w:

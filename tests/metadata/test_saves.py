@@ -24,7 +24,7 @@ from distributedlog.metadata.refounding import (
     refound,
     write_save,
 )
-from distributedlog.metadata.saves import SaveHead, save_chunks
+from distributedlog.metadata.saves import SaveGivenOut, SaveHead, save_chunks
 from distributedlog.metadata.snapshot_files import SnapshotFiles
 from distributedlog.metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
@@ -381,3 +381,14 @@ def test_keys_that_are_set_stand_in_order_and_others_may_change() -> None:
     ]
     assert all(item.mod_revision == state.revision for item in all_items(state))
     assert state.revision == saved.state.revision + AHEAD
+
+
+def test_a_save_is_given_out_chunk_by_chunk_and_no_other_than_the_next_or_the_last() -> None:
+    """Whoever asks otherwise would write one chunk twice, or leave one out."""
+    given = SaveGivenOut(1, iter([b"0", b"1", b"2"]))
+
+    assert [given.chunk(0), given.chunk(1), given.chunk(1)] == [b"0", b"1", b"1"]
+    for n in (0, 3, 7):
+        with pytest.raises(InvalidRequest):
+            given.chunk(n)
+    assert [given.chunk(2), given.chunk(3), given.chunk(3)] == [b"2", b"", b""]

@@ -392,6 +392,28 @@ async def test_rot_of_a_beginning_is_seen() -> None:
     assert not members.may_vote
 
 
+async def test_what_was_promised_before_another_rot_is_promised_still() -> None:
+    """H106: a log that is being filled up rots again; its newest blocks tell of less than there ever was."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    for index in range(1, 21):
+        await storage.save([entry(index)])
+    await storage.mark()
+    await rot(disk, 3)
+    storage, loaded, _ = await started(disk)
+    assert loaded.ghost == Place(1, 20)
+    for index in range(loaded.log.last_index + 1, 10):
+        await storage.save([entry(index)])
+    await storage.mark()
+    await rot(disk, -4)
+
+    _, loaded, members = await started(disk)
+
+    assert loaded.damage
+    assert not members.may_vote
+    assert loaded.ghost == Place(1, 20)
+
+
 @pytest.mark.parametrize("where", ["beginning", "middle", "newest", "after the end", "all"])
 async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
     where: str, monkeypatch: pytest.MonkeyPatch
