@@ -14,7 +14,13 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink
-from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, ProtocolError
+from ..runtime.errors import (
+    ConnectionLost,
+    CorruptData,
+    DiskFailed,
+    DistributedLogError,
+    ProtocolError,
+)
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
 from ..runtime.link import Link
@@ -249,9 +255,11 @@ class Peers:
             return ASK_S
         try:
             file = await storage.snapshots.open(snapshot)
-        except (FileNotFoundError, DistributedLogError) as error:
+        except FileNotFoundError:
+            return ASK_S  # a newer one has just taken its place
+        except DistributedLogError as error:
             log.info("no snapshot is sent to %s now: %s", self.name(wanted.peer), error)
-            return ASK_S  # a newer one has just taken its place, mostly
+            return REFUSED_S if isinstance(error, DiskFailed) else ASK_S
         try:
             total, offset = file.size(), 0
             while offset < total:

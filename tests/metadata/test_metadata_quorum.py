@@ -16,6 +16,7 @@ from distributedlog.metadata.wire import ReadRequest, WatchRequest, decode_event
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     ConnectionLost,
+    DiskFailed,
     DistributedLogError,
     LeaseExpired,
     NotLeader,
@@ -27,7 +28,7 @@ from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.hello import encode as encode_hello
 from distributedlog.runtime.host import Buffer, File
 from distributedlog.runtime.link import Link
-from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.memory import MemoryDisk, MemoryFile
 from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
@@ -210,7 +211,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
 
 
-@pytest.mark.parametrize("how", ["rotten", "unreadable"])
+@pytest.mark.parametrize("how", ["rotten", "unreadable", "not to be opened"])
 async def test_a_leader_whose_snapshot_is_damaged_makes_another_one(
     how: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
@@ -228,8 +229,17 @@ async def test_a_leader_whose_snapshot_is_damaged_makes_another_one(
         (name,) = (name for name in disk.list() if name.startswith("snapshot."))
         if how == "rotten":
             await flip(disk, name, MIB)
-        else:
+        elif how == "unreadable":
             cannot_read(monkeypatch, disk, name, MIB, 1)
+        else:
+            damaged, open_file = disk._files[name], disk.open
+
+            async def opened(wanted: str) -> MemoryFile:
+                if disk._files.get(wanted) is damaged:
+                    raise DiskFailed(f"{wanted}: the file system says that it is damaged")
+                return await open_file(wanted)
+
+            monkeypatch.setattr(disk, "open", opened)
 
         await nodes.start(away)
 
