@@ -28,7 +28,7 @@ from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.hello import encode as encode_hello
 from distributedlog.runtime.host import Buffer, File
 from distributedlog.runtime.link import Link
-from distributedlog.runtime.memory import MemoryDisk, MemoryFile
+from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
@@ -234,7 +234,7 @@ async def test_a_leader_whose_snapshot_is_damaged_makes_another_one(
         else:
             damaged, open_file = disk._files[name], disk.open
 
-            async def opened(wanted: str) -> MemoryFile:
+            async def opened(wanted: str) -> File:
                 if disk._files.get(wanted) is damaged:
                     raise DiskFailed(f"{wanted}: the file system says that it is damaged")
                 return await open_file(wanted)
