@@ -22,10 +22,15 @@ from distributedlog.gateway.app import Gateway
 from distributedlog.gateway.appending import Appending
 from distributedlog.gateway.door import Door, Message, Receive, Scope, Send, may_listen
 from distributedlog.gateway.faults import fault
-from distributedlog.gateway.forms import ProducerRef, records_of
+from distributedlog.gateway.forms import Given, ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
+from distributedlog.runtime.errors import (
+    InvalidRequest,
+    OutcomeUnknown,
+    ProducerForgotten,
+    WriterFenced,
+)
 
 from ..proxy.proxy_world import ONE, World, world
 from .http_kit import TIMEOUT_S, Answer, Gate, gate
@@ -340,3 +345,30 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
     with pytest.raises(OutcomeUnknown) as unknown:
         await appending.open_producer("orders", "me")
     assert fault(unknown.value, "POST …/producers", writing=True)[0] == 504
+
+
+async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H64: another gateway has it by now, and knows producers that this one does not."""
+
+    class Lost:
+        over = None
+
+        async def open_writer(self) -> "Lost":
+            return self
+
+        def resume_producer(self, name: str, number: int) -> None:
+            raise ProducerForgotten("as far as is known here")
+
+        async def check_owner(self) -> None:
+            raise WriterFenced("another one has it")
+
+    lost = Lost()
+    namespace: Any = SimpleNamespace(
+        context=SimpleNamespace(random=Random(1)), open_log=lambda log: lost
+    )
+    appending = Appending(namespace, GatewayOptions(), GatewayMeters())
+
+    with pytest.raises(WriterFenced):
+        await appending.append_once("orders", ProducerRef(3, "me"), 0, Given([b"x"], None), None)

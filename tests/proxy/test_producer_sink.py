@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 from trio.testing import MockClock
 
 from distributedlog.log.batch import PendingWrite
 from distributedlog.log.options import LogOptions
+from distributedlog.log.producers import FRAMES_KEPT
 from distributedlog.log.writer import LogWriter
 from distributedlog.proxy.client import OpenStream, StreamEnd
 from distributedlog.proxy.proxied import ProxiedNamespace
@@ -20,7 +22,7 @@ from distributedlog.proxy.wire import (
     ProduceOpened,
     decode_produce,
 )
-from distributedlog.runtime.errors import ConnectionLost, EndOfStream, WriteFailed
+from distributedlog.runtime.errors import ConnectionLost, EndOfStream, ProtocolError, WriteFailed
 from distributedlog.runtime.frames import ENVELOPE_BYTES, Op
 
 KIB = 1024
@@ -62,6 +64,7 @@ class ScriptedProxy:
         return [(one.first, len(one.payloads)) for one in self.link.frames]
 
     def ack(self, first: int, records: int) -> None:
+        """Raises what the one who sends makes of it."""
         self._end.on_ack(Ack(1, records, first, 1, first, 0, 0, -1))
 
     def break_off(self) -> None:
@@ -214,3 +217,46 @@ async def test_what_is_answered_while_a_stream_is_opened_counts(story: Story) ->
     assert last.sent == [(2, 1)]
     last.ack(2, 1)
     await third
+
+
+async def test_a_log_that_has_fewer_records_than_were_acknowledged_ends_the_writer(
+    story: Story,
+) -> None:
+    """G2: what was acknowledged is not sent again as if nobody had been told."""
+    first = story.client.opened[0]
+    first.ack(0, 1)
+    await story.first
+    first.break_off()
+    await story.goes_on(0)
+
+    with pytest.raises(WriteFailed, match="1 were acknowledged"):
+        await story.writer.write(b"third")
+    with pytest.raises(WriteFailed):
+        await story.second
+
+
+@pytest.mark.parametrize(("first", "records"), [(1, 1), (0, 2)])
+async def test_an_answer_to_another_frame_is_nobodys(
+    story: Story, first: int, records: int
+) -> None:
+    """H63: the connection ends by it."""
+    with pytest.raises(ProtocolError):
+        story.client.opened[0].ack(first, records)
+    assert not story.first.done()
+
+
+async def test_no_more_frames_are_under_way_than_the_log_remembers(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    """G9: of each that is sent again the log must know where it is."""
+    story.client.opened[0].break_off()
+    wide = await story.goes_on(2, window=64 * 1024 * KIB)
+
+    async def write() -> None:
+        for _ in range(40):
+            await story.writer.submit(bytes(250 * KIB))
+
+    nursery.start_soon(write)
+    await trio.sleep(1)
+
+    assert len(wide.sent) + 2 == FRAMES_KEPT
