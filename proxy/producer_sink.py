@@ -154,7 +154,6 @@ class ProducerSink:
         return (
             stream is not None
             and stream.proxy.link.closed is None  # else `on_lost` is about to come
-            and self._there == len(self._sent)
             and (not self._sent or self._held_bytes < stream.opened.window_bytes)
             and (not self._producer or len(self._sent) < FRAMES_KEPT)
         )

@@ -260,3 +260,14 @@ async def test_no_more_frames_are_under_way_than_the_log_remembers(
     await trio.sleep(1)
 
     assert len(wide.sent) + 2 == FRAMES_KEPT
+
+
+async def test_what_was_lost_with_a_connection_takes_no_room_of_the_next_ones(
+    story: Story,
+) -> None:
+    last = story.client.opened[0]
+    for _ in range(30):
+        last.break_off()
+        last = await story.goes_on(0)
+
+    assert last.sent == [(0, 1), (1, 1)]
