@@ -14,10 +14,12 @@ from ..verify.svg import (
     milliseconds,
     nice,
     seconds_axis,
+    standalone,
 )
 
 RATE_HEIGHT, LATENCY_HEIGHT, LANE_HEIGHT = 190, 150, 16
-GAP = 34
+GAP, HEAD_HEIGHT = 34, 54
+LINES = {"records/s": "#2e86c1", "p50": "#229954", "p99": "#ca6f1e", "max": "#e6b0aa"}
 COLOURS = {
     "kill": "#c0392b",
     "restart": "#d98880",
@@ -35,8 +37,12 @@ COLOURS = {
 }
 
 
-def picture(result: Mapping[str, Any]) -> str:
-    """The SVG of a result (`verify.judgement.to_json`), ``LEFT`` to ``WIDTH - RIGHT`` being its seconds."""
+def picture(result: Mapping[str, Any], head: str = "") -> str:
+    """The SVG of a result (`verify.judgement.to_json`), ``LEFT`` to ``WIDTH - RIGHT`` being its seconds.
+
+    ``head``: what stands above it, in ``HEAD_HEIGHT``.
+    """
+    above = HEAD_HEIGHT if head else 0
     line, faults = result["time_line"], result["faults"]
     scale = Scale(result["load_s"])
     lanes = _lanes(faults)
@@ -54,9 +60,27 @@ def picture(result: Mapping[str, Any]) -> str:
         ' stroke-width="1" visibility="hidden"/>'
     )
     return (
-        f'<svg id="line" viewBox="0 0 {WIDTH} {bottom + 30}" role="img"'
-        f' aria-label="records a second, latency and faults">{"".join(parts)}{cross}</svg>'
+        f'<svg id="line" viewBox="0 {-above} {WIDTH} {bottom + 30 + above}" role="img"'
+        f' aria-label="records a second, latency and faults">{head}{"".join(parts)}{cross}</svg>'
     )
+
+
+def still(result: Mapping[str, Any]) -> str:
+    """The same as a file of its own, under the verdict and what the colours are."""
+    said = (
+        f"{result['verdict']}: {result.get('scenario', 'a history')}, seed {result.get('seed', '?')}:"
+        f" {result['acked']:,} records acknowledged, {result['lost']:,} of them lost,"
+        f" {len(result['faults'])} faults"
+    )
+    parts = [f'<text x="{LEFT}" y="-34" style="font-size:15px">{escape(said)}</text>']
+    kinds = dict.fromkeys(str(fault["kind"]) for fault in result["faults"])
+    legend = [*LINES.items(), *((kind, COLOURS.get(kind, "#555")) for kind in kinds)]
+    x = LEFT
+    for name, colour in legend:
+        parts.append(f'<rect x="{x}" y="-19" width="10" height="10" rx="2" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 14}" y="-10">{escape(name)}</text>')
+        x += 30 + 7 * len(name)
+    return standalone(picture(result, "".join(parts)))
 
 
 def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..verify.svg import LEFT, RIGHT, WIDTH
-from .picture import COLOURS, picture
+from .picture import COLOURS, LINES, picture, still
 
 VERDICT_COLOURS = {"OK": "#1e8449", "FAIL": "#b03a2e", "VOID": "#9a7d0a"}
 
@@ -49,8 +49,12 @@ ms(d.p99_ms[n])+', max '+ms(d.max_ms[n])+(f?' | '+f:'')});
 
 
 def write_report(result: Mapping[str, Any], path: Path) -> Path:
-    """Write the report of ``result`` (`verify.judgement.to_json` and what the runner added); its path."""
+    """Write the report, and its picture beside it; its path.
+
+    ``result``: of `verify.judgement.to_json`, with what the runner added.
+    """
     path.write_text(page(result), encoding="utf-8")
+    path.with_name("picture.svg").write_text(still(result), encoding="utf-8")
     return path
 
 
@@ -113,11 +117,9 @@ def _legend(faults: Sequence[Mapping[str, Any]]) -> str:
         f'<span class="swatch" style="background:{COLOURS.get(kind, "#555")}"></span>{escape(kind)}'
         for kind in kinds
     )
-    lines = (
-        '<span class="swatch" style="background:#2e86c1"></span>records/s&ensp;'
-        '<span class="swatch" style="background:#229954"></span>p50&ensp;'
-        '<span class="swatch" style="background:#ca6f1e"></span>p99&ensp;'
-        '<span class="swatch" style="background:#e6b0aa"></span>max'
+    lines = "&ensp;".join(
+        f'<span class="swatch" style="background:{colour}"></span>{name}'
+        for name, colour in LINES.items()
     )
     return f"<div>{lines}&emsp;{shown}</div>"
 

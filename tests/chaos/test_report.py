@@ -2,11 +2,13 @@
 
 import json
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from distributedlog.chaos.report import page
+from distributedlog.chaos.report import page, write_report
 from distributedlog.verify.judgement import judge, to_json
 from distributedlog.verify.notes import read_notes
 from tests.verify.test_judgement import Lines, lost, run_of, sound
@@ -86,6 +88,21 @@ def test_words_of_nodes_cannot_break_the_page() -> None:
 
     assert found.open == []
     assert found.seen.count("script") == 2
+
+
+def test_the_picture_stands_alone_under_the_verdict(tmp_path: Path) -> None:
+    lines = sound()
+    lines[2] = ("runner", "fault", 1, "</script><b>", ["<i>"], 3.0, "bookie")
+    result = result_of(lines)
+
+    write_report(result, tmp_path / "report.html")
+
+    text = (tmp_path / "picture.svg").read_text()
+    root = ElementTree.fromstring(text)
+    said = [one.text or "" for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert said[0].startswith("OK: a <b> & c, seed 7: ")
+    assert "</script><b>" in said
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
 
 
 @pytest.mark.parametrize("acked", [[], [0], [0, 0, 5]])
