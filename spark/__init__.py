@@ -23,6 +23,7 @@ What both need, and what users call:
 
     client.py, patience.py          one client a worker process; waiting while the cluster is away
     behind.py                       how far a query, a subscriber, or positions are behind
+    query_metrics.py                what queries do, for a registry of Prometheus
     spark_errors.py, notices.py     errors in one line, rebuilt; warnings where nobody has set logging up
     settings.py, shipping.py        a session, and its settings; this package as a zip
     archive/                        a log, or its past, as Parquet
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from .archive.history import append_history, history_manifest, read_with_history
     from .behind import Lag, lag
     from .columns import dlsn_text
+    from .query_metrics import query_listener
     from .read import positions
     from .settings import recommended_conf, session
     from .shipping import package_zip
@@ -52,6 +54,7 @@ __all__ = [
     "package_zip",
     "plain_errors",
     "positions",
+    "query_listener",
     "read_with_history",
     "recommended_conf",
     "session",
@@ -68,6 +71,7 @@ _WHERE = {
     "package_zip": "shipping",
     "plain_errors": "spark_errors",
     "positions": "read",
+    "query_listener": "query_metrics",
     "read_with_history": "archive.history",
     "recommended_conf": "settings",
     "session": "settings",

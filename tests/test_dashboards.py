@@ -46,6 +46,7 @@ TITLES = {
     "gateway": "Gateways",
     "client": "Programs that write and read",
     "cluster": "Repair",
+    "spark": "Spark",
 }
 
 
@@ -64,12 +65,14 @@ def _targets(rows: Sequence[Metric]) -> Iterable[tuple[str, str]]:
     """Expression and legend of each line: rows of one name, told apart by a label."""
     one = rows[0]
     of = '{instance=~"$instance"}'
-    legend = "{{instance}}" + (f" {{{{{one.label[0]}}}}}" if one.label[0] else "")
+    apart = "query" if one.name.startswith("dlog_spark_") else one.label[0]
+    legend = "{{instance}}" + (f" {{{{{apart}}}}}" if apart else "")
     if one.kind == "histogram":
         for share in (0.5, 0.99):
+            by = f"instance, {apart}, le" if apart else "instance, le"
             rate = f"rate({one.name}_bucket{of}[$__rate_interval])"
             yield (
-                f"histogram_quantile({share}, sum by (instance, le) ({rate}))",
+                f"histogram_quantile({share}, sum by ({by}) ({rate}))",
                 f"{legend} p{share * 100:g}",
             )
     elif one.kind == "counter":

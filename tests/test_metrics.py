@@ -20,6 +20,7 @@ from distributedlog.proxy.metrics import METRICS as PROXY
 from distributedlog.runtime.exposition import text_of
 from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
 from distributedlog.runtime.options import with_tables
+from distributedlog.spark.query_metrics import METRICS as SPARK
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 TABLES: dict[str, tuple[Metric, ...]] = {
@@ -29,6 +30,7 @@ TABLES: dict[str, tuple[Metric, ...]] = {
     "proxy": PROXY,
     "gateway": GATEWAY,
     "client": CLIENT,
+    "spark": SPARK,
 }
 ROWS: dict[str, list[Metric]] = {}
 """By name: one, or several with a label each."""
