@@ -157,7 +157,7 @@ def query_listener(registry: Registry) -> "StreamingQueryListener":
     """
     from pyspark.sql.streaming import StreamingQueryListener
 
-    class Listener(StreamingQueryListener):
+    class QueryListener(StreamingQueryListener):
         queries = Queries()
 
         def onQueryStarted(self, event: Any) -> None:
@@ -172,6 +172,6 @@ def query_listener(registry: Registry) -> "StreamingQueryListener":
         def onQueryTerminated(self, event: Any) -> None:
             self.queries.ended(str(event.runId))
 
-    listener = Listener()
+    listener = QueryListener()
     registry.register(listener.queries)
     return listener
