@@ -83,8 +83,9 @@ async def burial(
     found = await metadata.get(key)
     before = [] if found is None else _readable(found)
     listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
-    version = 0 if found is None else found.version
-    return Transaction((Compare.version(key, version),), (Put(key, encode(listed[-KEPT_A_NAME:])),))
+    # By its revision: a key that is given up and made again counts its versions anew.
+    as_read = Compare.mod_revision(key, 0 if found is None else found.mod_revision)
+    return Transaction((as_read,), (Put(key, encode(listed[-KEPT_A_NAME:])),))
 
 
 async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
@@ -95,7 +96,7 @@ async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
     if spare <= 0:
         return
     for item in sorted(others, key=_last_deleted_ms)[:spare]:
-        compare = Compare.version(item.key, item.version)
+        compare = Compare.mod_revision(item.key, item.mod_revision)
         await metadata.transact(Transaction((compare,), (Delete(item.key),)))
 
 

@@ -201,7 +201,8 @@ class Linking:
             )
         await self._metadata.transact(
             Transaction(
-                tuple(Compare.version(item.key, item.version) for item in old),
+                # By its revision: one that is forgotten and made again counts its versions anew.
+                tuple(Compare.mod_revision(item.key, item.mod_revision) for item in old),
                 tuple(Delete(item.key) for item in old),
             )
         )
@@ -338,8 +339,8 @@ class Linking:
             note = AppVersion(
                 self._version, self._identity, self._now_ms, first, last, self._content
             )
-            version = 0 if txn is None else txn.version
-            share += Transaction((Compare.version(key, version),), (Put(key, note.encode()),))
+            as_read = Compare.mod_revision(key, 0 if txn is None else txn.mod_revision)
+            share += Transaction((as_read,), (Put(key, note.encode()),))
         return share
 
 

@@ -26,7 +26,7 @@ from distributedlog.log.tombstone import (
     gone_key,
 )
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.metadata.transaction import Delete, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     CorruptData,
     LogNotFound,
@@ -124,6 +124,24 @@ async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
         found = await find_tombstones(world.metadata, "ns", "orders")
     assert [one.log_id for one in found] == [7, log_id]
     assert found[0] == other
+
+
+async def test_ends_that_were_given_up_and_left_anew_meanwhile_stay(world: World) -> None:
+    """A key that is deleted and made again has the version that was read before."""
+    key = gone_key("ns", "orders")
+    first, second, own = (
+        Tombstone(n, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5) for n in (5, 6, 7)
+    )
+    assert (
+        await world.metadata.transact(await burial(world.metadata, "ns", "orders", first))
+    ).succeeded
+    prepared = await burial(world.metadata, "ns", "orders", own)
+    await world.metadata.transact(Transaction((), (Delete(key),)))
+    assert (
+        await world.metadata.transact(await burial(world.metadata, "ns", "orders", second))
+    ).succeeded
+
+    assert not (await world.metadata.transact(prepared)).succeeded
 
 
 async def test_an_end_that_cannot_be_made_certain_is_marked_so(

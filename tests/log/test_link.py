@@ -4,22 +4,23 @@ import json
 import pickle
 import random
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.app_versions import LinkContent
+from distributedlog.log.app_versions import AppVersion, LinkContent
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
-from distributedlog.log.keys import unlinked_prefix
+from distributedlog.log.keys import txn_key, unlinked_prefix
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.packed import check_packed
 from distributedlog.log.ranges import SegmentRange, SegmentToken
 from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
 from distributedlog.metadata.interface import Scan
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from distributedlog.metadata.transaction import Delete, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -123,6 +124,30 @@ async def test_a_snapshot_is_read_by_ranges_in_another_process(
             found = [record async for columns in reader for record in columns.records()]
         assert [r.txid for r in found] == [0, 1, 2, 3, 4, 11, 12]
         assert [r.sequence_id for r in found] == [0, 1, 2, 3, 4, 6, 7]
+
+
+async def test_a_note_that_was_forgotten_and_made_anew_meanwhile_is_not_the_one_that_was_read(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Its version is the same again. A link of version 8 that slept must not come after version 9 (G8)."""
+    async with world.process() as ns:
+        await ns.create_log("orders")
+        log, key = ns.open_log("orders"), txn_key(await ns.find("orders"), "etl")
+        await log.link_segments([], app="etl", version=7)
+        original, seventh = world.metadata.transact, await world.metadata.get(key)
+        assert seventh is not None
+        ninth = replace(AppVersion.decode(seventh.value), version=9).encode()
+
+        async def overtaken(transaction: Transaction) -> TransactionReply:
+            if any(one.key == key for one in transaction.operations):
+                world.metadata.transact = original  # type: ignore[method-assign]
+                await original(Transaction((), (Delete(key),)))
+                await original(Transaction((), (Put(key, ninth),)))
+            return await original(transaction)
+
+        world.metadata.transact = overtaken  # type: ignore[method-assign]
+        with pytest.raises(LinkOutOfOrder, match="version 9"):
+            await log.link_segments([], app="etl", version=8)
 
 
 async def test_the_same_version_is_linked_once_with_whatever_ledgers(
