@@ -18,7 +18,8 @@ from ..runtime.capabilities import UNJUDGED, Generation, Kind, is_capability, re
 from ..runtime.capability_messages import GateAnswer
 from ..runtime.errors import CapabilityOutdated, NotAuthenticated
 from ..runtime.link import Link
-from ..runtime.principals import BOOKIE, METADATA, kind_of
+from ..runtime.principals import BOOKIE, METADATA, Welcome, kind_of
+from ..runtime.tokens import TOLERANCE_S
 
 PROVEN = b""
 """In place of a key: a capability was shown. It never comes from a wire, where a key has 16 bytes."""
@@ -30,7 +31,8 @@ SHOWN_MAX = 4096
 class Gate:
     """Of one bookie, for all its connections."""
 
-    def __init__(self, silence_s: float) -> None:
+    def __init__(self, silence_s: float, time_s: Callable[[], float]) -> None:
+        """``time_s``: seconds since 1970, for passes that end (`runtime/steady_clock.py`)."""
         self.mode = "open"
         self.looks = False
         """Is any key looked at here? False costs a connection nothing."""
@@ -43,6 +45,7 @@ class Gate:
         """Without a capability, let through by a stored key in mode `report`."""
         self.refused = 0
         self._silence_s = silence_s
+        self._time_s = time_s
         self._held: tuple[Generation, ...] = ()
         self._since: dict[str, int] = {}
         self._heard_at = trio.current_time()
@@ -69,16 +72,25 @@ class Gate:
 
         return stop
 
-    def principal_of(self, proof: bytes) -> str:
-        """Who shows this pass. Raises `NotAuthenticated`."""
+    def tick(self) -> None:
+        """Once a minute: its clock is to follow the wall's."""
+        self._time_s()
+
+    def welcome(self, proof: bytes) -> Welcome:
+        """Who shows this pass, and how long it lasts. Raises `NotAuthenticated`."""
         try:
-            principal, since = read_pass(proof, self._held)
+            principal, since, ends_s = read_pass(proof, self._held)
         except NotAuthenticated:
             self.wanted.set()
             raise
         if since < self._since.get(principal, 0):
             raise NotAuthenticated("a pass from before something was taken from its holder")
-        return principal
+        if not ends_s:
+            return Welcome(principal)
+        left_s = ends_s + TOLERANCE_S - self._time_s()
+        if left_s <= 0:
+            raise NotAuthenticated(f"the pass of {principal} has ended")
+        return Welcome(principal, left_s=left_s)
 
     def proves(self, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
         """Is it a capability of that principal for what is wanted?"""

@@ -52,7 +52,7 @@ async def serve_bookie_protocol(
     """
     async with trio.open_nursery() as nursery:
         turns = ReadTurns(store.options, nursery)
-        checks = gate or Gate(0.0)
+        checks = gate or Gate(0.0, lambda: 0.0)
 
         def info() -> dict[str, object]:
             return {

@@ -72,7 +72,8 @@ def list_grants(settings: Settings, name: str) -> None:
 @common
 def check(settings: Settings, name: str, log: str) -> None:
     """What a user may do with a log, there or not, and by which grants (exit code 6: nothing)."""
-    from ..metadata.rights import covers, words
+    from ..metadata.rights import words
+    from ..runtime.tokens import covers
     from ..uri import parse_uri
 
     users, grants = asked(settings, "the grants", users_and_grants)

@@ -100,8 +100,8 @@ def common_options(function: Function) -> Function:
         ),
         click.option(
             "--credentials",
-            metavar="file:DIR",
-            help="Who you are, where the cluster asks: a directory of dlog pki issue.",
+            metavar="file:PATH",
+            help="Who you are, where the cluster asks: a directory of dlog pki issue, or a token's file.",
         ),
         click.option("--uri", metavar="URI", help="The cluster and namespace."),
     ):

@@ -116,6 +116,22 @@ def write_by_rename(path: Path, text: str) -> None:
     aside.rename(path)
 
 
+def write_secret(path: Path, content: bytes) -> None:
+    """The same, and nobody else can read it, not for a moment. Raises `OSError`."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside.unlink(missing_ok=True)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        aside.rename(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
 def size(count: float) -> str:
     """Bytes with a unit: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from .errors import NO, Answer
 from .options import Command, Group, Settings, common
 from .output import emit, rows_or_table, table
 
@@ -15,6 +16,7 @@ from .output import emit, rows_or_table, table
     dlog trust show
     dlog trust require report --admin me      judge, count, and do it all the same
     dlog trust require yes                    refuse; as an admin
+    dlog trust rotate                         new secrets for what opens ledgers
     dlog trust audit                          who changed it
     """,
 )
@@ -58,6 +60,58 @@ def require(settings: Settings, mode: str, admin: str) -> None:
     """
     stored = {"no": "open", "report": "report", "yes": "required"}[mode]
     change(settings, "mode", stored, admin)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog trust rotate                        until each bookie checks by the new ones
+    dlog trust rotate && dlog trust rotate   what was given before is worth nothing any more
+    dlog trust rotate --tokens
+    """,
+)
+@click.option("--tokens", is_flag=True, help="What tokens are sealed with, instead.")
+@common
+def rotate(settings: Settings, tokens: bool) -> None:
+    """Draw new secrets for what opens ledgers at bookies, or for tokens.
+
+    The two newest count: what was made with the ones before these ends. Clients ask again by themselves, and
+    nothing fails. Waits for the bookies that are up, up to --timeout (exit code 6); one that is down asks
+    before it serves. Tokens from before the last rotation but one end: their users need others.
+    """
+    from ..cluster.rotating import rotate as rotate_ledgers
+    from ..uri import parse_uri
+    from .connect import answer, namespace, run
+
+    if parse_uri(settings.where()).proxied:
+        raise click.UsageError("metadata nodes draw secrets: give their URI, distributedlog://…")
+    if tokens:
+        number = asked(settings, "new secrets", lambda one: one.rotate_secrets("tokens"))
+        behind: list[str] = []
+    else:
+
+        async def work() -> tuple[int, list[str]]:
+            async with namespace(settings) as found:
+                return await answer(
+                    settings,
+                    "new secrets",
+                    lambda: rotate_ledgers(
+                        found.metadata,
+                        found.ledgers.pool,
+                        timeout_s=settings.timeout_s,
+                        note=lambda some: settings.note(f"waits for {', '.join(some)}"),
+                    ),
+                )
+
+        number, behind = run(work)
+    if settings.json:
+        emit({"generation": number, "behind": behind})
+    elif behind:
+        print(f"generation {number}; still behind: {', '.join(behind)}")
+    else:
+        print(f"generation {number}; what was made with {number - 1} counts until the next one")
+    if behind:
+        raise Answer(NO)
 
 
 @command.command(cls=Command, examples="dlog trust audit\ndlog trust audit --json")

@@ -1,10 +1,15 @@
 """`dlog user`: who there is."""
 
+from pathlib import Path
+
 import click
 
+from ..runtime.errors import InvalidRequest
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import rows_or_table
+from .output import emit, rows_or_table, write_secret
 from .trust import asked, change, time_of, users_and_grants
+
+CA_FILE = "ca.pem"
 
 
 @click.group(
@@ -12,11 +17,12 @@ from .trust import asked, change, time_of, users_and_grants
     examples="""
     dlog user add etl
     dlog user list
+    dlog user token etl --days 30             into a file
     dlog user disable etl                     at once, everywhere
     """,
 )
 def command() -> None:
-    """Make, list, disable and remove users. NAME is what stands in a certificate or a token after user/."""
+    """Make, list, disable and remove users, and make tokens. NAME is what a certificate has after user/."""
 
 
 @command.command(cls=Command, examples="dlog user add etl")
@@ -66,12 +72,113 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     change(settings, "remove", name)
 
 
+@command.command(
+    cls=Command,
+    examples="""
+    dlog user token etl --days 30                              etl.token: all that etl may
+    dlog user token etl --log orders/ --right reader           that alone, of a directory
+    dlog user token --out mine/token                           for yourself, for a day
+    """,
+)
+@click.argument("name", required=False)
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, max=90, min_open=True),
+    help="Until it ends; default 1, and at most 90, of your own 1.",
+)
+@click.option(
+    "--log", "paths", multiple=True, metavar="PATH", help="A log, a directory/, or /; repeatable."
+)
+@click.option(
+    "--right",
+    type=click.Choice(["reader", "writer", "owner", "producer", "consumer"]),
+    default="reader",
+    help="On these (default reader); never more than the user itself.",
+)
+@click.option("--out", metavar="FILE", help='Default NAME.token; "-": shown on the terminal.')
+@common
+def token(
+    settings: Settings,
+    name: str | None,
+    days: float | None,
+    paths: tuple[str, ...],
+    right: str,
+    out: str | None,
+) -> None:
+    """Make a token: who has it is that user until it ends, or until `dlog user revoke`.
+
+    It goes into a file that nobody else can read, with the cluster's ca.pem beside it:
+    `--credentials file:FILE`. An admin makes them for others; without NAME it is your own.
+    """
+    from ..metadata.rights import ROLES
+    from ..runtime.tokens import read_token
+    from ..uri import parse_uri
+
+    namespace = parse_uri(settings.where()).path if paths else ""
+    if paths and not namespace:
+        raise click.UsageError("--log names a log of the URI's namespace, and the URI has none")
+    narrowing = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
+    valid_s = int((1 if days is None else days) * 24 * 3600)
+    file = None if out == "-" else Path(out or f"{name or 'own'}.token")
+    authority = None
+    if file is not None:
+        _check_replaceable(file)
+        authority = _authority_for(file, settings)
+    made: bytes = asked(
+        settings,
+        "a token",
+        lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=narrowing),
+    )
+    said = read_token(made)
+    ends = time_of(said.ends_s * 1000)
+    if file is None:
+        print(made.decode())
+        return
+    try:
+        write_secret(file, made + b"\n")
+        if authority is not None:
+            (file.parent / CA_FILE).write_bytes(authority)
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    if settings.json:
+        emit({"user": said.user, "file": str(file), "ends": ends})
+    else:
+        settings.note(f"{file}: a token of {said.user} until {ends}")
+
+
+def _check_replaceable(file: Path) -> None:
+    """Only a token is written over. Raises a usage error."""
+    from ..runtime.tokens import PREFIX
+
+    if file.exists():
+        with file.open("rb") as found:
+            if found.read(len(PREFIX)) != PREFIX:
+                raise click.UsageError(f"{file} is there, and is no token")
+
+
+def _authority_for(file: Path, settings: Settings) -> bytes | None:
+    """What is to stand beside the file as ca.pem; None: it does. Raises `InvalidRequest`."""
+    import os
+
+    if (file.parent / CA_FILE).exists():
+        return None
+    settings.where()
+    told = os.environ.get("DLOG_CREDENTIALS", "").partition(":")[2]
+    own = Path(told).expanduser() if told else None
+    source = None if own is None else (own if own.is_dir() else own.parent) / CA_FILE
+    if source is None or not source.is_file():
+        raise InvalidRequest(
+            "a token is for clusters with TLS: say who you are by --credentials file:DIR"
+        )
+    return source.read_bytes()
+
+
 @command.command(cls=Command, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c")
 @click.argument("name")
 @click.option("--serial", default="", help="Of a certificate, that alone; default: all tokens.")
 @common
 def revoke(settings: Settings, name: str, serial: str) -> None:
-    """Take no token any more that was issued up to now; or one certificate."""
+    """Take no token any more that was made up to now; or one certificate."""
     if serial:
         change(settings, "refuse", name, serial)
     else:

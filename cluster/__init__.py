@@ -10,6 +10,7 @@
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         key_classes.py              what kinds of keys there are, and who may read and write them
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
+    rotating.py                     new secrets, until each bookie checks by them
     overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent

@@ -29,6 +29,7 @@ log = logging.getLogger("distributedlog.cluster")
 
 async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:
     """Ask once. Raises what keeps the leader from answering."""
+    gate.tick()
     found = await metadata.get(MODE_KEY)
     mode = decode_mode(None if found is None else found.value)
     if mode == "open" and not gate.looks:
@@ -47,7 +48,7 @@ async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_
             raise NotAuthenticated(
                 f"{meeting.peer_address} shows a pass that anybody can read: not in clear"
             )
-        return Welcome(gate.principal_of(proof))
+        return gate.welcome(proof)
 
     endpoint.methods["pass"] = verify
 

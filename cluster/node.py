@@ -30,6 +30,7 @@ from ..runtime.hello import Hello
 from ..runtime.host import Address, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint
+from ..runtime.steady_clock import steady_time
 from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
@@ -193,7 +194,7 @@ async def _serve_bookie(
             urgent=lambda: urgent_of(registration()),
             on_renewed=reach.note,
         )
-        gate = Gate(options.trust_silence_s)
+        gate = Gate(options.trust_silence_s, steady_time(host))
         repairs: list[RepairParts] = []  # one, when it has begun
         await look(gate, endpoint, metadata, identity.node_id)  # before anybody is served
         try:

@@ -39,7 +39,8 @@ class ClientOptions:
     credentials: str = option(
         "",
         "",
-        "who this program is: `file:DIR`, a directory of `dlog pki issue`; none: what DLOG_CREDENTIALS names",
+        "who this program is: `file:DIR`, a directory of `dlog pki issue`, or `file:FILE`, a token of "
+        "`dlog user token`; none: what DLOG_CREDENTIALS names",
     )
     process_bytes_max: int = option(
         PROCESS_BYTES_MAX,

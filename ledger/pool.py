@@ -32,6 +32,7 @@ from ..runtime.frames import Op
 from ..runtime.host import Address
 from ..runtime.principals import BOOKIE, Credentials
 from ..runtime.rpc import Endpoint
+from ..runtime.tokens import METHOD as TOKEN
 from . import keys
 from .placement import Candidate
 from .placement_policy import PlacementPolicy
@@ -43,7 +44,7 @@ REDIAL_LONGEST_S = 1.0
 DIAL_S = 5.0
 RELIST_S = 0.5
 PASS_S = 5.0
-TOKEN, PASS, NONE = "token", "pass", "none"
+PASS, NONE = "pass", "none"
 """Methods of AUTH."""
 GONE_S = 30.0
 """Not registered for so long: nothing should stay open on it."""

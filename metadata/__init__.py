@@ -35,6 +35,7 @@ Who may do what (pure):
     trust_table.py                  the same, followed by who is not the leader and lets users in: proxies
     trust_changes.py                what is asked to be changed of it, as a transaction
     ledger_rights.py, capability_desk.py    who gets which capabilities of ledgers
+    token_desk.py, token_messages.py    who gets which tokens, and whose they are; how that is asked
     secret_keys.py, secrets.py      what these are made with: nobody's to read; drawn by the leader
 
 A node, which drives both:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from ..runtime.capabilities import UNJUDGED, Generation, Kind, capability, issue_pass
 from ..runtime.capability_messages import CapsAnswer, CapsQuestion, GateAnswer, GateQuestion
 from ..runtime.errors import NotAllowed, NotReady
-from ..runtime.principals import ANONYMOUS
+from ..runtime.principals import ANONYMOUS, Token
 from .interface import prefix_end
 from .kv import KeyValueState
 from .secret_keys import GENERATIONS_KEY, decode_generations
@@ -17,8 +17,8 @@ from .trust_records import ENDED_PREFIX, MODE_KEY, decode_mode, ended_key
 
 PAGE = 1000
 
-May = Callable[[str, Kind, int, Collection[str]], bool]
-"""(principal, kind, ledger, bookies): may it have that there?"""
+May = Callable[[str, Token | None, Kind, int, Collection[str]], bool]
+"""(principal, the token that it came by, kind, ledger, bookies): may it have that there?"""
 IsBookie = Callable[[str, str], bool]
 """(principal, bookie id): is that its name?"""
 
@@ -33,7 +33,11 @@ class CapabilityDesk:
         self._is_bookie = is_bookie
 
     def answer(
-        self, state: KeyValueState, question: CapsQuestion | GateQuestion, principal: str
+        self,
+        state: KeyValueState,
+        question: CapsQuestion | GateQuestion,
+        principal: str,
+        token: Token | None = None,
     ) -> bytes:
         """The answer's body. Raises `NotAllowed`; `NotReady` where secrets are to be drawn first."""
         said = state.get(MODE_KEY)
@@ -45,7 +49,7 @@ class CapabilityDesk:
             return self._gate(state, mode, generations, question.bookie_id, principal).encode()
         if mode == "open":
             return CapsAnswer(mode, b"", {}).encode()
-        return self._caps(state, mode, generations[0], question, principal).encode()
+        return self._caps(state, mode, generations[0], question, principal, token).encode()
 
     def _caps(
         self,
@@ -54,12 +58,13 @@ class CapabilityDesk:
         newest: Generation,
         question: CapsQuestion,
         principal: str,
+        token: Token | None,
     ) -> CapsAnswer:
         kind, since = question.kind, since_of(state, principal)
         of_bookies: dict[str, Generation] = {}
         keys: dict[int, tuple[bytes, ...]] = {}
         for ledger, bookies in question.ledgers.items():
-            may = self._may(principal, kind, ledger, bookies)
+            may = self._may(principal, token, kind, ledger, bookies)
             if not may and mode == "required":
                 keys[ledger] = ()
                 continue
@@ -70,7 +75,8 @@ class CapabilityDesk:
                 capability(of_bookies[bookie], kind, ledger, principal, since if may else UNJUDGED)
                 for bookie in bookies
             )
-        passport = b"" if principal == ANONYMOUS else issue_pass(newest, principal, since)
+        ends_s = 0 if token is None else token.ends_s
+        passport = b"" if principal == ANONYMOUS else issue_pass(newest, principal, since, ends_s)
         return CapsAnswer(mode, passport, keys)
 
     def _gate(

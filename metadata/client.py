@@ -21,7 +21,9 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, pack
 from ..runtime.host import Address, Buffer
+from ..runtime.principals import Narrowing, Welcome
 from ..runtime.rpc import Endpoint
+from ..runtime.tokens import read_token
 from .answers import STALE_REQUEST, Answer
 from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command
@@ -30,6 +32,14 @@ from .interface import MemberStatus, RangePage, Watch
 from .quorum_links import QuorumLinks
 from .saves import SaveRequest, decode_begun, decode_chunk
 from .status_question import ask_status
+from .token_messages import (
+    RotateRequest,
+    TokenRequest,
+    VerifyRequest,
+    decode_left,
+    decode_number,
+    decode_token,
+)
 from .transaction import KeyValue, Transaction, TransactionReply
 from .watching import Watcher
 from .wire import (
@@ -185,6 +195,25 @@ class MetadataClient:
         """What the leader says of who may do what; ``own``: of us alone."""
         reply = await self.ask(Op.META_TRUST, TrustRequest(own).encode())
         return decode_trust(reply.body)
+
+    async def make_token(self, user: str = "", *, valid_s: int, narrowing: Narrowing = ()) -> bytes:
+        """A token: of that user, asked by an admin; or "", of ourselves, for a day at most and no wider than
+        we are. ``narrowing``: what it allows at most. Over TLS alone.
+
+        Raises `NotAllowed`, `InvalidRequest`.
+        """
+        request = TokenRequest(user, valid_s, narrowing)
+        return decode_token((await self.ask(Op.META_TRUST, request.encode())).body)
+
+    async def verify_token(self, token: bytes) -> Welcome:
+        """Who shows it, asked by a proxy. Raises `NotAuthenticated`, `NotReady`, `QuorumUnreachable`."""
+        reply = await self.ask(Op.META_TRUST, VerifyRequest(token).encode())
+        said = read_token(token)
+        return Welcome(said.principal, token=said, left_s=decode_left(reply.body))
+
+    async def rotate_secrets(self, what: str = "ledgers") -> int:
+        """Have new ones drawn, of ``ledgers`` or ``tokens``; their number. Raises `NotAllowed`."""
+        return decode_number((await self.ask(Op.META_TRUST, RotateRequest(what).encode())).body)
 
     # --- leases -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ While `commands.TrustChange` was never applied nothing is asked here at all.
 
 import contextlib
 from collections.abc import Callable, Mapping
+from copy import copy
 
 from ..runtime.errors import (
     Compacted,
@@ -19,10 +20,12 @@ from ..runtime.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
-from ..runtime.principals import ANONYMOUS, LOCAL
+from ..runtime.principals import ANONYMOUS, LOCAL, Narrowing, Token
+from ..runtime.tokens import covers, narrowed
 from .classes import Classes, Place
 from .interface import prefix_end
 from .kv import HEAD, KeyValueState
+from .owners import owner_by
 from .rights import (
     ADMIN,
     ALL,
@@ -39,7 +42,6 @@ from .rights import (
     READ,
     ROLES,
     WRITE,
-    covers,
     words,
 )
 from .transaction import Delete, Put, Transaction
@@ -88,6 +90,17 @@ class Judge:
         self._ids: dict[bytes, bytes] = {}
         """The other way round."""
         self._names_to = 0
+        self._narrowing: Narrowing = ()
+        self._owner = ""
+
+    def narrowed(self, token: Token | None) -> "Judge":
+        """The same, of what one may who came by that token; for a question or two at this moment."""
+        if token is None or not token.narrowing:
+            return self
+        found = copy(self)
+        found._grants = {}
+        found._narrowing, found._owner = token.narrowing, owner_by(token.principal, token)
+        return found
 
     def see(self, state: KeyValueState) -> None:
         """This is the state from now on; called before each question, cheap where nothing has changed."""
@@ -176,7 +189,10 @@ class Judge:
                 except (CorruptData, UnsupportedFormat):
                     continue  # what cannot be read gives nothing
                 read.append((namespace, path, rights))
-            found = self._grants[name] = tuple(read)
+            found = tuple(read)
+            if self._narrowing:
+                found = narrowed(found, self._narrowing)
+            self._grants[name] = found
         return found
 
     def is_live(self, principal: str, serial: str = "") -> bool:
@@ -187,8 +203,21 @@ class Judge:
         user = self.user(name)
         return user is None or not (user.disabled or (serial and serial in user.serials))
 
-    def why_out(self, principal: str, serial: str) -> NotAuthenticated | None:
+    def why_no_token(self, token: Token) -> NotAuthenticated | None:
+        """Why this one is taken no more, in no mode."""
+        user = self.user(token.user)
+        if user is None or user.disabled:
+            return NotAuthenticated(f"{token.principal} was disabled, or removed")
+        if user.tokens_from != token.since:
+            return NotAuthenticated(f"the tokens of {token.principal} were revoked")
+        return None
+
+    def why_out(
+        self, principal: str, serial: str, token: Token | None = None
+    ) -> NotAuthenticated | None:
         """Why this connection ends, where rights are refused: who came by it is nobody here any more."""
+        if token is not None:
+            return self.why_no_token(token)
         if self.mode != "required" or principal == ANONYMOUS or self.is_live(principal, serial):
             return None
         return NotAuthenticated(f"{principal}, or the certificate that it comes with, was disabled")
@@ -483,7 +512,8 @@ class Judge:
             if isinstance(operation, Put) and operation.lease:
                 lease = self._state.leases.get(operation.lease)
                 theirs = operation.lease >= self._state.next_lease  # granted meanwhile, to somebody
-                if theirs or (lease is not None and lease.owner and lease.owner != principal):
+                owner = self._owner or principal
+                if theirs or (lease is not None and lease.owner and lease.owner != owner):
                     return NotAllowed(
                         f"{principal} may not use lease {operation.lease}: it is another's"
                     )
@@ -585,10 +615,18 @@ class Judge:
                     name, namespace, path = grant_of(key)
                 except CorruptData:
                     continue
-                if not namespace and not path and self.cluster_rights(f"user/{name}") & ADMIN:
+                if not namespace and not path and self._is_admin(name, key):
                     found.append(name)
             start = keys[-1] + b"\0"
         return found
+
+    def _is_admin(self, name: str, grant: bytes) -> bool:
+        """Is that so by itself? Not asked by `grants`: these are a narrowed asker's, where there is one."""
+        try:
+            rights = ROLES[decode_grant(self._state.stored[grant][HEAD.size :])]
+        except (CorruptData, UnsupportedFormat):
+            return False
+        return bool(rights & ADMIN) and self.is_live(f"user/{name}")
 
 
 KEPT = (TRUST_PREFIX, AUDIT_PREFIX, b"secret/")

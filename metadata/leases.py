@@ -16,6 +16,7 @@ from ..runtime.errors import DistributedLogError, LeaseExpired, NotAllowed, TooB
 from ..runtime.link import Link
 from .answers import Answer
 from .commands import Expire, encode_command
+from .owners import owner_by
 from .replica import Replica
 
 STEP_S = 0.1
@@ -88,7 +89,7 @@ class Leases:
             if error is None and (held is None or lease in self._ending):
                 error = LeaseExpired(f"lease {lease} is gone")
             elif error is None:
-                error = self.why_not(lease, link.principal)
+                error = self.why_not(lease, owner_by(link.principal, link.token))
             if error is None and held is not None:
                 self._keep(lease, link, asked_at + held.ttl_ms / 1000)
             reply(error)

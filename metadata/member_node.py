@@ -20,9 +20,10 @@ from ..runtime.errors import (
 )
 from ..runtime.hello import FEATURE_TRUST, NONE
 from ..runtime.link import Link
-from ..runtime.principals import BY_CERTIFICATE, LOCAL
+from ..runtime.principals import BY_CERTIFICATE, LOCAL, Token
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
+from ..runtime.steady_clock import steady_time
 from .admission import Admission
 from .capability_desk import CapabilityDesk
 from .classes import Classes
@@ -47,6 +48,7 @@ from .secrets import Secrets
 from .served_watches import ServedWatches
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
+from .token_desk import TokenDesk
 from .transaction import Transaction
 from .trust_changes import compose, line_share
 from .trust_records import AuditLine
@@ -123,6 +125,12 @@ class MemberNode:
             members.cluster_id,
             self._may_have,
             self._is_bookie,
+        )
+        self.tokens = TokenDesk(
+            members.cluster_id,
+            lambda: self.trust,
+            steady_time(endpoint.host),
+            endpoint.host.secret_bytes,
         )
         self.admission = Admission(self.replica, endpoint, members.cluster_id)
         self.quorum_contact = QuorumContact(self.replica, watches)
@@ -205,8 +213,15 @@ class MemberNode:
     def _is_bookie(self, principal: str, bookie_id: str) -> bool:
         return principal == LOCAL or self.trust.is_bookie(principal, bookie_id)
 
-    def _may_have(self, principal: str, kind: Kind, ledger: int, bookies: Collection[str]) -> bool:
-        trust = self.trust
+    def _may_have(
+        self,
+        principal: str,
+        token: Token | None,
+        kind: Kind,
+        ledger: int,
+        bookies: Collection[str],
+    ) -> bool:
+        trust = self.trust.narrowed(token)
         if may_have(trust, principal, kind, ledger, bookies):
             return True
         what = f"{principal} may not {kind.name.lower()} ledgers of that log"
@@ -229,13 +244,11 @@ class MemberNode:
         self._judge.see(self.replica.state)
         return self._judge
 
-    def may_read(
-        self, principal: str, start: bytes, end: bytes | None
-    ) -> NotAllowed | Parts | None:
+    def may_read(self, link: Link, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
         """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
         if not self.replica.state.trust_revision:
             return None
-        return self.trust.read(principal, start, end)
+        return self.trust.narrowed(link.token).read(link.principal, start, end)
 
     def change_of_trust(
         self, head: TrustChange, change: Sequence[str], principal: str, link: Link
@@ -245,6 +258,8 @@ class MemberNode:
         Raises `NotLeader`, `NotAllowed`, `InvalidRequest`.
         """
         replica = self.replica
+        if link.token is not None and link.token.narrowing:
+            raise NotAllowed(f"a narrowed token of {principal} changes nobody's rights")
         if not replica.leads:
             raise replica.not_leader()
         if replica.state.answered(head) is not None:
@@ -318,9 +333,9 @@ class MemberNode:
         line = AuditLine(self._wall_ms(), principal, address, action, subject)
         return line_share(replica.state, line, replica.raft.log.last_index + 1)
 
-    def trust_report(self, principal: str, *, own: bool) -> TrustReport:
+    def trust_report(self, link: Link, *, own: bool) -> TrustReport:
         """What the leader says of it; ``own``: only to whom it says it."""
-        trust = self.trust
+        trust, principal = self.trust.narrowed(link.token), link.principal
         would = tuple(
             (who, what, times) for (who, what), times in trust.would_refuse.items() if not own
         )
@@ -371,6 +386,7 @@ class MemberNode:
         replica = self.replica
         while True:
             await trio.sleep(ASK_S)
+            self.tokens.time_s()  # it is to follow the wall's clock
             if not replica.leads:
                 replica.room.quorum_short = False
                 continue

@@ -12,12 +12,14 @@ from dataclasses import replace
 import trio
 
 from ..runtime.backoff import Backoff
-from ..runtime.errors import DistributedLogError, ForeignData
+from ..runtime.errors import DistributedLogError, ForeignData, NotAuthenticated, NotReady
 from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.identity import NodeIdentity, new_node_id
+from ..runtime.principals import BY_CERTIFICATE, Meeting, Welcome
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
+from ..runtime.tokens import METHOD as TOKEN
 from .admission import who_is_at
 from .classes import Classes
 from .configuration import Configuration, Member
@@ -37,6 +39,7 @@ from .storage import Loaded, RaftStorage, remove_leftovers
 from .wire import Row
 
 log = logging.getLogger("distributedlog.metadata.node")
+
 
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
@@ -68,6 +71,8 @@ class MetadataNode:
         """Of each connection."""
         self.endpoint = Endpoint(host, self.hello)
         self.reasons.ask(self.endpoint.certificate_warning)
+        if BY_CERTIFICATE in self.endpoint.methods:
+            self.endpoint.methods[TOKEN] = self._verify_token
         self._host = host
         self._disk = host.disks["metadata"]
         self._damage = ""
@@ -110,6 +115,14 @@ class MetadataNode:
         if hello.kind == "metadata" and self.member is not None:
             return self.member.replica.raft.configuration.member(hello.node_id) is not None
         return hello.kind == "bookie"
+
+    def _verify_token(self, meeting: Meeting, proof: bytes) -> Welcome:
+        """The method ``token``. Raises `NotAuthenticated`, `NotReady`."""
+        if not meeting.is_secret:
+            raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
+        if self.member is None:
+            raise NotReady(self.waiting_because)
+        return self.member.tokens.welcome(self.member.replica.state, proof)
 
     # --- how it comes to a cluster ----------------------------------------------------------------
 

@@ -6,9 +6,12 @@ to is remembered for its principal alone, a lease knows whose it is (H217), and 
 they always had; those of anonymous clients have not changed at all. No client id holds a slash.
 """
 
+import hashlib
+
 from xxhash import xxh3_64_hexdigest
 
-from ..runtime.principals import ANONYMOUS, KINDS
+from ..runtime.frames import pack
+from ..runtime.principals import ANONYMOUS, KINDS, Token
 
 CLIENT_CHARS_MAX = 64
 """In a command: the principal, a slash, the client's id."""
@@ -30,6 +33,18 @@ def is_name(name: str) -> bool:
         and name.isprintable()
         and not any(character.isspace() for character in name)
     )
+
+
+def owner_by(principal: str, token: Token | None) -> str:
+    """Whose requests and leases those of a connection are: its principal's, or a narrowed token's.
+
+    These are of whoever has the same narrowing: so such a token ends no lock of its user's other programs,
+    and its successor keeps its own.
+    """
+    if token is None or not token.narrowing:
+        return principal
+    said = pack([principal, token.narrowing])
+    return f"user/~{hashlib.blake2s(said, digest_size=8).hexdigest()}"
 
 
 def client_of(principal: str, client: str) -> str:

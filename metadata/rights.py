@@ -66,8 +66,3 @@ _WORDS = {
 def words(rights: int) -> str:
     """Each by its word: "write or operator"; of none "nobody may"."""
     return " or ".join(word for bit, word in _WORDS.items() if bit & rights) or "nobody may"
-
-
-def covers(path: str, name: str) -> bool:
-    """Does a grant on ``path`` hold for the log ``name`` of the same namespace?"""
-    return not path or path == name or (path.endswith("/") and name.startswith(path))

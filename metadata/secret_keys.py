@@ -1,10 +1,13 @@
 """What the quorum keeps to itself, in the replicated state: secrets, nobody's to read or write (pure).
 
     secret/ledgers      [1, [[number, K 32s, P 32s], ...]]       newest first, two at most
+    secret/tokens       [1, [[number, T 32s], ...]]              the same
 
 In no mode, and by no way: not a key, a range, a watch, nor a condition, which tells of what it compares. A
 save leaves them out, so that a cluster that is made from one draws others.
 """
+
+from collections.abc import Mapping
 
 from ..runtime.capabilities import GENERATIONS_KEPT, SECRET_BYTES, Generation
 from ..runtime.errors import NotAllowed
@@ -16,10 +19,12 @@ from .transaction import Transaction
 SECRET_PREFIX = b"secret/"
 SECRET_END = prefix_end(SECRET_PREFIX)
 GENERATIONS_KEY = b"secret/ledgers"
+TOKENS_KEY = b"secret/tokens"
 FORMAT = 1
 
 _SECRET = blob(SECRET_BYTES, SECRET_BYTES)
 _GENERATIONS = row(number(FORMAT, FORMAT), rows(row(number(1), _SECRET, _SECRET), GENERATIONS_KEPT))
+_TOKENS = row(number(FORMAT, FORMAT), rows(row(number(1, 0xFFFF), _SECRET), GENERATIONS_KEPT))
 
 
 def check_not_secret(start: bytes, end: bytes | None = None) -> None:
@@ -47,3 +52,13 @@ def decode_generations(value: bytes) -> tuple[Generation, ...]:
     """Raises `CorruptData`."""
     _, found = stored(value, _GENERATIONS, "the secrets of ledgers")
     return tuple(Generation(*one) for one in found)
+
+
+def encode_token_secrets(secrets: Mapping[int, bytes]) -> bytes:
+    """The value of `TOKENS_KEY`: T by its number, the newest first."""
+    return pack([FORMAT, [[number, secret] for number, secret in secrets.items()]])
+
+
+def decode_token_secrets(value: bytes) -> dict[int, bytes]:
+    """Raises `CorruptData`."""
+    return dict(stored(value, _TOKENS, "the secrets of tokens")[1])

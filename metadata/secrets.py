@@ -1,4 +1,4 @@
-"""Draws the secrets that capabilities and passes are made with, at the leader, when they are first needed.
+"""Draws what capabilities, passes and tokens are made with, at the leader, when it is first needed.
 
 In a cluster that was never anything but open there are none. From then on a new generation comes by command
 alone, and the two newest count: nothing that is stored holds anything made with them.
@@ -13,10 +13,14 @@ from .answers import Answer
 from .capability_desk import generations_of
 from .commands import Transact, encode_command
 from .replica import Replica
-from .secret_keys import GENERATIONS_KEY, encode_generations
+from .secret_keys import GENERATIONS_KEY, TOKENS_KEY, encode_generations, encode_token_secrets
+from .token_desk import token_secrets_of
 from .transaction import Compare, Put, Transaction
+from .trust_records import encode_ended, ended_key
 
 Done = Callable[[DistributedLogError | None], None]
+ROTATED = "secrets"
+"""Nobody's name: what bookies watch is put anew under it, so that they ask for what they now check by."""
 
 
 class Secrets:
@@ -32,20 +36,35 @@ class Secrets:
         ``first``: only where there is none. ``done`` is told when it is applied, or why not: `NotLeader`
         where this node does not lead. Two at once are one.
         """
-        state = self._replica.state
-        known = generations_of(state)
+        known = generations_of(self._replica.state)
         if first and known:
             done(None)
             return
-        found = state.get(GENERATIONS_KEY)
         new = Generation(
             known[0].number + 1 if known else 1,
             self._secret_bytes(SECRET_BYTES),
             self._secret_bytes(SECRET_BYTES),
         )
         value = encode_generations((new, *known)[:GENERATIONS_KEPT])
-        unchanged = Compare.version(GENERATIONS_KEY, 0 if found is None else found.version)
-        share = Transaction((unchanged,), (Put(GENERATIONS_KEY, value),))
+        told = () if first else (Put(ended_key(ROTATED), encode_ended(0)),)
+        self._put(GENERATIONS_KEY, value, done, *told)
+
+    def rotate_tokens(self, done: Done, *, first: bool = False) -> None:
+        """The same of what tokens are sealed with: those of before the last rotation end."""
+        known = token_secrets_of(self._replica.state)
+        if first and known:
+            done(None)
+            return
+        newest = max(known, default=0)
+        secrets = {newest + 1: self._secret_bytes(SECRET_BYTES)}
+        if known:
+            secrets[newest] = known[newest]
+        self._put(TOKENS_KEY, encode_token_secrets(secrets), done)
+
+    def _put(self, key: bytes, value: bytes, done: Done, *more: Put) -> None:
+        found = self._replica.state.get(key)
+        unchanged = Compare.version(key, 0 if found is None else found.version)
+        share = Transaction((unchanged,), (Put(key, value), *more))
         self._replica.propose(encode_command(Transact(transaction=share)), partial(_tell, done))
         self._replica.drain()
 

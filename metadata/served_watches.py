@@ -97,10 +97,10 @@ class ServedWatches:
         """The client wants it no more."""
         self._watches.pop(ident, None)
 
-    def judge(self, may_read: Callable[[str, bytes, bytes], NotAllowed | Parts | None]) -> None:
+    def judge(self, may_read: Callable[[Link, bytes, bytes], NotAllowed | Parts | None]) -> None:
         """Who may what has changed: end those that are allowed no more."""
         for ident, watch in list(self._watches.items()):
-            part = may_read(self._link.principal, watch.request.start, watch.request.end)
+            part = may_read(self._link, watch.request.start, watch.request.end)
             if isinstance(part, NotAllowed):
                 self.end(ident, part)
             else:
@@ -108,7 +108,7 @@ class ServedWatches:
 
     def is_out(self, trust: Judge) -> bool:
         """Is it the connection of somebody who is no user any more? Then it ends here."""
-        why = trust.why_out(self._link.principal, serial_of(self._link))
+        why = trust.why_out(self._link.principal, serial_of(self._link), self._link.token)
         if why is not None:
             self._link.refuse(why)
         return why is not None

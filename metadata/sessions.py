@@ -20,6 +20,7 @@ from ..runtime.link import Link
 from ..runtime.principals import ANONYMOUS
 from ..runtime.schema import message
 from .answers import Answer
+from .capability_desk import generations_of
 from .commands import Command, Grant, Revoke, Transact, TrustChange, decode_command, encode_command
 from .forming import Founding
 from .ghost import Place
@@ -28,17 +29,25 @@ from .interface import RangePage
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .node import MetadataNode
-from .owners import PRINCIPAL_CHARS_MAX, client_of, is_principal
+from .owners import PRINCIPAL_CHARS_MAX, client_of, is_principal, owner_by
 from .recalling import Statement
-from .rights import ADMIN, KNOWN, OPERATOR
+from .rights import ADMIN, KNOWN, OPERATOR, PROXY
 from .saves import SaveGivenOut, SaveHead, SaveRequest, encode_begun, encode_chunk, save_chunks
 from .secret_keys import check_no_secrets, check_not_secret
 from .served_watches import ServedWatches, serial_of
+from .token_desk import token_secrets_of
+from .token_messages import (
+    RotateRequest,
+    TokenRequest,
+    VerifyRequest,
+    decode_trust_question,
+    encode_left,
+    encode_number,
+)
 from .wire import (
     STATUS_QUESTION,
     MembersRequest,
     ReadRequest,
-    TrustRequest,
     WatchRequest,
     decode_digest,
     decode_lease,
@@ -59,12 +68,13 @@ class MetadataSession:
     def __init__(self, node: MetadataNode, link: Link) -> None:
         member = node.member
         if member is not None and member.replica.state.trust_revision:
-            why = member.trust.why_out(link.principal, serial_of(link))
+            why = member.trust.why_out(link.principal, serial_of(link), link.token)
             if why is not None:
                 raise why
         self._node = node
         self._link = link
         self._principal = link.principal
+        self._owner = owner_by(link.principal, link.token)
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
         self._save: SaveGivenOut | None = None
@@ -163,7 +173,7 @@ class MetadataSession:
             if not self._has_credit(ident):
                 return
             part = (
-                member.may_read(self._principal, request.start, request.end)
+                member.may_read(self._link, request.start, request.end)
                 if state.trust_revision
                 else None
             )
@@ -246,7 +256,7 @@ class MetadataSession:
                 self._link.reply_error(ident, refusal)
                 return
         if self._principal != ANONYMOUS:
-            meant.client = client_of(self._principal, meant.client)
+            meant.client = client_of(self._owner, meant.client)
             command = encode_command(meant)
         replica = member.replica
         if replica.leads:
@@ -293,7 +303,9 @@ class MetadataSession:
                 return
             try:
                 state = member.replica.state
-                self._link.reply(ident, member.desk.answer(state, question, self._link.principal))
+                self._link.reply(
+                    ident, member.desk.answer(state, question, self._principal, self._link.token)
+                )
             except NotReady:
                 member.secrets.rotate(drawn, first=True)
             except DistributedLogError as refusal:
@@ -308,15 +320,25 @@ class MetadataSession:
                 f"the name of a principal has at most {PRINCIPAL_CHARS_MAX} characters, with its kind"
             )
         if isinstance(meant, Revoke):
-            return member.leases.why_not(meant.lease, self._principal)
+            return member.leases.why_not(meant.lease, self._owner)
         if member.replica.state.trust_revision:
+            trust = member.trust.narrowed(self._link.token)
             if isinstance(meant, Transact):
-                return member.trust.transact(self._principal, meant.transaction)
-            return member.trust.op(self._principal, KNOWN, "hold a lease")
+                return trust.transact(self._principal, meant.transaction)
+            return trust.op(self._principal, KNOWN, "hold a lease")
         return None
 
     def _trust(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
-        request = TrustRequest.decode(body)
+        request = decode_trust_question(body)
+        if isinstance(request, TokenRequest):
+            self._make_token(member, ident, deadline_ms, request)
+            return
+        if isinstance(request, VerifyRequest):
+            self._verify_token(member, ident, request)
+            return
+        if isinstance(request, RotateRequest):
+            self._rotate(member, ident, request)
+            return
         if request.change is None:
 
             def ready(error: DistributedLogError | None) -> None:
@@ -326,7 +348,7 @@ class MetadataSession:
                     member, ident, ADMIN | OPERATOR, "see who is refused"
                 ):
                     self._link.reply(
-                        ident, encode_trust(member.trust_report(self._principal, own=request.own))
+                        ident, encode_trust(member.trust_report(self._link, own=request.own))
                     )
 
             member.replica.read(ready)
@@ -338,7 +360,7 @@ class MetadataSession:
             else:
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
-        client = client_of(self._principal, request.client)
+        client = client_of(self._owner, request.client)
         head = TrustChange(client, request.request, request.base_index)
         try:
             change = member.change_of_trust(head, request.change, self._principal, self._link)
@@ -349,6 +371,121 @@ class MetadataSession:
         member.replica.request(
             encode_command(change), change, done, asker=self._link, within_s=within_s
         )
+
+    def _make_token(
+        self, member: MemberNode, ident: int, deadline_ms: int, request: TokenRequest
+    ) -> None:
+        link, desk, replica = self._link, member.tokens, member.replica
+        user = request.user or self._principal.removeprefix("user/")
+        came_by = None if request.user else link.token
+        # A request of its own: asked again, another token is made, and nobody has the one before.
+        client = client_of(self._owner, self._node.endpoint.host.secret_bytes(8).hex())
+        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+
+        def refuse(error: DistributedLogError) -> None:
+            link.reply_error(ident, self._led_from_here(member, error))
+
+        def made() -> None:
+            try:
+                token = desk.make(replica.state, user, request.valid_s, request.narrowing, came_by)
+            except DistributedLogError as error:
+                refuse(error)
+            else:
+                link.reply(ident, token)
+
+        def written(answer: Answer | DistributedLogError) -> None:
+            error = answer if isinstance(answer, DistributedLogError) else answer.error
+            if error is None:
+                made()
+            else:
+                refuse(error)
+
+        def drawn(error: DistributedLogError | None) -> None:
+            if error is not None:
+                refuse(error)
+            elif not request.user:
+                made()
+            else:
+                what = f"for {request.valid_s} s"
+                if request.narrowing:
+                    what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.narrowing)
+                try:
+                    change = member.change_of_trust(
+                        TrustChange(client, 1, replica.state.index),
+                        ("token", user, what),
+                        self._principal,
+                        link,
+                    )
+                except DistributedLogError as refused:
+                    refuse(refused)
+                else:
+                    replica.request(
+                        encode_command(change), change, written, asker=link, within_s=within_s
+                    )
+                    replica.drain()
+
+        def ready(error: DistributedLogError | None) -> None:
+            if error is None and not link.is_secret:
+                error = NotAllowed("a token is not said in clear: connect by TLS")
+            try:
+                if error is None:
+                    desk.check_asked(
+                        self._principal,
+                        link.token,
+                        request.user,
+                        request.valid_s,
+                        request.narrowing,
+                    )
+            except DistributedLogError as refused:
+                error = refused
+            if error is not None:
+                refuse(error)
+            else:
+                member.secrets.rotate_tokens(drawn, first=True)
+
+        replica.read(ready)
+
+    def _verify_token(self, member: MemberNode, ident: int, request: VerifyRequest) -> None:
+        """For a proxy, which took it from its client."""
+
+        def ready(error: DistributedLogError | None) -> None:
+            try:
+                if error is not None:
+                    raise self._led_from_here(member, error)
+                trust, who = member.trust.narrowed(self._link.token), self._principal
+                if not self._link.is_secret or not trust.cluster_rights(who) & (PROXY | OPERATOR):
+                    raise NotAllowed(f"{who} looks at nobody's tokens: proxies do, by TLS")
+                welcome = member.tokens.welcome(member.replica.state, request.proof)
+            except DistributedLogError as refused:
+                self._link.reply_error(ident, refused)
+            else:
+                self._link.reply(ident, encode_left(welcome.left_s))
+
+        member.replica.read(ready)
+
+    def _rotate(self, member: MemberNode, ident: int, request: RotateRequest) -> None:
+        def done(error: DistributedLogError | None) -> None:
+            state = member.replica.state
+            if error is not None:
+                self._link.reply_error(ident, self._led_from_here(member, error))
+            elif request.what == "tokens":
+                self._link.reply(ident, encode_number(max(token_secrets_of(state))))
+            else:
+                self._link.reply(ident, encode_number(generations_of(state)[0].number))
+
+        def ready(error: DistributedLogError | None) -> None:
+            if error is not None:
+                done(error)
+                return
+            trust = member.trust.narrowed(self._link.token)
+            if not trust.cluster_rights(self._principal) & ADMIN:
+                done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
+            elif request.what == "tokens":
+                member.secrets.rotate_tokens(done)
+            else:
+                member.secrets.rotate(done)
+
+        member.replica.read(ready)
 
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
@@ -410,7 +547,7 @@ class MetadataSession:
         """May this principal have that of the cluster? Else it is told."""
         if not member.replica.state.trust_revision:
             return True
-        refused = member.trust.op(self._principal, rights, what)
+        refused = member.trust.narrowed(self._link.token).op(self._principal, rights, what)
         if refused is not None:
             self._link.reply_error(ident, refused)
         return refused is None
@@ -447,7 +584,7 @@ class MetadataSession:
             # It knows of more than this node: perhaps of the very grant that it comes for.
             self._watches.end(ident, NotReady("this metadata node is not so far yet"))
             return
-        part = member.may_read(self._principal, request.start, request.end)
+        part = member.may_read(self._link, request.start, request.end)
         over = member.over_watches(self._principal)
         if isinstance(part, NotAllowed):
             self._watches.end(ident, part)

@@ -2,8 +2,9 @@
 
     ["mode", MODE, ADMIN]         ADMIN: a user who is made one with it, "" for none
     ["user", NAME]                make it; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
-    ["tokens", NAME]              those that were issued up to now are taken no more
+    ["tokens", NAME]              those that were made up to now are taken no more
     ["refuse", NAME, SERIAL]      that certificate is taken no more
+    ["token", NAME, WHAT]         one is made: a line of the audit (`token_desk.py`); of the leader alone
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
 
 The forms are in `wire.py`. The leader composes it from the state that it has applied, and proposes nothing
@@ -68,7 +69,7 @@ def compose(
     if admins and not judge.cluster_rights(principal) & ADMIN:
         raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
     kind, *said = change
-    made = _Change(judge, state, admins, now_ms)
+    made = _Change(judge, state, admins, now_ms, index)
     if not state.trust_revision:
         made.clear()
     getattr(made, f"do_{kind}")(*said)
@@ -97,12 +98,18 @@ class _Change:
     """One of them, as it comes together."""
 
     def __init__(
-        self, judge: Judge, state: KeyValueState, admins: Sequence[str], now_ms: int
+        self,
+        judge: Judge,
+        state: KeyValueState,
+        admins: Sequence[str],
+        now_ms: int,
+        index: int,
     ) -> None:
         self._judge = judge
         self._state = state
         self._admins = admins
         self._now_ms = now_ms
+        self._index = index
         self._puts: dict[bytes, bytes] = {}
         self._deletes: dict[bytes, None] = {}
         self._is_first = False
@@ -164,7 +171,8 @@ class _Change:
         count = len(self._state.keys.between(USER_PREFIX, prefix_end(USER_PREFIX), USERS_MAX))
         if count >= USERS_MAX:
             raise InvalidRequest(f"there are {USERS_MAX} users: remove some")
-        self.put(user_key(name), User(self._now_ms).encode())
+        # Tokens of one who had that name before are none of his.
+        self.put(user_key(name), User(self._now_ms, tokens_from=self._index).encode())
 
     def do_disable(self, name: str) -> None:
         """It may do nothing; its grants stay."""
@@ -187,9 +195,13 @@ class _Change:
         self._end(name)
 
     def do_tokens(self, name: str) -> None:
-        """None that was issued up to now."""
-        self._replace(name, tokens_from_s=self._now_ms // 1000 + 1)
+        """None that was made up to now."""
+        self._replace(name, tokens_from=self._index)
         self._end(name)
+
+    def do_token(self, name: str, what: str) -> None:
+        """It is written down."""
+        self._known(name)
 
     def do_refuse(self, name: str, serial: str) -> None:
         """That certificate."""

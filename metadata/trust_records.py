@@ -1,7 +1,7 @@
 """The keys that say who may do what, and what they hold (pure).
 
     trust/mode               [1, mode]
-    trust/user/NAME         [1, made ms, disabled, tokens from s, [serial refused, ...], quota]
+    trust/user/NAME         [1, made ms, disabled, tokens from, [serial refused, ...], quota]
     trust/grant/NAME 00 NAMESPACE 00 PATH    [1, role]     both empty for a role of the cluster
     trust/ended/PRINCIPAL    [1, ms]      put anew with all that takes something away from it
     audit/<log index, 16 hex>    [1, ms, principal, address, action, subject]
@@ -41,24 +41,23 @@ class User:
 
     made_ms: int = 0
     disabled: bool = False
-    tokens_from_s: int = 0
-    """Tokens that were issued before are taken no more; seconds since 1970."""
+    tokens_from: int = 0
+    """Tokens that were made when this was another number are taken no more: it is the place in the log of
+    the change that last ended them all, so no clock and no order of clocks matters (H237)."""
     serials: tuple[str, ...] = ()
     """Certificates that are taken no more."""
     quota: str = ""
 
     def encode(self) -> bytes:
         """As the value of its key."""
-        fields = [self.made_ms, self.disabled, self.tokens_from_s, list(self.serials), self.quota]
+        fields = [self.made_ms, self.disabled, self.tokens_from, list(self.serials), self.quota]
         return pack([FORMAT, *fields])
 
     @classmethod
     def decode(cls, value: bytes) -> "User":
         """Raises `CorruptData`."""
-        _, made_ms, disabled, tokens_from_s, serials, quota = stored(
-            value, _USER, "a user's record"
-        )
-        return cls(made_ms, disabled, tokens_from_s, serials, quota)
+        _, made_ms, disabled, tokens_from, serials, quota = stored(value, _USER, "a user's record")
+        return cls(made_ms, disabled, tokens_from, serials, quota)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
         descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
     capabilities.py, capability_messages.py     what opens a ledger at a bookie; asked of the leader (pure)
+    tokens.py, steady_clock.py  who somebody is for a while (pure); wall time that no jump moves at once
     schema.py                   what a value from a peer or a disk must look like (pure)
     frame_reader.py, reuse.py   whole frames out of what comes in; large buffers (pure)
     link.py                     one connection with frames: a queue out, a reader in

@@ -3,12 +3,14 @@
     capability  | kind u8 | generation u8 | mac 14s |       16 bytes, in the place of a ledger's stored key
       mac       HMAC-SHA256(K_b, "dlog cap 1" 0 | kind u8 | generation u8| ledger u64 | since u64 | principal)
       K_b       HMAC-SHA256(K, "dlog bookie key 1" 0 | cluster id | 0 | bookie id)
-    pass        | "DP1" | generation u8 | since u64 | length u8 | principal | mac 16s |
+    pass        | "DP2" | generation u8 | ends u32 s | since u64 | length u8 | principal | mac 16s |
       mac       HMAC-SHA256(P, "dlog pass 1" 0 | all before)
 
 K and P are drawn by the leader of the metadata quorum, a pair a *generation*, and the two newest count. A
 bookie holds its own K_b of each: a stolen one computes capabilities for itself, and for nobody else (H229).
-P is the same for all: a wrong name opens nothing, for each capability is one principal's.
+P is the same for all: a wrong name opens nothing, for each capability is one principal's. A pass ends with
+the token that its holder came by (0: with nothing), and with it what its capabilities are good for, though
+these go by no clock.
 
 ``since`` is the revision at which something was last taken from that principal, 0: never. It is known at both
 ends and not sent in a capability: when a bookie hears of a newer one, all that this principal had before is
@@ -38,8 +40,8 @@ _CAPABILITY = b"dlog cap 1\0"
 _BOOKIE_KEY = b"dlog bookie key 1\0"
 _PASS = b"dlog pass 1\0"
 _HEAD = Struct("<BBQQ")
-_PASS_HEAD = Struct("<3sBQB")
-_MAGIC = b"DP1"
+_PASS_HEAD = Struct("<3sBIQB")
+_MAGIC = b"DP2"
 _MAC_BYTES = 14
 _PASS_MAC_BYTES = 16
 
@@ -101,11 +103,11 @@ def is_capability(
     return False
 
 
-def issue_pass(generation: Generation, principal: str, since: int) -> bytes:
-    """A pass, by which bookies know the principal."""
+def issue_pass(generation: Generation, principal: str, since: int, ends_s: int = 0) -> bytes:
+    """A pass, by which bookies know the principal until then; 0: for good."""
     name = principal.encode()
     assert 0 < len(name) <= PRINCIPAL_BYTES_MAX, "a principal is a short text"
-    said = _PASS_HEAD.pack(_MAGIC, generation.number & 0xFF, since, len(name)) + name
+    said = _PASS_HEAD.pack(_MAGIC, generation.number & 0xFF, ends_s, since, len(name)) + name
     return said + _pass_mac(generation, said)
 
 
@@ -113,15 +115,15 @@ def _pass_mac(generation: Generation, said: bytes) -> bytes:
     return hmac.digest(generation.passes, _PASS + said, "sha256")[:_PASS_MAC_BYTES]
 
 
-def read_pass(proof: bytes, held: Iterable[Generation]) -> tuple[str, int]:
-    """(principal, since) of a pass that was issued. Raises `NotAuthenticated`.
+def read_pass(proof: bytes, held: Iterable[Generation]) -> tuple[str, int, int]:
+    """(principal, since, end) of a pass that was issued. Raises `NotAuthenticated`.
 
-    Whether anything was taken from the principal after ``since`` is the caller's to see.
+    Whether anything was taken from the principal after ``since``, and what time it is, the caller sees.
     """
     size = len(proof) - _PASS_HEAD.size - _PASS_MAC_BYTES
     if not 0 < size <= PRINCIPAL_BYTES_MAX:
         raise NotAuthenticated(f"{len(proof)} bytes are no pass")
-    magic, byte, since, length = _PASS_HEAD.unpack_from(proof)
+    magic, byte, ends_s, since, length = _PASS_HEAD.unpack_from(proof)
     if magic != _MAGIC or length != size:
         raise NotAuthenticated("these bytes are no pass")
     said, mac = proof[:-_PASS_MAC_BYTES], proof[-_PASS_MAC_BYTES:]
@@ -130,7 +132,7 @@ def read_pass(proof: bytes, held: Iterable[Generation]) -> tuple[str, int]:
             _pass_mac(generation, said), mac
         ):
             try:
-                return proof[_PASS_HEAD.size : _PASS_HEAD.size + size].decode(), since
+                return proof[_PASS_HEAD.size : _PASS_HEAD.size + size].decode(), since, ends_s
             except UnicodeDecodeError:
                 break
     raise NotAuthenticated("a pass that is not of this cluster, or of a generation that has ended")

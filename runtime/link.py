@@ -18,7 +18,7 @@ from .frame_reader import Frame, FrameReader, ReceiveSpace
 from .frames import HTTP_REPLY, Op, envelope, error_body
 from .hello import Hello
 from .host import Buffer, Connection
-from .principals import ANONYMOUS, Identity
+from .principals import ANONYMOUS, Identity, Token
 
 SEND_BUFFERS_MAX = 64
 GATHER_S = 0.0002
@@ -85,6 +85,10 @@ class Link:
         """Who the other end has proved to be (`principals.py`); on a dialled link that is the server."""
         self.rights = 0
         """Bits that the method of its proof defines."""
+        self.token: Token | None = None
+        """By which it was proved, if it was a token: it may allow less than its user may."""
+        self.ends_at = inf
+        """When the proof ends, and the connection with it."""
         self.allowed: bytes | None = None
         """A byte an operation, not 0 where the peer may ask for it; None: all (`ops.py`)."""
         self.on_turn: Callable[[], None] | None = None

@@ -3,9 +3,10 @@
 import os
 import random
 import socket
+import stat
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from . import descriptors, local_secret, tcp
 from .errors import InvalidRequest, UnsupportedPlatform
 from .host import Address, Connection, Disk, Host
 from .principals import Credentials
+from .tokens import TEXT_BYTES_MAX, is_token
 
 CREDENTIALS = "DLOG_CREDENTIALS"
 """The variable that names a client's credentials where nothing else does."""
@@ -37,21 +39,55 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
 def client_host(name: str, credentials: str = "") -> Host:
     """A host for a client: it proves by ``credentials``, else by what `CREDENTIALS` names, who it is.
 
-    ``credentials``: ``file:DIR``, a directory that `dlog pki issue` made. With them it speaks TLS alone
-    (H228). Raises `InvalidRequest`.
+    ``credentials``: ``file:DIR``, a directory that `dlog pki issue` made, or ``file:FILE``, a token with the
+    cluster's ``ca.pem`` beside it. With them it speaks TLS alone (H228). Raises `InvalidRequest`.
     """
-    host = real_host(name)
     told = credentials or os.environ.get(CREDENTIALS, "")
     if not told:
-        return host
-    from .tls import Tls, with_tls  # OpenSSL, where it is used
+        return real_host(name)
+    from .tls import Tls, token_credentials, with_tls  # OpenSSL, where it is used
 
     how, _, where = told.partition(":")
     if how != "file" or not where:
         raise InvalidRequest(
-            "credentials are named, not given: file:DIR, a directory of dlog pki issue"
+            "credentials are named, not given: file:DIR, a directory of dlog pki issue, or file:FILE, a token"
         )
-    secret = with_tls(host, Tls(Path(where).expanduser()))
+    place = Path(where).expanduser()
+    host = real_host(name)
+    if place.is_dir() or not place.exists():
+        return _beside_local(host, with_tls(host, Tls(place)))
+    read_token_file(place)  # what is wrong with it is said at once
+    tls = Tls(place.parent, shows_certificate=False)
+    proof = token_credentials(partial(read_token_file, place))
+    return _beside_local(host, replace(with_tls(host, tls), credentials=lambda address: proof))
+
+
+def token_host(name: str, read: Callable[[], bytes], authority: str) -> Host:
+    """For a client that has a token and the cluster's ``ca.pem`` in memory. Raises `InvalidRequest`."""
+    from .tls import Tls, token_credentials, with_tls
+
+    host, proof = real_host(name), token_credentials(read)
+    secret = with_tls(host, Tls(None, authority=authority))
+    return replace(secret, credentials=lambda address: proof)
+
+
+def read_token_file(file: Path) -> bytes:
+    """The token in it. Raises `InvalidRequest`: there is none, or others may read it."""
+    try:
+        with file.open("rb") as found:
+            mode = stat.S_IMODE(os.fstat(found.fileno()).st_mode)
+            content = found.read(TEXT_BYTES_MAX + 2).strip()
+    except OSError as error:
+        raise InvalidRequest(f"{file}: {error.strerror}") from None
+    if os.name == "posix" and mode & 0o077:
+        raise InvalidRequest(f"{file} may be read by others (mode {mode:04o}): chmod 600 it")
+    if not is_token(content):
+        raise InvalidRequest(f"{file} holds no token: dlog user token makes one")
+    return content
+
+
+def _beside_local(host: Host, secret: Host) -> Host:
+    """``secret``, but to clusters of this user on this machine."""
 
     async def dial(address: Address) -> Connection:
         # A cluster of this user on this machine proves itself by a secret: it has no certificates.

@@ -4,9 +4,10 @@ A principal is a text: ``metadata/m1``, ``bookie/b4``, ``proxy/p1``, ``user/etl`
 proved once a connection, by one of the methods that the server takes; nothing in a later frame changes it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 
 from .errors import InvalidRequest
 
@@ -94,6 +95,33 @@ class Meeting:
     """Nobody between the two can read it: TLS."""
 
 
+Narrowing = tuple[tuple[str, str, int], ...]
+"""Namespace, path, rights (bits of `metadata/rights.py`); of no paths: not narrowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What a token says. Whether that is so, its seal tells, and the user's record."""
+
+    user: str
+    ends_s: int
+    """Seconds since 1970."""
+    since: int
+    key: int
+    """The number of the secret that it is sealed with."""
+    cluster_id: str
+    name: bytes
+    """Drawn for it."""
+    narrowing: Narrowing = ()
+    proof: bytes = field(default=b"", repr=False, compare=False)
+    """The token itself, as it was shown."""
+
+    @property
+    def principal(self) -> str:
+        """``user/etl``"""
+        return f"user/{self.user}"
+
+
 @dataclass(frozen=True, slots=True)
 class Welcome:
     """What a server answers to a proof."""
@@ -105,10 +133,16 @@ class Welcome:
     """Bits that the method defines."""
     passport: bytes = b""
     """What the client shows elsewhere, or the server's own proof (method ``local``)."""
+    token: Token | None = None
+    """By which it is proved, for the server itself: neither this nor the next is sent."""
+    left_s: float = inf
+    """Of the proof: the connection ends then."""
 
 
 Verify = Callable[[Meeting, bytes], Welcome]
 """A server's side of a method: who has this proof? Raises `NotAuthenticated`. Must not wait."""
+VerifyElsewhere = Callable[[Meeting, bytes], Awaitable[Welcome]]
+"""The same where another server knows it. Raises what keeps that from answering, too."""
 
 
 @dataclass(frozen=True, slots=True)

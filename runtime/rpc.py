@@ -47,6 +47,7 @@ from .principals import (
     Credentials,
     Meeting,
     Verify,
+    VerifyElsewhere,
     Welcome,
     anonymous,
 )
@@ -88,6 +89,8 @@ class Endpoint:
         self.connections = 0
         self.methods: dict[str, Verify] = dict(host.methods) or {hellos.NONE: anonymous}
         """How who comes proves who it is, by the method's name; add to it before `serve`."""
+        self.asked: dict[str, VerifyElsewhere] = {}
+        """The same for methods whose proofs another server knows; a client waits for no longer than ever."""
         self.refusals = Refusals()
 
     def has_credit(self, link: Link) -> bool:
@@ -267,7 +270,7 @@ class Endpoint:
                 self._crowd_out(places.greet(link, link.peer, node=node, local=local, now=now))
 
             port = listener.address[1]
-            served = _Served(self, link, port, make_session, greeted, self._on_fault)
+            served = _Served(self, link, port, make_session, greeted, self._on_fault, nursery)
             nursery.start_soon(link.send_loop)
             nursery.start_soon(self._receive, served, places, links, self._accepted)
 
@@ -312,6 +315,8 @@ class Endpoint:
                     link.handshake_deadline += late_s
                 elif now > link.handshake_deadline:
                     self._end(link, SILENT, "it did not say who it is in time")
+                elif now > link.ends_at:
+                    link.refuse(NotAuthenticated(f"the token of {link.principal} has ended"))
                 elif now > link.reader.deadline:
                     self._end(link, UNFINISHED, "it did not finish a frame it had begun")
                 elif now - link.received_at > SILENCE_SERVER_S:
@@ -335,6 +340,7 @@ class _Served:
         make_session: Callable[[Link], Session],
         on_greeted: Callable[[], None],
         on_fault: Callable[[Link, Exception], None],
+        nursery: trio.Nursery,
     ) -> None:
         self.link = link
         self.session: Session | None = None
@@ -346,6 +352,9 @@ class _Served:
         self._on_greeted = on_greeted
         self._on_fault = on_fault
         self._greeted = False
+        self._is_asking = False
+        """Does another server look at its proof?"""
+        self._nursery = nursery
 
     def take(self, frames: Iterator[Frame]) -> None:
         """Serve the frames of one receive; none after one that closed the link."""
@@ -390,35 +399,68 @@ class _Served:
             self._nonces = (greeting.nonce, nonce)
             self._greeted = True
             answer = hellos.encode(
-                ours, listener=link.listener, nonce=nonce, methods=list(self._endpoint.methods)
+                ours,
+                listener=link.listener,
+                nonce=nonce,
+                methods=[*self._endpoint.methods, *self._endpoint.asked],
             )
             link.send(envelope(Op.HELLO, len(answer)), answer)
-        elif op == Op.AUTH and self._greeted:
-            welcome = self._verify(*hellos.decode_auth(body, link.peer_address))
-            link.principal, link.rights = welcome.principal, welcome.rights
-            link.allowed = allowed_to(welcome.principal)
-            self._on_greeted()
-            link.reader.frame_bytes_max = FRAME_BYTES_MAX
-            link.handshake_deadline = float("inf")
-            answer = hellos.encode_welcome(welcome)
-            link.send(envelope(Op.AUTH, len(answer)), answer)
-            self.session = self._make_session(link)
+        elif op == Op.AUTH and self._greeted and not self._is_asking:
+            method, proof = hellos.decode_auth(body, link.peer_address)
+            elsewhere = self._endpoint.asked.get(method)
+            if elsewhere is None:
+                self._welcome(self._verify(method, proof))
+            else:
+                self._is_asking = True
+                self._nursery.start_soon(self._verify_elsewhere, elsewhere, proof)
         else:
             raise ProtocolError(f"{link.peer_address} sent operation {op} before HELLO and AUTH")
+
+    def _welcome(self, welcome: Welcome) -> None:
+        """It is known who is there: from here on it is served."""
+        link = self.link
+        link.principal, link.rights = welcome.principal, welcome.rights
+        link.token, link.ends_at = welcome.token, trio.current_time() + welcome.left_s
+        link.allowed = allowed_to(welcome.principal)
+        self._on_greeted()
+        link.reader.frame_bytes_max = FRAME_BYTES_MAX
+        link.handshake_deadline = float("inf")
+        answer = hellos.encode_welcome(welcome)
+        link.send(envelope(Op.AUTH, len(answer)), answer)
+        self.session = self._make_session(link)
+
+    async def _verify_elsewhere(self, verify: VerifyElsewhere, proof: bytes) -> None:
+        """Ask; until then nothing else is taken on this connection, and its handshake's deadline holds."""
+        link = self.link
+        try:
+            with trio.move_on_at(link.handshake_deadline):
+                welcome = await verify(self._meeting(), proof)
+                if link.closed is None:
+                    self._welcome(welcome)
+        except DistributedLogError as error:
+            link.refuse(error)
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._on_fault(link, error)
 
     def _verify(self, method: str, proof: bytes) -> Welcome:
         """Who has this proof? Raises `NotAuthenticated`."""
         link, methods = self.link, self._endpoint.methods
         verify = methods.get(method)
         if verify is None:
-            how = " or ".join(methods)
+            how = " or ".join([*methods, *self._endpoint.asked])
             if BY_CERTIFICATE in methods and not link.is_secret:
                 how += " over TLS (give --credentials)"
             raise NotAuthenticated(
                 f"who speaks here says who it is by {how}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"
             )
-        meeting = Meeting(
+        return verify(self._meeting(), proof)
+
+    def _meeting(self) -> Meeting:
+        link = self.link
+        return Meeting(
             link.peer_address,
             self._port,
             server_nonce=self._nonces[1],
@@ -427,7 +469,6 @@ class _Served:
             identity=link.identity,
             is_secret=link.is_secret,
         )
-        return verify(meeting, proof)
 
     def _refuse(self, op: int, ident: int) -> None:
         link = self.link

@@ -18,7 +18,7 @@ import re
 import ssl
 import stat
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from .principals import (
     BY_CERTIFICATE,
     KINDS,
     LOCAL,
+    METADATA,
+    PROXY,
     SERVERS,
     Credentials,
     Identity,
@@ -43,6 +45,7 @@ from .principals import (
     serial_of,
 )
 from .refusals import host_of
+from .tokens import METHOD as TOKEN
 
 CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
 PLAIN, EITHER, TLS = "plain", "either", "tls"
@@ -98,15 +101,20 @@ class Tls:
     `InvalidRequest` that names the file.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path | None, *, shows_certificate: bool = True, authority: str = ""
+    ) -> None:
+        """``directory`` None: ``authority`` is what would be in ``ca.pem``, and stays."""
         self.directory = directory
+        self._shows_certificate = shows_certificate
+        self._authority = authority
         self.cipher = memoryview(bytearray(CIPHER_BYTES))
         """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
         self.chance = random.Random(os.urandom(8))
         self.turns = HandshakeTurns()
         self._stamp = self._look()
         self._bad = self._stamp
-        self._loaded = _load(directory)
+        self._loaded = self._load()
 
     @property
     def own(self) -> Identity | None:
@@ -127,8 +135,17 @@ class Tls:
             raise InvalidRequest(f"{self.directory} has no {CERTIFICATE_FILE}: a server needs one")
         return self._loaded.server
 
+    def _load(self) -> _Loaded:
+        if self.directory is None:
+            return _Loaded(
+                None, _context(ssl.PROTOCOL_TLS_CLIENT, None, authority=self._authority), None
+            )
+        return _load(self.directory, shows_certificate=self._shows_certificate)
+
     def _look(self) -> tuple[tuple[str, int, int, int], ...]:
-        found = []
+        found: list[tuple[str, int, int, int]] = []
+        if self.directory is None:
+            return ()
         for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE):
             try:
                 status = (self.directory / name).stat()
@@ -145,7 +162,7 @@ class Tls:
         if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for _, _, _, changed_ns in stamp):
             return
         try:
-            self._loaded = self._as_before(_load(self.directory))
+            self._loaded = self._as_before(self._load())
         except InvalidRequest as error:
             self._bad = stamp
             log.error("new certificates are not used, those of before are: %s", error)
@@ -161,7 +178,7 @@ class Tls:
         ):
             is_now = f"is of {now.principal} of {now.domain}" if now else "is not there"
             raise InvalidRequest(
-                f"{self.directory / CERTIFICATE_FILE} {is_now}, and was of {was.principal} of {was.domain}"
+                f"{self.directory}/{CERTIFICATE_FILE} {is_now}, and was of {was.principal} of {was.domain}"
             )
         return loaded
 
@@ -539,6 +556,24 @@ CERTIFICATE = Credentials(BY_CERTIFICATE, lambda meeting: b"", by_tls=True)
 """TLS has shown it: there is nothing to add."""
 
 
+def token_credentials(read: Callable[[], bytes]) -> Credentials:
+    """To prove it by the token that ``read`` gives at that time, to metadata nodes and proxies, under TLS."""
+
+    def prove(meeting: Meeting) -> bytes:
+        if not meeting.is_secret:
+            raise NotAuthenticated(f"a token is not said in clear, and {meeting.peer_address} is")
+        met = meeting.identity
+        if met is None or met.kind not in (METADATA, PROXY):
+            who = "nobody" if met is None else met.principal
+            raise NotAuthenticated(
+                f"a token is shown to metadata nodes and proxies, and {meeting.peer_address} is {who}"
+            )
+        return read()
+
+    # It waits for the server's HELLO: by then TLS has said who is there.
+    return Credentials(TOKEN, prove, needs_nonce=True)
+
+
 def verify_certificate(meeting: Meeting, proof: bytes) -> Welcome:
     """The method ``cert``: whom the certificate names. Raises `NotAuthenticated`."""
     if meeting.identity is None:
@@ -610,13 +645,13 @@ def _after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _load(directory: Path) -> _Loaded:
+def _load(directory: Path, *, shows_certificate: bool) -> _Loaded:
     """The files as contexts that have shaken hands with each other. Raises `InvalidRequest`."""
     ca, certificate, key = (directory / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
     if not ca.is_file():
         raise InvalidRequest(f"{ca}: there is no such file; dlog pki makes directories with it")
     client = _context(ssl.PROTOCOL_TLS_CLIENT, directory)
-    if not certificate.exists():
+    if not shows_certificate or not certificate.exists():
         return _Loaded(None, client, None)
     try:
         mode = stat.S_IMODE(key.stat().st_mode)
@@ -633,7 +668,7 @@ def _load(directory: Path) -> _Loaded:
     return _Loaded(server, client, _shake_with_itself(server, client, certificate))
 
 
-def _context(protocol: int, directory: Path) -> ssl.SSLContext:
+def _context(protocol: int, directory: Path | None, *, authority: str = "") -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False  # nodes are dialled by id, and named by the certificate's URI
@@ -641,6 +676,12 @@ def _context(protocol: int, directory: Path) -> ssl.SSLContext:
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.verify_mode = ssl.CERT_OPTIONAL  # a user may prove who it is by other means
         context.num_tickets = 0
+    if directory is None:
+        try:
+            context.load_verify_locations(cadata=authority)
+        except (OSError, ssl.SSLError, ValueError) as error:
+            raise InvalidRequest(f"the cluster's {CA_FILE} cannot be used: {_why(error)}") from None
+        return context
     for name in (CA_FILE, REVOKED_FILE):
         file = directory / name
         try:

@@ -72,6 +72,7 @@ PURE = {
         "backoff", "blocks", "capabilities", "capability_messages", "errors",
         "events", "frame_reader", "frames", "hello", "meters", "ops",
         "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
+        "tokens",
     },
     "metadata": {
         "answers", "capability_desk", "classes", "commands", "configuration", "forming", "ghost", "history",
@@ -80,8 +81,8 @@ PURE = {
         "membership", "messages", "options", "outbox", "owners", "progress", "quorum", "quotas", "raft",
         "raft_log",
         "read_rounds", "ready",
-        "request_ring", "rights", "saves", "secret_keys", "state_digests", "transaction",
-        "trust_changes", "trust_records", "trust_table",
+        "request_ring", "rights", "saves", "secret_keys", "state_digests", "token_messages",
+        "transaction", "trust_changes", "trust_records", "trust_table",
         "wire",
     },
     "bookie": {

@@ -32,8 +32,9 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.principals import Credentials, Welcome
+from distributedlog.runtime.principals import Credentials
 from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tokens import TOLERANCE_S
 from tests.runtime.pipe import PipeNetwork
 
 from .kit import KEY, OPTIONS, record
@@ -63,10 +64,12 @@ class Bookie:
         mine = tuple(one.of_bookie("c1", "b1") for one in held)
         self.gate.hear(GateAnswer(mode, mine, dict(BOUNDS if since is None else since)))
 
-    async def dial(self, principal: str, *, since: int | None = None) -> BookieClient:
+    async def dial(
+        self, principal: str, *, since: int | None = None, ends_s: int = 0
+    ) -> BookieClient:
         """Connected with that principal's newest pass."""
         bound = BOUNDS.get(principal, 0) if since is None else since
-        proof = issue_pass(NEW, principal, bound)
+        proof = issue_pass(NEW, principal, bound, ends_s)
         return await self._dial(Credentials("pass", lambda meeting: proof))
 
     async def dial_as_nobody(self) -> BookieClient:
@@ -95,8 +98,8 @@ async def served() -> AsyncIterator[Bookie]:
     store = await open_store(host, OPTIONS, bookie_id="b1")
     listener = await host.listen(("b1", 3181))
     endpoint = Endpoint(host, lambda: Hello("c1", "b1", "bookie"))
-    gate = Gate(SILENCE_S)
-    endpoint.methods["pass"] = lambda meeting, proof: Welcome(gate.principal_of(proof))
+    gate = Gate(SILENCE_S, trio.current_time)
+    endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
     with trio.fail_after(1000):
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -435,6 +438,28 @@ async def test_a_bookie_that_is_cut_off_serves_nodes_alone_in_the_end(
 
         bookie.say("required", NEW)
         await user.read_lac(7, of_user, T)
+
+
+async def test_a_capability_is_good_for_as_long_as_the_token_that_its_holder_came_by(
+    autojump_clock: MockClock,
+) -> None:
+    """Threat 5: it has no clock of its own; the pass has, and so the connection that it is good on."""
+    async with served() as bookie:
+        bookie.say("required", NEW)
+        ends_s = int(trio.current_time()) + 60
+        etl = await bookie.dial("user/a", ends_s=ends_s)
+        key = cap(Kind.ADD, 7, "user/a")
+        await add(etl, 7, key, 0)
+        await trio.sleep(60 + TOLERANCE_S - 5)
+        await add(etl, 7, key, 1)
+
+        await trio.sleep(10)
+        assert etl.link.closed is not None
+        with pytest.raises(NotAuthenticated, match="has ended"):
+            await bookie.dial("user/a", ends_s=ends_s)
+        nobody = await bookie.dial_as_nobody()
+        with pytest.raises(CapabilityOutdated):
+            await add(nobody, 7, key, 2)
 
 
 async def test_without_keys_a_bookie_that_is_to_check_lets_nobody_in(

@@ -54,7 +54,7 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
 ) -> None:
     """Two questions under way, of which the older one is answered last: the bookie would take the ex-user's
     capabilities again, until it asks the next time."""
-    gate = Gate(600.0)
+    gate = Gate(600.0, trio.current_time)
     leader: Any = await a_leader()
     endpoint: Any = Endpoint(PipeNetwork(1).host("b1"), Hello)
     async with trio.open_nursery() as nursery:
@@ -72,7 +72,7 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
 
 async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     """H228: who overhears it would be its holder."""
-    gate, endpoint = Gate(600.0), Endpoint(PipeNetwork(1).host("b1"), Hello)
+    gate, endpoint = Gate(600.0, trio.current_time), Endpoint(PipeNetwork(1).host("b1"), Hello)
     leader: Any = await a_leader()
     leader.asked = 1
     await gate_keeping.look(gate, endpoint, leader, "b1")

@@ -57,6 +57,7 @@ from distributedlog.metadata import (
     recalling,
     saves,
     secret_keys,
+    token_messages,
     trust_records,
     wire,
 )
@@ -88,12 +89,16 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack, unpack
-from distributedlog.runtime.principals import Welcome
+from distributedlog.runtime.principals import Token, Welcome
 from distributedlog.runtime.schema import Misfit
+from distributedlog.runtime.tokens import opened, seal
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
 PEER = (ProtocolError, UnsupportedFormat)
 GENERATION = Generation(1, b"k" * 32, b"p" * 32)
+TOKEN = seal(
+    Token("etl", 1_800_000_000, 9, 1, "ab" * 16, b"n" * 8, (("ns", "a/", 1),)), GENERATION.key
+)
 STORED = (CorruptData, UnsupportedFormat)
 
 
@@ -505,13 +510,48 @@ CODECS = [
     ),
     Codec(
         "META_TRUST",
-        wire.TrustRequest.decode,
+        token_messages.decode_trust_question,
         [
+            token_messages.TokenRequest("etl", 3600, (("ns", "a/", 1),)).encode(),
+            token_messages.VerifyRequest(TOKEN).encode(),
+            token_messages.RotateRequest("tokens").encode(),
             wire.TrustRequest(True).encode(),
             wire.TrustRequest(False, "c", 1, 2, ("grant", "etl", "writer", "ns", "a/")).encode(),
         ],
         PEER,
-        ("metadata/wire.py TrustRequest.decode",),
+        (
+            "metadata/wire.py TrustRequest.decode",
+            "metadata/token_messages.py decode_trust_question",
+        ),
+    ),
+    Codec(
+        "the answer about a token",
+        token_messages.decode_left,
+        [token_messages.encode_left(60.5)],
+        PEER,
+        ("metadata/token_messages.py decode_left",),
+    ),
+    Codec(
+        "the answer to a rotation",
+        token_messages.decode_number,
+        [token_messages.encode_number(3)],
+        PEER,
+        ("metadata/token_messages.py decode_number",),
+    ),
+    Codec(
+        "a token",
+        lambda body: opened(body, lambda key: GENERATION.key),
+        [TOKEN],
+        (NotAuthenticated,),
+        ("runtime/tokens.py _parsed",),
+        "bytes",
+    ),
+    Codec(
+        "the secrets of tokens",
+        secret_keys.decode_token_secrets,
+        [secret_keys.encode_token_secrets({2: b"t" * 32, 1: b"s" * 32})],
+        STORED,
+        ("metadata/secret_keys.py decode_token_secrets",),
     ),
     Codec(
         "the answer to META_TRUST",

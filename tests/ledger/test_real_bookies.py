@@ -39,7 +39,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.principals import Credentials, Welcome
+from distributedlog.runtime.principals import Credentials
 from distributedlog.runtime.rpc import Endpoint
 from tests.runtime.pipe import PipeNetwork
 
@@ -81,10 +81,8 @@ class RealCluster:
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(store.run)
-                    gate = self.gates[bookie_id] = Gate(86_400.0)
-                    endpoint.methods["pass"] = lambda meeting, proof: Welcome(
-                        gate.principal_of(proof)
-                    )
+                    gate = self.gates[bookie_id] = Gate(86_400.0, trio.current_time)
+                    endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
                     serve = partial(
                         serve_bookie_protocol, endpoint, {"": listener}, store, gate=gate
                     )

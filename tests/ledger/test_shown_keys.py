@@ -29,7 +29,7 @@ class TrustedCluster(RealCluster):
         self._drawn: list[Generation] = []
         self._desk = CapabilityDesk(
             "c1",
-            lambda principal, kind, ledger, bookies: kind in self.rights.get(principal, ()),
+            lambda principal, token, kind, ledger, bookies: kind in self.rights.get(principal, ()),
             lambda principal, bookie: principal == f"bookie/{bookie}",
         )
 

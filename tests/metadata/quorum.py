@@ -1,7 +1,7 @@
 """A metadata quorum on pipes and disks in memory, whose nodes are started, killed and wiped by name."""
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -36,7 +36,10 @@ class Quorum:
         *,
         seed: int = 1,
         classes: Classes | None = None,
+        dress: Callable[[str, Host], Host] = lambda name, host: host,
     ) -> None:
+        """``dress``: what each machine's host becomes, by the node's name."""
+        self._dress = dress
         self.names = tuple(names)
         self.disks = {name: MemoryDisk() for name in names}
         self.peers = {name: (name, 4181) for name in names}
@@ -55,7 +58,7 @@ class Quorum:
         """Nodes that may end by themselves; why they did is in ``ended``."""
         self.ended: dict[str, BaseExceptionGroup] = {}
         hello = Hello(cluster_id="", node_id="observer", kind="client")
-        self._asker = Endpoint(self._network.host("observer"), lambda: hello)
+        self._asker = Endpoint(self.machine("observer"), lambda: hello)
 
     async def start(self, *names: str) -> None:
         """Start nodes (all, if none is named) on what their disks hold."""
@@ -96,7 +99,7 @@ class Quorum:
 
     def machine(self, name: str) -> Host:
         """Another machine of the network, for whoever speaks to the nodes as it likes."""
-        return self._network.host(name)
+        return self._dress(name, self._network.host(name))
 
     def silence(self, name: str) -> None:
         """Nothing reaches that node and nothing leaves it, and no connection ends, as where it hangs."""
@@ -138,7 +141,7 @@ class Quorum:
             name = f"{principal} {name}"
         hello = Hello(cluster_id="", node_id=name, kind="client")
         client = MetadataClient(
-            Endpoint(self._network.host(name), lambda: hello),
+            Endpoint(self.machine(name), lambda: hello),
             [self.peers[known] for known in names or self.names],
             client_id=client_id or f"client {self._clients}",
             timeout_s=timeout_s,
@@ -175,7 +178,7 @@ class Quorum:
 
     async def _run(self, name: str, *, task_status: trio.TaskStatus[None]) -> None:
         disk, ended = self.disks[name], trio.Event()
-        host = self._network.host(name, metadata=disk)
+        host = self._dress(name, self._network.host(name, metadata=disk))
         dial = host.dial
 
         async def dial_unless_cut_off(address: Address) -> Connection:
@@ -223,6 +226,7 @@ class Muted:
     async def receive_into(self, *buffers: memoryview) -> int:
         await self._heard()
         count = await self._wire.receive_into(*buffers)
+        self.identity, self.is_secret = self._wire.identity, self._wire.is_secret
         await self._heard()  # what came in during the silence is kept until it ends
         return count
 
@@ -254,11 +258,16 @@ class MutedListener:
 
 @asynccontextmanager
 async def quorum(
-    size: int, *, seed: int = 1, classes: Classes | None = None
+    size: int,
+    *,
+    seed: int = 1,
+    classes: Classes | None = None,
+    dress: Callable[[str, Host], Host] = lambda name, host: host,
 ) -> AsyncIterator[Quorum]:
     """A quorum of ``size`` nodes m1, m2, …, none of them started."""
     async with trio.open_nursery() as nursery:
-        yield Quorum([f"m{n + 1}" for n in range(size)], nursery, seed=seed, classes=classes)
+        names = [f"m{n + 1}" for n in range(size)]
+        yield Quorum(names, nursery, seed=seed, classes=classes, dress=dress)
         nursery.cancel_scope.cancel()
 
 

@@ -49,7 +49,7 @@ def desk() -> CapabilityDesk:
     """``user/a`` may what it likes with ledger 7, and b1 is ``bookie/one``."""
     return CapabilityDesk(
         "c1",
-        lambda principal, kind, ledger, bookies: (principal, ledger) == ("user/a", 7),
+        lambda principal, token, kind, ledger, bookies: (principal, ledger) == ("user/a", 7),
         lambda principal, bookie: (principal, bookie) == ("bookie/one", "b1"),
     )
 
@@ -86,7 +86,7 @@ def test_where_grants_are_required_a_principal_gets_what_it_may_have_and_a_pass(
         held = [FIRST.of_bookie("c1", bookie)]
         assert is_capability(key, held, Kind.ADD, 7, "user/a", 0)
         assert not is_capability(key, held, Kind.RECOVER, 7, "user/a", 0)
-    assert read_pass(answer.passport, [FIRST]) == ("user/a", 0)
+    assert read_pass(answer.passport, [FIRST]) == ("user/a", 0, 0)
     assert CapsAnswer.decode(desk().answer(state, ASKED, "user/b")).keys == {7: (), 8: ()}
 
 
@@ -230,7 +230,7 @@ async def test_a_quorum_that_judges_gives_each_what_it_may_have(
         assert told.mode == mine.mode == "required"
         assert is_capability(mine.keys[7][0], told.held, Kind.ADD, 7, "user/etl", 0)
         assert not is_capability(mine.keys[7][1], told.held, Kind.ADD, 7, "user/etl", 0)
-        assert read_pass(mine.passport, told.held) == ("user/etl", 0)
+        assert read_pass(mine.passport, told.held) == ("user/etl", 0, 0)
         assert (await asked(nobody)).keys == {7: ()}
         assert (await asked(b1)).keys == {7: ()}
         with pytest.raises(NotAllowed):

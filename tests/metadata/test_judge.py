@@ -29,7 +29,6 @@ from distributedlog.metadata.rights import (
     OPERATOR,
     READ,
     WRITE,
-    covers,
 )
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.trust_records import (
@@ -42,6 +41,7 @@ from distributedlog.metadata.trust_records import (
 )
 from distributedlog.runtime.errors import NotAllowed
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.tokens import covers
 from tests.examples import examples
 
 from .test_kv import do

@@ -12,13 +12,14 @@ from distributedlog.metadata.owners import (
     CLIENT_CHARS_MAX,
     client_of,
     is_principal,
+    owner_by,
     owner_of,
 )
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.metadata.wire import decode_outcome
 from distributedlog.runtime.errors import LeaseExpired, NotAllowed
 from distributedlog.runtime.frames import Op, pack, unpack
-from distributedlog.runtime.principals import ANONYMOUS
+from distributedlog.runtime.principals import ANONYMOUS, Token
 
 from .quorum import put
 from .test_kv import do
@@ -45,6 +46,22 @@ def test_a_principal_stands_before_its_clients_id_and_fits() -> None:
 )
 def test_what_is_no_principal(text: str) -> None:
     assert not is_principal(text)
+
+
+def test_tokens_of_one_narrowing_are_one_owner_and_of_others_are_not() -> None:
+    """A narrowed token ends no lock of its user's other programs; its successor keeps its own."""
+    plain = Token("etl", 5, 1, 1, "c1", b"a" * 8)
+    reads = replace(plain, narrowing=(("ns", "a/", 1),))
+    later = replace(reads, ends_s=9, since=2, key=2, name=b"b" * 8)
+    other = replace(plain, narrowing=(("ns", "b/", 1),))
+    elsewhere = replace(reads, user="ann")
+
+    assert owner_by("user/etl", None) == owner_by("user/etl", plain) == "user/etl"
+    found = [owner_by(one.principal, one) for one in (reads, later, other, elsewhere)]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+    assert all(is_principal(one) for one in found)
+    assert all(len(client_of(one, "c" * 64)) <= CLIENT_CHARS_MAX for one in found)
 
 
 def owned_state() -> KeyValueState:

@@ -37,8 +37,8 @@ def test_the_bytes_are_those_of_every_version() -> None:
 
     assert made.hex() == "0301cbf038e20a5a929273bbab629229"
     assert (
-        issue_pass(FIRST, "user/etl", 9).hex()
-        == "44503101090000000000000008757365722f65746ca649609cd5761fe445cd80eaa2be6fbd"
+        issue_pass(FIRST, "user/etl", 9, 77).hex()
+        == "445032014d000000090000000000000008757365722f65746cd6ccefb0573a9d6db7e4c2067b9933b6"
     )
 
 
@@ -101,7 +101,7 @@ def test_a_generation_that_is_held_no_more_ends_what_was_made_with_it() -> None:
 def test_a_pass_says_whose_it_is_and_since_when() -> None:
     shown = issue_pass(SECOND, "user/etl", 12)
 
-    assert read_pass(shown, [SECOND, FIRST]) == ("user/etl", 12)
+    assert read_pass(shown, [SECOND, FIRST]) == ("user/etl", 12, 0)
     with pytest.raises(NotAuthenticated):
         read_pass(shown, [FIRST])
 
@@ -112,7 +112,7 @@ def test_a_pass_that_was_changed_or_made_up_is_none(at: int, flipped: int, junk:
     shown = bytearray(issue_pass(FIRST, "user/etl", 12))
     shown[at % len(shown)] ^= flipped
 
-    for proof in (bytes(shown), junk, bytes(shown)[:at], b"DP1" + junk):
+    for proof in (bytes(shown), junk, bytes(shown)[:at], b"DP2" + junk):
         with pytest.raises(NotAuthenticated):
             read_pass(proof, [FIRST, SECOND])
 

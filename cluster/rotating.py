@@ -1,0 +1,62 @@
+"""New secrets for capabilities and passes, and which bookies still check by older ones.
+
+A bookie hears at once that there are new ones, by what it watches, and asks the leader. What was made with
+the generation before the newest is taken until the next rotation; so who rotates twice, and waits in between,
+has ended all that was given before, and no call of anybody who may still ask has failed.
+"""
+
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ..ledger.pool import BookiePool
+from ..metadata.client import MetadataClient
+from ..runtime.errors import DistributedLogError
+from .overview import bookies
+
+ASK_S = 2.0
+AGAIN_S = 0.5
+
+
+async def rotate(
+    metadata: MetadataClient,
+    pool: BookiePool,
+    *,
+    timeout_s: float,
+    note: Callable[[Sequence[str]], None],
+) -> tuple[int, list[str]]:
+    """Rotate, and wait until each live bookie checks by it: its number, and whom it waited for in vain.
+
+    ``note`` is told of those that are waited for, when they change. Raises `NotAllowed`.
+    """
+    generation = await metadata.rotate_secrets("ledgers")
+    deadline = trio.current_time() + timeout_s
+    told: list[str] = []
+    while True:
+        behind = await bookies_behind(metadata, pool, generation)
+        if not behind or trio.current_time() + AGAIN_S >= deadline:
+            return generation, behind
+        if behind != told:
+            told = behind
+            note(behind)
+        await trio.sleep(AGAIN_S)
+
+
+async def bookies_behind(metadata: MetadataClient, pool: BookiePool, generation: int) -> list[str]:
+    """The bookies that do not check by that generation yet, each with what is known of it."""
+    found = []
+    for row in await bookies(metadata, metadata.listener):
+        if row["address"] is None:
+            continue  # it is down, and asks before it serves anybody
+        client, name = pool.get(row["id"]), row["label"]
+        if client is None:
+            found.append(f"{name} (no connection)")
+            continue
+        try:
+            said = (await client.info(ASK_S)).get("trust_generation")
+        except DistributedLogError as error:
+            found.append(f"{name} ({error})")
+            continue
+        if not isinstance(said, int) or said < generation:
+            found.append(f"{name} (checks by generation {said if isinstance(said, int) else '?'})")
+    return found

@@ -1,0 +1,421 @@
+"""Tokens at a quorum that speaks TLS: made, narrowed, shown, revoked, ended, by right and by wrong clocks."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import trio
+
+from distributedlog.cluster.key_classes import KEY_CLASSES
+from distributedlog.log import keys as log_keys
+from distributedlog.log.state import LogState
+from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.rights import READ, WRITE
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
+from distributedlog.runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    NotAuthenticated,
+    QuorumUnreachable,
+)
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Host
+from distributedlog.runtime.principals import Credentials, Narrowing
+from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tls import CERTIFICATE, Tls, token_credentials, with_tls
+from distributedlog.runtime.tokens import TOLERANCE_S, read_token
+
+from ..runtime.pki import authority, directory_of
+from .quorum import Quorum, put, quorum
+
+ORDERS, BILLS = 0x11, 0x22
+NAMES = {"orders": ORDERS, "bills": BILLS}
+DAY_S = 24 * 3600
+
+
+class World:
+    """A quorum with TLS; ``root`` is an admin, ``etl`` writes all logs of ``ns``."""
+
+    def __init__(self) -> None:
+        self.nodes: Quorum
+        self.late_s: dict[str, float] = {}
+        """How much each node's wall clock is ahead; of none is nothing."""
+        self._clients = 0
+
+    def dress(self, name: str, host: Host) -> Host:
+        """With the certificate that this machine has, and its wrong clock."""
+
+        def wall_ms() -> int:
+            return int((1_700_000_000 + trio.current_time() + self.late_s.get(name, 0.0)) * 1000)
+
+        host = replace(host, wall_ms=wall_ms)
+        who = f"metadata/{name}" if name.startswith("m") and name[1:].isdigit() else "metadata/seer"
+        return with_tls(host, Tls(directory_of(who)))
+
+    async def by_certificate(
+        self, user: str, nursery: trio.Nursery | None = None
+    ) -> MetadataClient:
+        """A client with that user's certificate."""
+        return await self._client(Tls(directory_of(f"user/{user}")), CERTIFICATE, nursery)
+
+    async def by_token(
+        self, token: bytes, nursery: trio.Nursery | None = None, timeout_s: float = 3.0
+    ) -> MetadataClient:
+        """One that has a token, and knows the authority."""
+        tls = Tls(authority(), shows_certificate=False)
+        return await self._client(tls, token_credentials(lambda: token), nursery, timeout_s)
+
+    async def _client(
+        self,
+        tls: Tls,
+        credentials: Credentials,
+        nursery: trio.Nursery | None,
+        timeout_s: float = 10.0,
+    ) -> MetadataClient:
+        self._clients += 1
+        name = f"machine {self._clients}"
+        host = with_tls(self.nodes._network.host(name), tls)
+        endpoint = Endpoint(
+            replace(host, credentials=lambda address: credentials),
+            lambda: Hello(cluster_id="", node_id="", kind="client"),
+        )
+        client = MetadataClient(
+            endpoint,
+            list(self.nodes.peers.values()),
+            client_id=f"c{self._clients}",
+            timeout_s=timeout_s,
+        )
+        await (nursery or self.nodes._nursery).start(
+            lambda task_status: client.run(task_status=task_status)
+        )
+        return client
+
+
+@asynccontextmanager
+async def world(
+    size: int = 1, mode: str = "required"
+) -> AsyncIterator[tuple[World, MetadataClient]]:
+    """And root's client."""
+    made = World()
+    async with quorum(size, classes=KEY_CLASSES, dress=made.dress) as nodes:
+        made.nodes = nodes
+        await nodes.start()
+        with trio.fail_after(4000):
+            root = await made.by_certificate("root")
+            logs: list[Put] = []
+            for name, log_id in NAMES.items():
+                logs += [
+                    Put(log_keys.name_key("ns", name), log_keys.encode_log_id(log_id)),
+                    Put(log_keys.state_key(log_id), LogState(log_id, name, 0).encode()),
+                ]
+            await root.transact(Transaction((), tuple(logs)))
+            await root.change_trust("mode", "report", "root")
+            await root.change_trust("user", "etl")
+            await root.change_trust("grant", "etl", "writer", "ns", "")
+            await root.change_trust("mode", mode, "")
+            yield made, root
+
+
+async def who(client: MetadataClient) -> str:
+    return (await client.trust_report(own=True)).principal
+
+
+def only(name: str, rights: int = READ) -> Narrowing:
+    return (("ns", name, rights),)
+
+
+async def test_a_token_says_who_somebody_is_and_is_written_down(autojump_clock: object) -> None:
+    async with world(3) as (here, root):
+        token = await root.make_token("etl", valid_s=7 * DAY_S)
+        etl = await here.by_token(token)
+
+        assert await who(etl) == "user/etl"
+        assert (await etl.transact(put(log_keys.position_key(ORDERS, "p")))).succeeded
+        page = await root.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        last = AuditLine.decode(page.items[-1].value)
+        assert (last.principal, last.action) == ("user/root", "token")
+        assert last.subject == f"etl for {7 * DAY_S} s"
+        assert not any(token in item.value for item in page.items)
+
+
+async def test_a_stolen_executors_token_does_what_its_narrowing_says_and_no_more(
+    autojump_clock: object,
+) -> None:
+    """Threat 5. Its user may write all logs; the token reads one of them."""
+    async with world() as (here, _):
+        etl = await here.by_certificate("etl")
+        lease = await etl.grant_lease(600_000)
+        thief = await here.by_token(await etl.make_token(valid_s=3600, narrowing=only("orders")))
+
+        assert await thief.get(log_keys.state_key(ORDERS)) is not None
+        names = log_keys.name_key("ns", "")
+        page = await thief.range(names, prefix_end(names))
+        assert [item.key for item in page.items] == [log_keys.name_key("ns", "orders")]
+        with pytest.raises(NotAllowed):
+            await thief.get(log_keys.state_key(BILLS))
+        with pytest.raises(NotAllowed):
+            await thief.transact(put(log_keys.position_key(ORDERS, "p")))
+        with pytest.raises(NotAllowed):  # its user's other programs keep their locks
+            await thief.revoke_lease(lease)
+        with pytest.raises(NotAllowed):
+            await thief.transact(put(log_keys.position_key(ORDERS, "p"), lease=lease))
+        for wider in ((), only("bills"), only("orders", READ | WRITE), only("")):
+            with pytest.raises(NotAllowed, match="narrower"):
+                await thief.make_token(valid_s=3600, narrowing=wider)
+        with pytest.raises(NotAllowed):
+            await thief.make_token("etl", valid_s=3600)
+        with pytest.raises(NotAllowed):
+            await thief.change_trust("grant", "etl", "admin", "", "")
+        with pytest.raises(NotAllowed):
+            await thief.rotate_secrets()
+        again = read_token(await thief.make_token(valid_s=DAY_S, narrowing=only("orders")))
+        assert (
+            again.ends_s
+            <= read_token(await etl.make_token(valid_s=3600, narrowing=only("orders"))).ends_s
+        )
+
+
+async def test_a_narrowed_token_of_an_admin_is_none(autojump_clock: object) -> None:
+    async with world() as (here, root):
+        thief = await here.by_token(await root.make_token(valid_s=3600, narrowing=only("orders")))
+
+        for change in (("user", "eve"), ("mode", "open", "")):
+            with pytest.raises(NotAllowed):
+                await thief.change_trust(*change)
+        with pytest.raises(NotAllowed):
+            await thief.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        with pytest.raises(NotAllowed):  # and it has what its user has, which is no log
+            await thief.get(log_keys.state_key(ORDERS))
+
+
+@pytest.mark.parametrize("mode", ["open", "report", "required"])
+@pytest.mark.parametrize("change", [("tokens",), ("disable",), ("remove",)])
+async def test_an_ex_user_is_out_with_tokens_and_open_connections(
+    change: tuple[str], mode: str, autojump_clock: object
+) -> None:
+    """Threat 3: at once, in each mode, and what was made before never counts again."""
+    async with world(mode=mode) as (here, root):
+        old = await root.make_token("etl", valid_s=DAY_S)
+        async with trio.open_nursery() as nursery:
+            etl = await here.by_token(old, nursery)
+            assert await who(etl) == "user/etl"
+            await root.change_trust(*change, "etl")
+            with pytest.raises((NotAuthenticated, QuorumUnreachable), match=r"revoked|disabled"):
+                await etl.get(b"k")
+            nursery.cancel_scope.cancel()
+
+        if change == ("disable",):
+            await root.change_trust("enable", "etl")
+        elif change == ("remove",):
+            await root.change_trust("user", "etl")  # somebody else of that name
+        alive = change == ("disable",)
+        async with trio.open_nursery() as nursery:
+            etl = await here.by_token(old, nursery)
+            if alive:
+                assert await who(etl) == "user/etl"
+            else:
+                with pytest.raises((NotAuthenticated, QuorumUnreachable), match="revoked"):
+                    await who(etl)
+            new = await here.by_token(await root.make_token("etl", valid_s=DAY_S), nursery)
+            assert await who(new) == "user/etl"
+            nursery.cancel_scope.cancel()
+
+
+async def test_tokens_are_made_for_others_by_admins_and_for_oneself_for_a_day(
+    autojump_clock: object,
+) -> None:
+    async with world() as (here, root):
+        etl = await here.by_certificate("etl")
+
+        with pytest.raises(NotAllowed, match="needs admin"):
+            await etl.make_token("root", valid_s=DAY_S)
+        for user, valid_s in (("etl", 91 * DAY_S), ("etl", 0), ("nobody", DAY_S), ("", 2 * DAY_S)):
+            with pytest.raises(InvalidRequest):
+                await root.make_token(user, valid_s=valid_s)
+        assert read_token(await etl.make_token(valid_s=DAY_S)).user == "etl"
+
+
+async def test_a_token_is_neither_said_nor_taken_in_clear(autojump_clock: object) -> None:
+    """H228: both ends see to it; nor is it shown to who is neither a metadata node nor a proxy."""
+    async with world() as (here, root):
+        token = await root.make_token("etl", valid_s=DAY_S)
+        plain = here.nodes._network.host("plain")
+        shown: list[bytes] = []
+
+        def told() -> bytes:
+            shown.append(token)
+            return token
+
+        async def dial(host: Host, address: tuple[str, int], proof: Credentials) -> None:
+            async with trio.open_nursery() as nursery:
+                endpoint = Endpoint(host, lambda: Hello("", "", "client"))
+                link = await endpoint.dial(address, nursery=nursery, credentials=proof)
+                link.close(NotAuthenticated("nobody should come here"))
+                nursery.cancel_scope.cancel()
+
+        async def serve(host: Host, address: tuple[str, int]) -> None:
+            server = Endpoint(host, lambda: Hello("", "b", "bookie", label="b1"))
+            await server.serve({"": await host.listen(address)}, lambda link: NotImplemented)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, plain, ("plain", 1))
+            bookie = with_tls(here.nodes._network.host("b1"), Tls(directory_of("bookie/b1")))
+            nursery.start_soon(serve, bookie, ("b1", 1))
+            await trio.sleep(0.1)
+            ours = here.nodes._network.host("ours")
+            secret = with_tls(ours, Tls(authority(), shows_certificate=False))
+            for host, address in ((ours, ("plain", 1)), (secret, ("b1", 1))):
+                with pytest.RaisesGroup(
+                    pytest.RaisesExc(NotAuthenticated, match=r"not said in clear|is bookie/b1")
+                ):
+                    await dial(host, address, token_credentials(told))
+            assert shown == []
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_token_ends_and_its_connections_with_it(autojump_clock: object) -> None:
+    async with world() as (here, root):
+        token = await root.make_token("etl", valid_s=60)
+        async with trio.open_nursery() as nursery:
+            etl = await here.by_token(token, nursery)
+            assert await who(etl) == "user/etl"
+            await trio.sleep(60 + TOLERANCE_S - 5)
+            assert await who(etl) == "user/etl"
+            await trio.sleep(10)
+            with pytest.raises((NotAuthenticated, QuorumUnreachable), match="has ended"):
+                await who(etl)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+async def test_clocks_that_jump_by_an_hour_neither_end_nor_keep_a_token(
+    jump_s: float, autojump_clock: object
+) -> None:
+    """H237: of the leader, then of all nodes."""
+    async with world(3) as (here, root):
+        token = await root.make_token("etl", valid_s=60)
+        for names in ([await here.nodes.leader()], list(here.nodes.names)):
+            here.late_s.update(dict.fromkeys(names, jump_s))
+            await trio.sleep(5)
+            async with trio.open_nursery() as nursery:
+                assert await who(await here.by_token(token, nursery)) == "user/etl"
+                nursery.cancel_scope.cancel()
+        # Right for a token of a minute that is taken for five minutes more, and of a clock that follows
+        # a jump by a twelfth of what passes.
+        await trio.sleep((60 + TOLERANCE_S) * 12 / 11 + 10)
+        async with trio.open_nursery() as nursery:
+            with pytest.raises((NotAuthenticated, QuorumUnreachable), match="has ended"):
+                await who(await here.by_token(token, nursery))
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_revocation_ends_tokens_of_a_leader_whose_clock_was_ahead(
+    autojump_clock: object,
+) -> None:
+    """H237: a number in the log says which are revoked, not the time they were made at."""
+    async with world() as (here, root):
+        here.late_s["m1"] = 4 * 3600.0
+        await here.nodes.kill("m1")
+        await here.nodes.start("m1")
+        token = await root.make_token("etl", valid_s=DAY_S)
+        here.late_s["m1"] = 0.0
+        await here.nodes.kill("m1")
+        await here.nodes.start("m1")
+        await root.change_trust("tokens", "etl")
+
+        with pytest.raises((NotAuthenticated, QuorumUnreachable), match="revoked"):
+            await who(await here.by_token(token))
+        new = await root.make_token("etl", valid_s=DAY_S)
+        assert await who(await here.by_token(new)) == "user/etl"
+
+
+async def test_two_rotations_end_tokens_and_one_does_not(autojump_clock: object) -> None:
+    async with world() as (here, root):
+        token = await root.make_token("etl", valid_s=DAY_S)
+        assert await root.rotate_secrets("tokens") == 2
+        assert await who(await here.by_token(token)) == "user/etl"
+        assert await root.rotate_secrets("ledgers") == 1  # the first that there are
+        assert await root.rotate_secrets("ledgers") == 2
+        assert await who(await here.by_token(token)) == "user/etl"
+        assert await root.rotate_secrets("tokens") == 3
+        with pytest.raises((NotAuthenticated, QuorumUnreachable), match="rotated away"):
+            await who(await here.by_token(token))
+        etl = await here.by_certificate("etl")
+        with pytest.raises(NotAllowed, match="needs admin"):
+            await etl.rotate_secrets("tokens")
+
+
+async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
+    autojump_clock: object,
+) -> None:
+    async with world() as (here, root):
+        etl = await here.by_certificate("etl")
+        token = await etl.make_token(valid_s=3600, narrowing=only("orders"))
+        tls = Tls(directory_of("proxy/p1"))
+        proxy = await here._client(tls, CERTIFICATE, None)
+
+        welcome = await proxy.verify_token(token)
+        assert welcome.principal == "user/etl"
+        assert welcome.token is not None
+        assert welcome.token.narrowing == only("orders")
+        assert 3600 < welcome.left_s <= 3600 + TOLERANCE_S
+        with pytest.raises(NotAllowed):
+            await etl.verify_token(token)
+        with pytest.raises(NotAuthenticated):
+            await proxy.verify_token(token[:-1] + b"A")
+        await root.change_trust("tokens", "etl")
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await proxy.verify_token(token)
+
+
+async def test_a_server_that_asks_elsewhere_lets_in_who_is_known_there(
+    autojump_clock: object,
+) -> None:
+    """As a proxy does: the answer to AUTH waits for the metadata, for no longer than a handshake may."""
+    async with world() as (here, root):
+        token = await root.make_token("etl", valid_s=60)
+        host = with_tls(here.nodes._network.host("p1"), Tls(directory_of("proxy/p1")))
+        asks = await here._client(Tls(directory_of("proxy/p1")), CERTIFICATE, None)
+        server = Endpoint(host, lambda: Hello("", "p", "write-proxy", label="p1"))
+        seen: list[tuple[str, bool]] = []
+        waits = False
+
+        async def verify(meeting: object, proof: bytes) -> object:
+            if waits:
+                await trio.sleep_forever()
+            return await asks.verify_token(proof)
+
+        class Session:
+            def __init__(self, link: object) -> None:
+                seen.append((link.principal, link.token.proof == token))  # type: ignore[attr-defined]
+
+            def on_frame(self, *frame: object) -> None: ...
+            def on_batch_end(self) -> None: ...
+            def on_closed(self) -> None: ...
+
+        server.asked["token"] = verify  # type: ignore[assignment]
+        tls = Tls(authority(), shows_certificate=False)
+        client = Endpoint(
+            with_tls(here.nodes._network.host("c"), tls), lambda: Hello("", "", "client")
+        )
+        async with trio.open_nursery() as nursery:
+            listener = await host.listen(("p1", 1))
+            nursery.start_soon(server.serve, {"": listener}, Session)
+
+            async def dial(shown: bytes) -> None:
+                proof = token_credentials(lambda: shown)
+                await client.dial(("p1", 1), nursery=nursery, credentials=proof)
+
+            await dial(token)
+            assert seen == [("user/etl", True)]
+            with pytest.raises(NotAuthenticated):
+                await dial(token[:-1] + b"A")
+            waits = True
+            with pytest.raises(DistributedLogError):
+                await dial(token)
+            assert len(seen) == 1
+            nursery.cancel_scope.cancel()
