@@ -77,7 +77,8 @@ def rotate(settings: Settings, tokens: bool) -> None:
 
     The two newest count: what was made with the ones before these ends. Clients ask again by themselves, and
     nothing fails. Waits for the bookies that are up, up to --timeout (exit code 6); one that is down asks
-    before it serves. Tokens from before the last rotation but one end: their users need others.
+    before it serves. Tokens of before the last rotation but one are taken no more; their open connections
+    stay until the tokens end.
     """
     from ..cluster.rotating import rotate as rotate_ledgers
     from ..uri import parse_uri

@@ -62,6 +62,22 @@ def client_host(name: str, credentials: str = "") -> Host:
     return _beside_local(host, replace(with_tls(host, tls), credentials=lambda address: proof))
 
 
+def authority_of(credentials: str) -> str:
+    """The ``ca.pem`` of credentials by name ("": of those that `CREDENTIALS` names); "": there is none.
+
+    Raises `InvalidRequest`.
+    """
+    told = credentials or os.environ.get(CREDENTIALS, "")
+    if not told:
+        return ""
+    place = Path(told.partition(":")[2]).expanduser()
+    file = (place if place.is_dir() else place.parent) / "ca.pem"
+    try:
+        return file.read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{file}: {error}") from None
+
+
 def token_host(name: str, read: Callable[[], bytes], authority: str) -> Host:
     """For a client that has a token and the cluster's ``ca.pem`` in memory. Raises `InvalidRequest`."""
     from .tls import Tls, token_credentials, with_tls

@@ -9,7 +9,7 @@ import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -18,7 +18,14 @@ from ..bridge import HeldContext
 from ..log.namespace import Namespace
 from ..runtime.background import Background
 from ..runtime.errors import AlreadyClosed
+from ..runtime.local_secret import METHOD as LOCAL
+from ..runtime.machine import CREDENTIALS, authority_of, client_host, token_host
+from ..runtime.principals import Narrowing
+from ..runtime.tokens import read_token
+from ..uri import parse_uri
+from .lending import AGAIN_S, BATCH_S, STREAM_S, Lent, narrowing_of
 from .notices import speak
+from .options import SinkOptions, SourceOptions
 from .patience import wait_for
 
 IDLE_S = 60.0
@@ -27,7 +34,7 @@ GOODBYE_S = 2.0
 
 T = TypeVar("T")
 
-_clients: dict[tuple[int, str, float], "SparkClient"] = {}
+_clients: dict[tuple[int, str, float, object], "SparkClient"] = {}
 _lock = threading.Lock()
 _settled_pid = 0
 
@@ -35,15 +42,33 @@ _settled_pid = 0
 class SparkClient:
     """A namespace in a background loop, for callers in plain threads."""
 
-    def __init__(self, uri: str, request_timeout_s: float) -> None:
-        """Opens it. Raises `InvalidUri`, `QuorumUnreachable`."""
+    def __init__(
+        self, uri: str, request_timeout_s: float, credentials: str = "", lent: Lent | None = None
+    ) -> None:
+        """Opens it. Raises `InvalidUri`, `QuorumUnreachable`, `NotAuthenticated`.
+
+        ``credentials``: by name, on the driver; ``lent``: in a task.
+        """
         speak()
+        owner = f"spark-{os.getpid()}"
         config = {
             "metadata_timeout_s": request_timeout_s,
             "request_timeout_s": min(5.0, request_timeout_s),
-            "owner": f"spark-{os.getpid()}",
+            "owner": owner,
         }
-        manager = open_namespace(uri, config=config)
+        self._lent = lent
+        self._lending: dict[Narrowing, tuple[float, Lent]] = {}
+        if lent is not None:
+            host = token_host(owner, self._token, lent.authority)
+        else:
+            host = client_host(owner, credentials)
+        self.authority = ""
+        """The cluster's ``ca.pem``, where it is one that we have credentials for; "" in a task."""
+        where = parse_uri(uri)
+        proof = host.credentials(where.addresses[0])
+        if lent is None and proof is not None and proof.method != LOCAL and not where.proxied:
+            self.authority = authority_of(credentials)
+        manager = open_namespace(uri, config=config, host=host)
         # Else a task that computes keeps the loop waiting for 5 ms each time (H27).
         self.background = Background("distributedlog spark", quick_switches=True)
         self.background.start()
@@ -63,6 +88,28 @@ class SparkClient:
         """Have ``call(*args)`` run in the loop, and wait for it."""
         self._used += 1
         return self.background.run(call, *args)
+
+    def take(self, lent: Lent) -> None:
+        """A later task of this worker was lent this: the next connection shows the newest."""
+        before = self._lent
+        if before is None or read_token(lent.token).ends_s >= read_token(before.token).ends_s:
+            self._lent = lent
+
+    async def lend(self, narrowing: Narrowing, valid_s: int) -> Lent | None:
+        """A token of our own for tasks; None: they need none. Raises `NotAllowed`, `InvalidRequest`."""
+        if not self.authority:
+            return None
+        at, found = self._lending.get(narrowing, (0.0, None))
+        if found is None or trio.current_time() - at > AGAIN_S:
+            metadata: Any = self.namespace.metadata
+            token = await metadata.make_token(valid_s=valid_s, narrowing=narrowing)
+            found = Lent(token, self.authority, narrowing)
+            self._lending[narrowing] = (trio.current_time(), found)
+        return found
+
+    def _token(self) -> bytes:
+        assert self._lent is not None, "a client by a token has one"
+        return self._lent.token
 
     @property
     def alive(self) -> bool:
@@ -89,15 +136,20 @@ class SparkClient:
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 
 
-def client(uri: str, request_timeout_s: float) -> SparkClient:
-    """This process's client of a namespace; a broken one is replaced."""
-    key = (os.getpid(), uri, request_timeout_s)
+def client(
+    uri: str, request_timeout_s: float, credentials: str = "", lent: Lent | None = None
+) -> SparkClient:
+    """This process's client of a namespace, by whom it is for; a broken one is replaced."""
+    who: object = credentials if lent is None else (lent.narrowing, lent.authority)
+    key = (os.getpid(), uri, request_timeout_s, who)
     with _lock:
         found = _clients.get(key)
         if found is not None and found.alive:
             found._used += 1
+            if lent is not None:
+                found.take(lent)
             return found
-        made = _clients[key] = SparkClient(uri, request_timeout_s)
+        made = _clients[key] = SparkClient(uri, request_timeout_s, credentials, lent)
         return made
 
 
@@ -107,18 +159,24 @@ def run(
     call: Callable[[SparkClient], Awaitable[T]],
     *,
     patience_s: float = 0.0,
+    credentials: str = "",
 ) -> T:
     """One call with this process's client; what may pass is tried again for ``patience_s``.
 
     Only what may be done twice is asked patiently.
     """
-    return wait_for(lambda: _run(uri, request_timeout_s, call), patience_s)
+    return wait_for(lambda: _run(uri, request_timeout_s, call, credentials), patience_s)
 
 
-def _run(uri: str, request_timeout_s: float, call: Callable[[SparkClient], Awaitable[T]]) -> T:
+def _run(
+    uri: str,
+    request_timeout_s: float,
+    call: Callable[[SparkClient], Awaitable[T]],
+    credentials: str,
+) -> T:
     """Once more with a new client where the old one had ended."""
     for again in (True, False):
-        held = client(uri, request_timeout_s)
+        held = client(uri, request_timeout_s, credentials)
         held.users += 1
         try:
             return held.run(call, held)
@@ -128,6 +186,24 @@ def _run(uri: str, request_timeout_s: float, call: Callable[[SparkClient], Await
         finally:
             held.users -= 1
     raise AssertionError("the second try returns or raises")
+
+
+def lent_for(options: SourceOptions | SinkOptions, *, stream: bool) -> Lent | None:
+    """On the driver: what the tasks of this query get. Raises `NotAllowed`, `NotAuthenticated`."""
+    if not (options.credentials or os.environ.get(CREDENTIALS)):
+        return None
+
+    async def ask(held: SparkClient) -> Lent | None:
+        narrowing = narrowing_of(held.namespace.path, options)
+        return await held.lend(narrowing, STREAM_S if stream else BATCH_S)
+
+    return run(
+        options.uri,
+        options.request_timeout_s,
+        ask,
+        patience_s=options.read_timeout_s,
+        credentials=options.credentials,
+    )
 
 
 def settle() -> None:

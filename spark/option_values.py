@@ -21,6 +21,17 @@ class Bad(ValueError):
     """A value that cannot be meant; its text says what would be."""
 
 
+class Hidden(Bad):
+    """The same, of a value that is not to be shown."""
+
+
+def name_of_credentials(value: str) -> str:
+    """``file:PATH``; never a secret, which Spark would show."""
+    if not value.startswith("file:") or len(value) <= len("file:"):
+        raise Hidden("the name of credentials, file:PATH")
+    return value
+
+
 def text(value: str) -> str:
     """Anything but nothing."""
     if not value.strip():

@@ -17,9 +17,11 @@ from .narrowing import LOG_TIME_UNIT
 from .option_rules import Where, check_sink, check_source
 from .option_values import (
     Bad,
+    Hidden,
     duration,
     flag,
     instant,
+    name_of_credentials,
     names,
     number,
     one_of,
@@ -155,6 +157,11 @@ class SourceOptions:
         "discoveryInterval", duration, "between two looks for new logs of a `logPattern`", default=5.0,
         shown="`5s`", kafka="kafka.metadata.max.age.ms",
     )  # fmt: skip
+    credentials: str = option(
+        "credentials", name_of_credentials, "who the query is, on the driver: `file:PATH`, a directory of "
+        "`dlog pki issue` or a token of `dlog user token`; its tasks are lent a token of their logs alone",
+        default="", shown="what `DLOG_CREDENTIALS` names",
+    )  # fmt: skip
     request_timeout_s: float = option(
         "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
@@ -251,6 +258,11 @@ class SinkOptions:
         "takeover", flag, "fence a live writer of the log instead of refusing", default=False,
         shown="`false`",
     )  # fmt: skip
+    credentials: str = option(
+        "credentials", name_of_credentials, "who the query is, on the driver: `file:PATH`, a directory of "
+        "`dlog pki issue` or a token of `dlog user token`; its tasks are lent a token of their logs alone",
+        default="", shown="what `DLOG_CREDENTIALS` names",
+    )  # fmt: skip
     request_timeout_s: float = option(
         "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
     )
@@ -280,7 +292,8 @@ def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
         try:
             found[one.name] = one.metadata["read"](value)
         except Bad as bad:
-            wrong = f"{value[:80]!r} is not {bad}" if value.strip() else f"empty; it takes {bad}"
+            shown = "that" if isinstance(bad, Hidden) else f"{value[:80]!r}"
+            wrong = f"{shown} is not {bad}" if value.strip() else f"empty; it takes {bad}"
             raise InvalidRequest(f'option "{one.metadata["name"]}": {wrong}') from None
     path = next((str(given[key]) for key in given if key.lower() == "path"), "")
     if path and found.get("uri", path) != path:

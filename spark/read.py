@@ -9,7 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ..log.dlsn import DLSN
 from ..log.ranges import SegmentRange, ranges_between
 from ..log.view import LogView
-from .client import SparkClient, client, run, settle
+from .client import SparkClient, client, lent_for, run, settle
+from .lending import Lent
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
 from .options import TXID_UNITS, SourceOptions
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 class Task(InputPartition):
     """The ranges of one task, in order. Travels to it."""
 
-    def __init__(self, ranges: list[SegmentRange]) -> None:
+    def __init__(self, ranges: list[SegmentRange], lent: Lent | None = None) -> None:
         self.value = None
         self.ranges = ranges
+        self.lent = lent
 
     def __repr__(self) -> str:
         if not self.ranges:
@@ -48,7 +50,9 @@ def read_task(
     settle()
     builder = Builder(projection)
     held = wait_for(
-        lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
+        lambda: client(options.uri, options.request_timeout_s, options.credentials, task.lent),
+        options.read_timeout_s,
+        "a task",
     )
     found = TaskEntries(
         held,
@@ -77,10 +81,15 @@ class BatchReader(DataSourceReader):
         """The tasks, in (log, position) order; one without ranges where there is nothing to read."""
         options = self.options
         ranges = run(
-            options.uri, options.request_timeout_s, self.plan, patience_s=options.read_timeout_s
+            options.uri,
+            options.request_timeout_s,
+            self.plan,
+            patience_s=options.read_timeout_s,
+            credentials=options.credentials,
         )
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
-        return [Task(one) for one in tasks] or [Task([])]
+        lent = lent_for(options, stream=False) if tasks else None
+        return [Task(one, lent) for one in tasks] or [Task([])]
 
     async def plan(self, held: SparkClient) -> list[SegmentRange]:
         """The ranges between the bounds that the options set. In the background loop."""
@@ -164,12 +173,13 @@ def positions(
     at: str = "latest",
     request_timeout_s: float = 10.0,
     read_timeout_s: float = PATIENCE_S,
+    credentials: str = "",
 ) -> str:
     """Where logs begin or end now, as JSON for ``startingPosition`` and ``endingPosition``.
 
     The same pair of positions gives the same rows in the same order, today and in another session (G5).
     ``logs``: names, or one glob. ``at``: ``earliest`` or ``latest``. While the cluster is away it is asked
-    again for ``read_timeout_s``. Raises `LogNotFound`.
+    again for ``read_timeout_s``. ``credentials``: as the option. Raises `LogNotFound`.
     """
     which = {"logPattern": logs} if isinstance(logs, str) else {"logs": ",".join(logs)}
     given = {"uri": uri, "startingPosition": at, **which}
@@ -190,4 +200,5 @@ def positions(
         finally:
             logs.close()
 
-    return json.dumps(run(uri, request_timeout_s, ask, patience_s=read_timeout_s).to_json())
+    found = run(uri, request_timeout_s, ask, patience_s=read_timeout_s, credentials=credentials)
+    return json.dumps(found.to_json())

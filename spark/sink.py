@@ -35,7 +35,8 @@ from ..runtime.errors import (
     OwnershipAcquireFailed,
     TransactionIdOutOfOrder,
 )
-from .client import SparkClient, client, run
+from .client import SparkClient, client, lent_for, run
+from .lending import Lent
 from .options import SinkOptions
 from .patience import patiently, wait_for
 from .sink_task import (
@@ -75,16 +76,20 @@ class Sink:
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         self.options = options
         self.overwrite = overwrite
+        self.lent: Lent | None = None
+        """For the tasks, once it is checked."""
 
     def check(self) -> None:
         """Before any task: is there a log that can be written? Raises what says why not."""
         options = self.options
+        self.lent = lent_for(options, stream=self.streaming)
         if options.log is not None:
             run(
                 options.uri,
                 options.request_timeout_s,
                 self._check,
                 patience_s=options.read_timeout_s,
+                credentials=options.credentials,
             )
 
     async def _check(self, held: SparkClient) -> None:
@@ -144,8 +149,11 @@ class Sink:
                 raise of_batch(failed, len(names))
 
         # Only for the client: `_link` knows by itself what may be asked again.
-        wait_for(lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s)
-        run(options.uri, options.request_timeout_s, link_all)
+        wait_for(
+            lambda: client(options.uri, options.request_timeout_s, options.credentials),
+            options.read_timeout_s,
+        )
+        run(options.uri, options.request_timeout_s, link_all, credentials=options.credentials)
 
     async def _compare(
         self, held: SparkClient, name: str, identity: Identity, content: LinkContent
@@ -251,7 +259,12 @@ class Sink:
         with suppress(
             DistributedLogError
         ):  # orphans are found by age; the query's own error matters
-            run(options.uri, options.request_timeout_s, discard_all)
+            run(
+                options.uri,
+                options.request_timeout_s,
+                discard_all,
+                credentials=options.credentials,
+            )
 
 
 class BatchWriter(Sink, DataSourceArrowWriter):
@@ -260,7 +273,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
     @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
-        return write_task(self.options, iterator, streaming=False)
+        return write_task(self.options, iterator, self.lent, streaming=False)
 
     @told
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -281,7 +294,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
     @told
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Message:
         """In a task."""
-        return write_task(self.options, iterator, streaming=True)
+        return write_task(self.options, iterator, self.lent, streaming=True)
 
     @told
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -17,6 +17,7 @@ from ..log.app_versions import LinkContent
 from ..log.ranges import SegmentToken
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from .client import SparkClient, client, settle
+from .lending import Lent
 from .option_rules import ENTRY_BYTES_MAX
 from .options import SinkOptions
 from .patience import patiently, wait_for
@@ -78,7 +79,11 @@ def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) 
 
 
 def write_task(
-    options: SinkOptions, batches: "Iterator[pa.RecordBatch]", *, streaming: bool
+    options: SinkOptions,
+    batches: "Iterator[pa.RecordBatch]",
+    lent: Lent | None,
+    *,
+    streaming: bool,
 ) -> Message:
     """Write one task's rows. Raises what names log, partition and remedy."""
     settle()
@@ -86,7 +91,9 @@ def write_task(
     assert context is not None, "tasks run in a worker of Spark's"
     message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
     held = wait_for(
-        lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s, "a task"
+        lambda: client(options.uri, options.request_timeout_s, options.credentials, lent),
+        options.read_timeout_s,
+        "a task",
     )
     held.users += 1
     compared = options.mode == "segments" and (streaming or options.txn_app_id is not None)

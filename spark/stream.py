@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from .client import SparkClient, client
+from .client import SparkClient, client, lent_for
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import wait_for
@@ -73,7 +73,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch; the same content for the same pair, also after a restart."""
         ranges = self._call("ranges", Offset.from_json(start), Offset.from_json(end))
         tasks = pack(ranges, self.options.max_bytes_per_partition, self.options.min_partitions)
-        return [Task(one) for one in tasks]
+        lent = lent_for(self.options, stream=True) if tasks else None
+        return [Task(one, lent) for one in tasks]
 
     @told_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -103,7 +104,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is None or not self._progress[0].alive:
             before = None if self._progress is None else self._progress[1]
             held = wait_for(
-                lambda: client(options.uri, options.request_timeout_s), options.read_timeout_s
+                lambda: client(options.uri, options.request_timeout_s, options.credentials),
+                options.read_timeout_s,
             )
             held.users += 1
             self._progress = (held, StreamProgress(held.namespace, options, before))

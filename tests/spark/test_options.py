@@ -148,6 +148,7 @@ SOURCE_WRONG: dict[str, dict[str, str]] = {
     "txidUnit": {"ns": "s or ms or us", "seconds": "s or ms or us"},
     "subscriber": {"": "it takes some text", "x" * 300: "printable text of 1 to 255 bytes"},
     "discoveryInterval": {"-1s": "a duration"},
+    "credentials": {"dlog1_AA": "that is not the name of credentials, file:PATH", "": "it takes"},
     "requestTimeout": {"0": "a duration above 0", "x": "a duration"},
     "readTimeout": {"0s": "a duration above 0"},
 }
@@ -162,6 +163,7 @@ SINK_WRONG: dict[str, dict[str, str]] = {
     "orphanTtl": {"forever": "such as 5s, 500ms, 15min or 24h"},
     "createLogs": {"yes": "true or false"},
     "takeover": {"1": "true or false"},
+    "credentials": {"dlog1_AA": "that is not the name of credentials, file:PATH", "": "it takes"},
     "requestTimeout": {"0": "a duration above 0"},
     "readTimeout": {"0s": "a duration above 0"},
 }

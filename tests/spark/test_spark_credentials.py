@@ -1,0 +1,171 @@
+"""Who Spark's executors are: the driver alone has credentials, tasks a token of their logs."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cluster.processes import environment
+from distributedlog.metadata.rights import MANAGE, READ, WRITE
+from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.tokens import read_token
+from distributedlog.spark.lending import (
+    CHARS_MAX,
+    LOGS_MAX,
+    Lent,
+    narrowing_of,
+    paths_of,
+)
+from distributedlog.spark.options import SinkOptions, SourceOptions
+from tests.cluster.story import Cluster
+from tests.runtime.pki import directory_of
+from tests.spark.conftest import why_not
+
+URI = "distributedlog://h:1/ns"
+
+
+def source(**given: str) -> SourceOptions:
+    return SourceOptions.parse({"uri": URI, **given}, "batch")
+
+
+def sink(**given: str) -> SinkOptions:
+    return SinkOptions.parse({"uri": URI, **given}, "batch")
+
+
+def test_tasks_are_lent_their_querys_logs_and_what_it_does_there() -> None:
+    assert narrowing_of("ns", source(log="orders/eu")) == (("ns", "orders/eu", READ),)
+    assert narrowing_of("ns", source(logs="b,a")) == (("ns", "a", READ), ("ns", "b", READ))
+    assert narrowing_of("ns", source(logPattern="orders/*")) == (("ns", "orders/", READ),)
+    assert narrowing_of("ns", sink(log="x")) == (("ns", "x", READ | WRITE),)
+    assert narrowing_of("ns", sink(log="x", createLogs="true")) == (
+        ("ns", "x", READ | WRITE | MANAGE),
+    )
+    assert narrowing_of("ns", sink()) == (("ns", "", READ | WRITE),)
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern", "paths"),
+    [
+        ([f"a/b/{n}" for n in range(LOGS_MAX + 1)], None, ["a/b/"]),
+        ([f"a/b{n}/c" for n in range(LOGS_MAX + 1)], None, ["a/"]),
+        ([*(f"a/{n}" for n in range(LOGS_MAX)), "b"], None, [""]),
+        (["a/" + "x" * CHARS_MAX, "a/y"], None, ["a/"]),
+        (["a/" + "x" * CHARS_MAX], None, ["a/"]),
+        (None, "orders-*", [""]),
+        (None, "a/b[12]/c", ["a/"]),
+        (None, "a/b", ["a/b"]),
+    ],
+)
+def test_of_many_logs_the_directory_that_has_them_all(
+    names: list[str] | None, pattern: str | None, paths: list[str]
+) -> None:
+    assert paths_of(names, pattern) == paths
+
+
+def test_an_option_names_credentials_and_never_shows_a_secret_that_was_put_there() -> None:
+    assert source(log="x", credentials="file:/a/b").credentials == "file:/a/b"
+    for wrong in ("dlog1_AAAA", "file:", "env:X"):
+        with pytest.raises(InvalidRequest, match="file:PATH") as caught:
+            source(log="x", credentials=wrong)
+        assert "AAAA" not in str(caught.value)
+
+
+def test_what_is_lent_is_in_no_text_and_travels() -> None:
+    lent = Lent(b"dlog1_marked", "-----BEGIN marked", (("ns", "x", READ),))
+
+    assert "marked" not in repr(lent)
+    assert pickle.loads(pickle.dumps(lent)) == lent
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Path]]:
+    """A cluster that requires rights, and the file of a token of ``etl``, who owns all its logs."""
+    if missing := why_not():
+        pytest.skip(missing)
+    place = tmp_path_factory.mktemp("credentials")
+    with Cluster.planned(place / "cluster", bookies=3, metadata_nodes=1) as cluster:
+        cluster.more = {
+            node.name: ["--tls", str(directory_of(f"{node.kind}/{node.name}"))]
+            for node in cluster.plan.nodes
+        }
+        cluster.start()
+        file = place / "etl" / "token"
+        file.parent.mkdir()
+        for words in (
+            ("trust", "require", "report", "--admin", "root"),
+            ("user", "add", "etl"),
+            *((("grant", "add", "etl", "owner", name)) for name in ("in", "out")),
+            ("trust", "require", "yes"),
+            ("user", "token", "etl", "--out", str(file)),
+        ):
+            done = cluster.run("--credentials", f"file:{directory_of('user/root')}", *words)
+            assert done.returncode == 0, done.stderr
+        for name in ("in", "out"):
+            done = cluster.run("--credentials", f"file:{file}", "log", "create", name)
+            assert done.returncode == 0, done.stderr
+        yield cluster, file
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, Path]) -> None:
+    """Threat 5: what an executor holds reads that one log."""
+    cluster, file = world
+    from distributedlog.spark import client
+    from distributedlog.spark.client import lent_for
+
+    given = {"uri": cluster.uri, "credentials": f"file:{file}", "requestTimeout": "60s"}
+    options = SourceOptions.parse({**given, "log": "in"}, "batch")
+    lent = lent_for(options, stream=False)
+    assert lent is not None
+    said = read_token(lent.token)
+    assert [(path, rights) for _, path, rights in said.narrowing] == [("in", READ)]
+    assert said.ends_s <= read_token(file.read_bytes().strip()).ends_s
+
+    held = client.client(cluster.uri, 60.0, "", lent)
+
+    async def names() -> list[str]:
+        return [name async for name in held.namespace.logs()]
+
+    assert held.run(names) == ["in"]
+    assert held.authority == ""  # it lends nothing on
+    later = lent_for(options, stream=True)
+    assert later == lent  # asked for a moment ago
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+def test_a_query_and_its_failures_show_no_token(
+    world: tuple[Cluster, Path], tmp_path: Path
+) -> None:
+    """H240: one, and all that were made of it: not in output, event log, checkpoint, process list."""
+    cluster, file = world
+    command = [sys.executable, "-m", "tests.spark.credentials_driver", cluster.uri, str(tmp_path)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, **environment(), "DLOG_CREDENTIALS": f"file:{file}"},
+    )
+
+    said = done.stdout.decode()
+    assert done.returncode == 0, (said[-3000:], done.stderr[-3000:])
+    assert f"read {list(range(10))}" in said
+    assert "copied 10" in said
+    assert "failed" in said
+    assert "refused" in said
+    written = [one for one in tmp_path.rglob("*") if one.is_file()]
+    assert any("events" in one.parts for one in written)
+    assert any("checkpoint" in one.parts for one in written)
+    for name, content in [
+        ("stdout", done.stdout),
+        ("stderr", done.stderr),
+        *((str(one), one.read_bytes()) for one in written),
+        *((str(one), one.read_bytes()) for one in cluster.directory.rglob("*.stderr")),
+    ]:
+        assert b"dlog1_" not in content, name
