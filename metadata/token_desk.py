@@ -72,10 +72,6 @@ class TokenDesk:
     ) -> None:
         """May this principal have such a token made? ``user`` "": for itself. Raises `NotAllowed`,
         `InvalidRequest`."""
-        if principal == LOCAL:
-            raise InvalidRequest(
-                "a cluster of dlog local is its user's, and takes no tokens: they are for clusters with TLS"
-            )
         judge = self._judge()
         if user:
             if came_by is not None and came_by.narrowing:
@@ -94,6 +90,8 @@ class TokenDesk:
             raise InvalidRequest(f"a token is for {low} to {high} seconds, not {valid_s}")
         name = user or principal.removeprefix("user/")
         known = judge.user(name)
+        if f"user/{name}" == LOCAL:
+            raise InvalidRequest(f"{LOCAL} owns clusters on its own machine, and has no tokens")
         if known is None or known.disabled:
             raise InvalidRequest(f"there is no user {name}, or it is disabled: dlog user add")
 

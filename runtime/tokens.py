@@ -23,7 +23,7 @@ from struct import Struct
 
 from .errors import DistributedLogError, NotAuthenticated
 from .frames import pack, unpack
-from .principals import Narrowing, Token
+from .principals import LOCAL, Narrowing, Token
 from .schema import number, read, row, rows, text
 
 METHOD = "token"
@@ -169,4 +169,6 @@ def _parsed(shown: bytes) -> tuple[bytes, Token]:
         raise NotAuthenticated("these bytes are no token") from None
     if not 0 < len(user) <= USER_CHARS_MAX or (said[paths_at:] and not narrowing):
         raise NotAuthenticated("these bytes are no token")
+    if f"user/{user}" == LOCAL:
+        raise NotAuthenticated(f"a token of {LOCAL}, which is nobody's")
     return said, Token(user, ends_s, since, key, cluster_id.hex(), name, narrowing, bytes(shown))

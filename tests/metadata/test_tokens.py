@@ -26,11 +26,12 @@ from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Host
 from distributedlog.runtime.principals import Credentials, Narrowing
 from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import CERTIFICATE, Tls, token_credentials, with_tls
+from distributedlog.runtime.tls import CERTIFICATE, EITHER, TLS, Tls, token_credentials, with_tls
 from distributedlog.runtime.tokens import TOLERANCE_S, read_token
 
 from ..runtime.pki import authority, directory_of
 from .quorum import Quorum, put, quorum
+from .trusted import believe, trusted_quorum
 
 ORDERS, BILLS = 0x11, 0x22
 NAMES = {"orders": ORDERS, "bills": BILLS}
@@ -42,6 +43,7 @@ class World:
 
     def __init__(self) -> None:
         self.nodes: Quorum
+        self.transport = TLS
         self.late_s: dict[str, float] = {}
         """How much each node's wall clock is ahead; of none is nothing."""
         self._clients = 0
@@ -54,7 +56,7 @@ class World:
 
         host = replace(host, wall_ms=wall_ms)
         who = f"metadata/{name}" if name.startswith("m") and name[1:].isdigit() else "metadata/seer"
-        return with_tls(host, Tls(directory_of(who)))
+        return with_tls(host, Tls(directory_of(who)), self.transport)
 
     async def by_certificate(
         self, user: str, nursery: trio.Nursery | None = None
@@ -97,10 +99,11 @@ class World:
 
 @asynccontextmanager
 async def world(
-    size: int = 1, mode: str = "required"
+    size: int = 1, mode: str = "required", transport: str = TLS
 ) -> AsyncIterator[tuple[World, MetadataClient]]:
     """And root's client."""
     made = World()
+    made.transport = transport
     async with quorum(size, classes=KEY_CLASSES, dress=made.dress) as nodes:
         made.nodes = nodes
         await nodes.start()
@@ -275,6 +278,38 @@ async def test_a_token_is_neither_said_nor_taken_in_clear(autojump_clock: object
                     await dial(host, address, token_credentials(told))
             assert shown == []
             nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_takes_plain_connections_too_takes_no_token_there(
+    autojump_clock: object,
+) -> None:
+    """H228: on the way from plain to TLS."""
+    async with world(mode="report", transport=EITHER) as (here, root):
+        token = await root.make_token("etl", valid_s=DAY_S)
+        plain = Endpoint(here.nodes._network.host("plain"), lambda: Hello("", "", "client"))
+        async with trio.open_nursery() as nursery:
+            careless = Credentials("token", lambda meeting: token)
+            with pytest.raises(NotAuthenticated, match="not taken in clear"):
+                await plain.dial(("m1", 4181), nursery=nursery, credentials=careless)
+            nursery.cancel_scope.cancel()
+        assert await who(await here.by_token(token)) == "user/etl"
+
+
+async def test_no_token_is_made_or_looked_at_in_clear_nor_for_who_owns_local_clusters(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    believe(monkeypatch)
+    async with trusted_quorum() as plain:
+        root = await plain.one("user/root")
+        await root.change_trust("mode", "report", "root")
+        with pytest.raises(NotAllowed, match="not said in clear"):
+            await root.make_token(valid_s=DAY_S)
+        with pytest.raises(NotAllowed, match="by TLS"):
+            await (await plain.one("proxy/p1")).verify_token(b"dlog1_whatever")
+    async with world() as (_, root):
+        await root.change_trust("user", "local")
+        with pytest.raises(InvalidRequest, match="no tokens"):
+            await root.make_token("local", valid_s=DAY_S)
 
 
 async def test_a_token_ends_and_its_connections_with_it(autojump_clock: object) -> None:

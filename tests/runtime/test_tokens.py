@@ -1,5 +1,7 @@
 """Tokens as bytes, what a narrowing leaves, and the clock that they end by."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,6 +58,12 @@ def test_a_token_that_was_changed_or_made_up_is_none(at: int, flipped: int, junk
     for made in (bytes(shown), junk, b"dlog1_" + junk, seal(PLAIN, b"u" * 32), bytes(shown)[:at]):
         with pytest.raises(NotAuthenticated):
             opened(made, lambda number: SECRET)
+
+
+def test_a_token_of_who_owns_local_clusters_is_none() -> None:
+    """That principal may everything; no certificate names it either."""
+    with pytest.raises(NotAuthenticated, match="nobody's"):
+        opened(seal(replace(PLAIN, user="local"), SECRET), lambda number: SECRET)
 
 
 def test_a_token_of_more_paths_than_fit_is_not_made() -> None:
