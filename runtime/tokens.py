@@ -43,6 +43,9 @@ DAYS_MAX = 90
 OWN_S_MAX = 24 * 3600
 """Of a token that somebody asks for himself."""
 
+READ, WRITE, MANAGE = 1, 2, 4
+"""Of a narrowing: bits of `metadata/rights.py`, for parts that know nothing of it."""
+
 _HEAD = Struct("<BHIQ16s8s")
 _VERSION = 1
 _LABEL = b"dlog token 1\0"

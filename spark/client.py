@@ -90,9 +90,12 @@ class SparkClient:
         return self.background.run(call, *args)
 
     def take(self, lent: Lent) -> None:
-        """A later task of this worker was lent this: the next connection shows the newest."""
+        """Another task of this worker was lent this: the next connection shows the newest.
+
+        That is not the one that ends last: those of before a revocation, or a rotation, end with it.
+        """
         before = self._lent
-        if before is None or read_token(lent.token).ends_s >= read_token(before.token).ends_s:
+        if before is None or _age(lent) >= _age(before):
             self._lent = lent
 
     async def lend(self, narrowing: Narrowing, valid_s: int) -> Lent | None:
@@ -134,6 +137,11 @@ class SparkClient:
                     _lock.release()
             seen = self._used
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
+
+
+def _age(lent: Lent) -> tuple[int, int, int]:
+    said = read_token(lent.token)
+    return said.since, said.key, said.ends_s
 
 
 def client(

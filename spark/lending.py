@@ -9,8 +9,8 @@ this user on this machine, there is nothing to lend.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..metadata.rights import MANAGE, READ, WRITE
 from ..runtime.principals import Narrowing
+from ..runtime.tokens import MANAGE, READ, WRITE
 from .options import SinkOptions, SourceOptions
 
 BATCH_S = 24 * 3600

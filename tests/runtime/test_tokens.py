@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributedlog.metadata import rights
+from distributedlog.runtime import tokens
 from distributedlog.runtime.errors import NotAuthenticated
 from distributedlog.runtime.principals import Narrowing, Token
 from distributedlog.runtime.steady_clock import SteadyClock
@@ -58,6 +60,10 @@ def test_a_token_that_was_changed_or_made_up_is_none(at: int, flipped: int, junk
     for made in (bytes(shown), junk, b"dlog1_" + junk, seal(PLAIN, b"u" * 32), bytes(shown)[:at]):
         with pytest.raises(NotAuthenticated):
             opened(made, lambda number: SECRET)
+
+
+def test_the_bits_are_those_of_rights() -> None:
+    assert (tokens.READ, tokens.WRITE, tokens.MANAGE) == (rights.READ, rights.WRITE, rights.MANAGE)
 
 
 def test_a_token_of_who_owns_local_clusters_is_none() -> None:

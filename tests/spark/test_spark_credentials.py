@@ -6,9 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
+from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.metadata.rights import MANAGE, READ, WRITE
 from distributedlog.runtime.errors import InvalidRequest
@@ -98,13 +101,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, P
         for words in (
             ("trust", "require", "report", "--admin", "root"),
             ("user", "add", "etl"),
-            *((("grant", "add", "etl", "owner", name)) for name in ("in", "out")),
+            *((("grant", "add", "etl", "owner", name)) for name in ("in", "out", "one")),
             ("trust", "require", "yes"),
             ("user", "token", "etl", "--out", str(file)),
         ):
             done = cluster.run("--credentials", f"file:{directory_of('user/root')}", *words)
             assert done.returncode == 0, done.stderr
-        for name in ("in", "out"):
+        for name in ("in", "out", "one"):
             done = cluster.run("--credentials", f"file:{file}", "log", "create", name)
             assert done.returncode == 0, done.stderr
         yield cluster, file
@@ -133,8 +136,58 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, 
 
     assert held.run(names) == ["in"]
     assert held.authority == ""  # it lends nothing on
-    later = lent_for(options, stream=True)
-    assert later == lent  # asked for a moment ago
+    assert lent_for(options, stream=True) == lent  # asked for a moment ago
+    client.client(cluster.uri, 60.0, f"file:{file}")._lending.clear()
+    newer = lent_for(options, stream=False)
+    assert newer is not None
+    assert newer.token != lent.token
+    assert client.client(cluster.uri, 60.0, "", newer) is held
+    assert held._token() == newer.token
+
+
+@pytest.mark.processes
+@pytest.mark.spark
+def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
+    """Or an executor without credentials of its own is nobody."""
+    cluster, file = world
+    from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+    from distributedlog.spark.read import BatchReader, Task
+    from distributedlog.spark.schema import Projection
+    from distributedlog.spark.sink import BatchWriter, StreamWriter
+    from distributedlog.spark.stream import StreamReader
+
+    async def fill() -> None:
+        async with (
+            open_namespace(cluster.uri, config={"credentials": f"file:{file}"}) as namespace,
+            namespace.open_log("one").open_writer() as writer,
+        ):
+            await writer.write(LogRecord(0, b"first"))
+
+    trio.run(fill)
+    given = {"uri": cluster.uri, "credentials": f"file:{file}", "requestTimeout": "60s"}
+    sinks = [
+        writer(SinkOptions.parse({**given, "log": "out"}, "batch"), overwrite=False)
+        for writer in (BatchWriter, StreamWriter)
+    ]
+    for sink in sinks:
+        sink.check()
+        assert sink.lent is not None
+        assert [rights for _, _, rights in sink.lent.narrowing] == [READ | WRITE]
+
+    columns: Projection = Any  # type: ignore[assignment]
+    batch = BatchReader(SourceOptions.parse({**given, "log": "one"}, "batch"), columns)
+    begin = {**given, "log": "one", "startingPosition": "earliest"}
+    stream = StreamReader(SourceOptions.parse(begin, "stream"), columns)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+    for tasks in (batch.partitions(), stream.partitions(start, end)):
+        assert tasks
+        for task in tasks:
+            assert isinstance(task, Task)
+            assert task.lent is not None
+            assert task.lent.token.decode() not in repr(task)
+    stream.stop()
 
 
 @pytest.mark.processes
