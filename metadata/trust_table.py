@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.principals import ANONYMOUS, LOCAL, USER, kind_of
-from .rights import ADMIN, ANY_OF_A_LOG, OPERATOR, ROLES, covers
+from ..runtime.tokens import covers
+from .rights import ADMIN, ANY_OF_A_LOG, OPERATOR, ROLES
 from .trust_records import (
     GRANT_PREFIX,
     MODE_KEY,

@@ -20,15 +20,16 @@ TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d
 class Bad(ValueError):
     """A value that cannot be meant; its text says what would be."""
 
-
-class Hidden(Bad):
-    """The same, of a value that is not to be shown."""
+    def __init__(self, said: str, *, shows: bool = True) -> None:
+        """``shows``: may the value be told?"""
+        super().__init__(said)
+        self.shows = shows
 
 
 def name_of_credentials(value: str) -> str:
     """``file:PATH``; never a secret, which Spark would show."""
     if not value.startswith("file:") or len(value) <= len("file:"):
-        raise Hidden("the name of credentials, file:PATH")
+        raise Bad("the name of credentials, file:PATH", shows=False)
     return value
 
 

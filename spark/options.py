@@ -17,7 +17,6 @@ from .narrowing import LOG_TIME_UNIT
 from .option_rules import Where, check_sink, check_source
 from .option_values import (
     Bad,
-    Hidden,
     duration,
     flag,
     instant,
@@ -292,7 +291,7 @@ def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
         try:
             found[one.name] = one.metadata["read"](value)
         except Bad as bad:
-            shown = "that" if isinstance(bad, Hidden) else f"{value[:80]!r}"
+            shown = f"{value[:80]!r}" if bad.shows else "that"
             wrong = f"{shown} is not {bad}" if value.strip() else f"empty; it takes {bad}"
             raise InvalidRequest(f'option "{one.metadata["name"]}": {wrong}') from None
     path = next((str(given[key]) for key in given if key.lower() == "path"), "")

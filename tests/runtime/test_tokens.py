@@ -91,9 +91,9 @@ def test_a_narrowed_token_allows_what_both_allow(
 
     def held(some: Narrowing) -> int:
         found = 0
-        for of, granted, rights in some:
+        for of, granted, bits in some:
             if of == namespace and covers(granted, path):
-                found |= rights
+                found |= bits
         return found
 
     assert held(narrowed(grants, narrowing)) == held(grants) & held(narrowing)
