@@ -260,8 +260,8 @@ class TrustedRun(LogRun):
         begin, hear, make = Gate.__init__, Gate.hear, Secrets.__init__
         answer, end = Link.reply_error, ServedWatches.end
 
-        def begun(gate: Gate, silence_s: float) -> None:
-            begin(gate, silence_s)
+        def begun(gate: Gate, silence_s: float, time_s: Callable[[], float]) -> None:
+            begin(gate, silence_s, time_s)
             self.effects.on_heard(
                 GateAnswer("open", (), {})
             )  # and what it hears first it may not note

@@ -17,6 +17,7 @@ from tests.runtime.pki import directory_of
 pytestmark = pytest.mark.processes
 
 ROTATIONS = 4
+END = b"end"
 
 
 def by(credentials: Path) -> dict[str, Any]:
@@ -77,14 +78,15 @@ class Story:
                             await writer.write(LogRecord(len(sent) + 1, payload))
                             sent.append(payload)
                             await trio.sleep(0.01)
+                        await writer.write(LogRecord(len(sent) + 1, END))
 
                 async def read() -> None:
                     await started.wait()
                     async with narrowed.open_log("x").open_reader() as reader:
                         async for record in reader:
-                            seen.append(record.payload)
-                            if done and len(seen) >= len(sent):
+                            if record.payload == END:
                                 return
+                            seen.append(record.payload)
 
                 nursery.start_soon(write)
                 nursery.start_soon(read)
@@ -99,7 +101,7 @@ class Story:
                         ):
                             await trio.sleep(0.05)
                 done = True
-            assert seen[: len(sent)] == sent
+            assert seen == sent
 
             with pytest.raises(DistributedLogError):
                 async with narrowed.open_log("y").open_reader(to="end") as reader:

@@ -94,7 +94,7 @@ async def test_what_report_gives_away_is_good_in_report_alone() -> None:
     """Whom `required` would refuse has nothing that outlives `report`."""
     asked = CapsQuestion(Kind.READ, {8: ("b1",)})
     answer = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
-    gate = Gate(1e9)
+    gate = Gate(1e9, lambda: 0.0)
     for mode, is_good in (("report", True), ("required", False), ("report", True)):
         gate.hear(GateAnswer(mode, (FIRST.of_bookie("c1", "b1"),), {}))
         assert gate.proves("user/a", Kind.READ, 8, answer.keys[8][0]) == is_good
