@@ -1345,6 +1345,7 @@ EXEMPT = {
     "metadata/kv.py KeyValueState._put": "as `_item`",
     "metadata/kv.py KeyValueState._delete": "as `_item`",
     "metadata/kv.py KeyValueState._leave": "as `_item`",
+    "metadata/judge.py _is_late": "as `_item`",
     "metadata/ghost.py LastWords.take_mark": "what does not fit is no word; `test_rot.py`",
     "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
     "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
@@ -1369,6 +1370,8 @@ EXEMPT = {
     "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
     "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
     "spark/archive/source.py ArchiveSource.writer": "Spark's word to its own worker",
+    "spark/query_metrics.py _offset": "Spark's word to its own driver; another source's is no offset",
+    "spark/query_metrics.py query_listener.QueryListener.onQueryProgress": "Spark's word to its own driver",
     "spark/behind.py _json": "a caller's own argument, refused by name",
     "spark/option_values.py position": "an option, refused by name",
 }

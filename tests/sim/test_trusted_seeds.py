@@ -1,6 +1,6 @@
 """Seeds where it counts who asks, and planted bugs that they must find.
 
-``DLOG_TRUSTED_SEEDS`` sets how many seeds (2), ``DLOG_SIM_START`` the first one. All bugs:
+``DLOG_TRUSTED_SEEDS`` sets how many seeds (2), ``DLOG_SIM_START`` the first one (2). All bugs:
 ``python -m distributedlog.sim.trusted_planted``.
 """
 
@@ -14,7 +14,8 @@ from distributedlog.sim.trusted import TrustedRun
 from distributedlog.sim.trusted_planted import PLANTED, seed_that_finds
 
 SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
-START = int(os.environ.get("DLOG_SIM_START", "0"))
+START = int(os.environ.get("DLOG_SIM_START", "2"))
+"""In these somebody who is watched gets something done at a bookie: asserted below."""
 
 FOUND_AT_ONCE = (
     "a compare is not judged (H234)",
