@@ -369,6 +369,7 @@ class ModelPool(BookiePool):
 
     def __init__(self) -> None:
         super().__init__(None, None)  # type: ignore[arg-type]
+        self._placement_unread = None  # what nobody lists was listed
         self.nodes: dict[str, Node] = {}
 
     def get(self, bookie_id: str) -> Any:

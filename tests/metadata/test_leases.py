@@ -25,6 +25,7 @@ class Connection:
     closed: ConnectionLost | None = None
     made_at: float = field(default_factory=trio.current_time)
     principal: str = ANONYMOUS
+    token: None = None
 
     def end(self, leases: Leases) -> None:
         self.closed = ConnectionLost("cut")
