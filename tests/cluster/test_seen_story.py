@@ -1,4 +1,4 @@
-"""On processes: what is wrong is named by `dlog status` and the console, with a reason (issue 17)."""
+"""On processes: what is wrong is named by `dlog status` and the console, with a reason."""
 
 from pathlib import Path
 
