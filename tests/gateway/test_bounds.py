@@ -271,7 +271,7 @@ async def test_answers_have_what_the_description_says() -> None:
         assert (await one.ask("GET", "/openapi.json")).json == said
         fits(await one.ask("POST", "/v1/logs/a/producers"), "Producer")
         fits(await one.ask("POST", "/v1/logs/a/records", "x"), "Stored")
-        read = await one.ask("GET", "/v1/logs/a/records")
+        read = await one.ask("GET", "/v1/logs/a/records?wait_s=30")
         fits(read, "Records")
         [record] = read.json["records"]
         record_schema = schemas["Record"]
