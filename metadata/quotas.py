@@ -39,6 +39,8 @@ class Quotas:
         self._taken: dict[str, int] = {}
         self._leases: dict[str, int] = {}
         self._leases_as_of = (-1, -1)
+        self._narrowed: dict[str, str] = {}
+        """Whose the leases are that belong to a narrowed token (`owners.owner_by`), as far as that was heard."""
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -83,6 +85,15 @@ class Quotas:
 
     # --- leases and watches -----------------------------------------------------------------------
 
+    def on_lease(self, owner: str, principal: str) -> None:
+        """A lease of that owner was granted to this principal, or renewed by it.
+
+        Else who takes a narrower token for each lease would have no bound.
+        """
+        if owner != principal and owner not in self._narrowed:
+            self._narrowed[owner] = principal
+            self._leases_as_of = (-1, -1)
+
     def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
         """Why it gets no further lease."""
         if is_free(principal):
@@ -91,8 +102,11 @@ class Quotas:
         if as_of != self._leases_as_of:
             self._leases_as_of = as_of
             self._leases.clear()
+            owners = {lease.owner for lease in state.leases.values()}
+            self._narrowed = {of: who for of, who in self._narrowed.items() if of in owners}
             for lease in state.leases.values():
-                self._leases[lease.owner] = self._leases.get(lease.owner, 0) + 1
+                who = self._narrowed.get(lease.owner, lease.owner)
+                self._leases[who] = self._leases.get(who, 0) + 1
         held = self._leases.get(principal, 0)
         if held >= LEASES_OF_ONE_MAX:
             return OverQuota(f"{principal} holds {held} leases, allowed are {LEASES_OF_ONE_MAX}")

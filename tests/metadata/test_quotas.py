@@ -159,3 +159,15 @@ def test_the_last_leases_are_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
         state.add_lease(lease, 1000, "user/other")
     assert Quotas().why_not_lease(state, "user/etl") is not None
     assert Quotas().why_not_lease(state, "bookie/b1") is None
+
+
+def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each narrowing is an owner of its own, and a user makes as many of them as it likes."""
+    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 3)
+    state, found = KeyValueState(), Quotas()
+    for lease in (1, 2, 3):
+        assert found.why_not_lease(state, "user/eve") is None
+        state.add_lease(lease, 1000, f"user/~{lease}")
+        found.on_lease(f"user/~{lease}", "user/eve")
+    assert found.why_not_lease(state, "user/eve") is not None
+    assert found.why_not_lease(state, "user/etl") is None
