@@ -139,6 +139,12 @@ class SparkClient:
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 
 
+def _whose(lent: Lent) -> tuple[str, str, Narrowing, str]:
+    """Tokens that may follow each other in one client: two users of one application are two."""
+    said = read_token(lent.token)
+    return said.cluster_id, said.user, lent.narrowing, lent.authority
+
+
 def _age(lent: Lent) -> tuple[int, int, int]:
     said = read_token(lent.token)
     return said.since, said.key, said.ends_s
@@ -148,7 +154,7 @@ def client(
     uri: str, request_timeout_s: float, credentials: str = "", lent: Lent | None = None
 ) -> SparkClient:
     """This process's client of a namespace, by whom it is for; a broken one is replaced."""
-    who: object = credentials if lent is None else (lent.narrowing, lent.authority)
+    who: object = credentials if lent is None else _whose(lent)
     key = (os.getpid(), uri, request_timeout_s, who)
     with _lock:
         found = _clients.get(key)

@@ -31,7 +31,7 @@ class Lent:
     authority: str = field(repr=False)
     """The cluster's ``ca.pem``."""
     narrowing: Narrowing = ()
-    """Tokens of one narrowing follow each other in one client of a worker."""
+    """Tokens of one user and one narrowing follow each other in one client of a worker."""
 
 
 def narrowing_of(namespace: str, options: SourceOptions | SinkOptions) -> Narrowing:

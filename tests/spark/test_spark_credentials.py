@@ -15,7 +15,9 @@ from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.metadata.rights import MANAGE, READ, WRITE
 from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.tokens import read_token
+from distributedlog.runtime.principals import Token
+from distributedlog.runtime.tokens import read_token, seal
+from distributedlog.spark import client as spark_client
 from distributedlog.spark.lending import (
     CHARS_MAX,
     LOGS_MAX,
@@ -82,6 +84,31 @@ def test_what_is_lent_is_in_no_text_and_travels() -> None:
 
     assert "marked" not in repr(lent)
     assert pickle.loads(pickle.dumps(lent)) == lent
+
+
+def test_two_users_of_one_worker_have_a_client_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where their queries need the same: else one's tasks are done with the other's rights."""
+
+    class Client:
+        alive = True
+        _used = 0
+
+        def __init__(self, uri: str, timeout_s: float, credentials: str, lent: Lent) -> None:
+            self.lent = lent
+
+        def take(self, lent: Lent) -> None:
+            self.lent = lent
+
+    def lent_to(user: str, name: bytes) -> Lent:
+        narrowing = (("ns", "x", READ),)
+        token = Token(user, 1 << 31, 1, 1, "00" * 16, name, narrowing)
+        return Lent(seal(token, bytes(32)), "ca", narrowing)
+
+    monkeypatch.setattr(spark_client, "SparkClient", Client)
+    monkeypatch.setattr(spark_client, "_clients", {})
+    first = spark_client.client(URI, 1.0, lent=lent_to("etl", b"1" * 8))
+    assert spark_client.client(URI, 1.0, lent=lent_to("etl", b"2" * 8)) is first
+    assert spark_client.client(URI, 1.0, lent=lent_to("eve", b"3" * 8)) is not first
 
 
 @pytest.fixture(scope="module")
