@@ -51,8 +51,12 @@ class UnwaitedOutput(io.RawIOBase):
             self._waiting.append(data)
             self._bytes += len(data)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="stderr", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="stderr", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no thread to be had now: it waits, the next line tries again
+                    return True
+                self._thread = thread
             self._changed.notify_all()
         return True
 

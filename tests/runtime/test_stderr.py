@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -133,3 +134,20 @@ def test_a_forked_child_says_its_own_and_not_its_parents(pipe: Pipe) -> None:
     except BaseException:
         os.kill(child, signal.SIGKILL)
         raise
+
+
+def test_without_a_thread_to_be_had_it_waits_for_the_next_line(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the limit of threads: nothing raises, and nothing is lost when there is one again."""
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    out = UnwaitedOutput(pipe.writes)
+    with monkeypatch.context() as at_the_limit:
+        at_the_limit.setattr(threading.Thread, "start", refuse)
+        assert out.offer(b"one\n")
+    assert out.offer(b"two\n")
+    assert out.drain(LONG_S)
+    assert pipe.read(8) == b"one\ntwo\n"
