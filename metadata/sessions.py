@@ -10,6 +10,7 @@ from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
     NotAllowed,
+    NotAuthenticated,
     NotReady,
     ProtocolError,
     TooBusy,
@@ -279,6 +280,8 @@ class MetadataSession:
             else:
                 if isinstance(meant, Grant):
                     member.leases.on_granted(answer.lease, self._link)
+                    if answer.lease:
+                        member.quotas.on_lease(self._owner, self._principal)
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
@@ -428,6 +431,10 @@ class MetadataSession:
             if error is None and not link.is_secret:
                 error = NotAllowed("a token is not said in clear: connect by TLS")
             try:
+                if error is None and link.token is None:
+                    if not member.trust.is_live(self._principal, serial_of(link)):
+                        # In no mode: it would be good for a day in the one that refuses.
+                        raise NotAuthenticated(f"the certificate of {self._principal} was refused")
                 if error is None:
                     desk.check_asked(
                         self._principal,
@@ -490,6 +497,7 @@ class MetadataSession:
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
             if error is None:
+                member.quotas.on_lease(self._owner, self._principal)
                 self._link.reply(ident, pack([]))
             else:
                 self._link.reply_error(ident, self._led_from_here(member, error))

@@ -3,7 +3,7 @@
     ["mode", MODE, ADMIN]         ADMIN: a user who is made one with it, "" for none
     ["user", NAME]                make it; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
     ["tokens", NAME]              those that were made up to now are taken no more
-    ["refuse", NAME, SERIAL]      that certificate is taken no more
+    ["refuse", NAME, SERIAL]      that certificate is taken no more, nor tokens that were made up to now
     ["token", NAME, WHAT]         one is made: a line of the audit (`token_desk.py`); of the leader alone
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
 
@@ -204,11 +204,13 @@ class _Change:
         self._known(name)
 
     def do_refuse(self, name: str, serial: str) -> None:
-        """That certificate."""
+        """That certificate, and what may have been asked for with it."""
         user = self._known(name)
         if len(user.serials) >= SERIALS_MAX:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
-        self._replace(name, serials=(*user.serials, serial_of(serial)))
+        # Whoever has the key may have asked for tokens with it.
+        serials = (*user.serials, serial_of(serial))
+        self._replace(name, serials=serials, tokens_from=self._index)
         self._end(name)
 
     def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:

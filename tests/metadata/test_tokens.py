@@ -10,6 +10,7 @@ import trio
 from distributedlog.cluster.key_classes import KEY_CLASSES
 from distributedlog.log import keys as log_keys
 from distributedlog.log.state import LogState
+from distributedlog.metadata import quotas
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.rights import READ, WRITE
@@ -20,6 +21,7 @@ from distributedlog.runtime.errors import (
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
+    OverQuota,
     QuorumUnreachable,
 )
 from distributedlog.runtime.hello import Hello
@@ -454,3 +456,35 @@ async def test_a_server_that_asks_elsewhere_lets_in_who_is_known_there(
                 await dial(token)
             assert len(seen) == 1
             nursery.cancel_scope.cancel()
+
+
+async def test_leases_of_a_users_narrowed_tokens_count_together(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 2)
+    async with world() as (made, _root):
+        etl = await made.by_certificate("etl")
+        clients = [
+            await made.by_token(await etl.make_token(valid_s=3600, narrowing=only(name)))
+            for name in ("orders", "bills", "more")
+        ]
+        for client in clients[:2]:
+            await client.grant_lease(60_000)
+        for client in (clients[2], clients[0], etl):
+            with pytest.raises(OverQuota, match="holds 2 leases"):
+                await client.grant_lease(60_000)
+
+
+async def test_a_refused_certificate_leaves_no_token_behind(autojump_clock: object) -> None:
+    """Who had stolen it may have asked for one: that ends with it, and in no mode is there another."""
+    serial = Tls(directory_of("user/etl")).own
+    assert serial is not None
+    async with world(mode="report") as (made, root):
+        etl = await made.by_certificate("etl")
+        token = await etl.make_token(valid_s=3600)
+        assert await who(await made.by_token(token)) == "user/etl"
+        await root.change_trust("refuse", "etl", serial.serial)
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await who(await made.by_token(token))
+        with pytest.raises(NotAuthenticated, match="was refused"):
+            await etl.make_token(valid_s=3600)
