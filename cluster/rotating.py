@@ -27,13 +27,17 @@ async def rotate(
 ) -> tuple[int, list[str]]:
     """Rotate, and wait until each live bookie checks by it: its number, and whom it waited for in vain.
 
-    ``note`` is told of those that are waited for, when they change. Raises `NotAllowed`.
+    ``note`` is told of those that are waited for, when they change. Raises `NotAllowed`, `OutcomeUnknown`;
+    nothing once it is done, or who asks would do it a second time.
     """
     generation = await metadata.rotate_secrets("ledgers")
     deadline = trio.current_time() + timeout_s
     told: list[str] = []
     while True:
-        behind = await bookies_behind(metadata, pool, generation)
+        try:
+            behind = await bookies_behind(metadata, pool, generation)
+        except DistributedLogError as error:
+            behind = [f"all bookies ({error})"]
         if not behind or trio.current_time() + AGAIN_S >= deadline:
             return generation, behind
         if behind != told:

@@ -133,11 +133,14 @@ class Question:
         "_steps",
         "_under_way",
         "last",
+        "once",
         "unanswered",
         "waits_until",
     )
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: Questions, *, once: bool = False) -> None:
+        self.once = once
+        """Would it be done again where it is sent again? Then it is not, where it may have been done."""
         self.unanswered = 0
         """Sendings of which nobody knows what became."""
         self.last: DistributedLogError | None = None
@@ -165,6 +168,9 @@ class Question:
                 if place is not None and place not in self._under_way:
                     await self._send(place, op, body, deadline)
                 await self._wait(deadline)
+                if not self._answers and self.once and self._under_way:  # nobody else is asked
+                    await self._rest(min(deadline, trio.current_time() + REST_S))
+                    continue
                 if not self._answers:  # silence
                     for silent in self._under_way:
                         links.next_after(silent)
@@ -294,6 +300,8 @@ class Question:
     def _after(self, asked: Address, error: DistributedLogError) -> Next:
         """What to do after a refusal. Raises it where it is the answer."""
         self.unanswered -= error.definite
+        if self.once and self.unanswered:
+            raise error
         links = self._links
         if isinstance(error, NotLeader):
             return Next.FOLLOW if links.follow(asked, error.leader) else Next.SEARCH

@@ -212,8 +212,21 @@ class MetadataClient:
         return Welcome(said.principal, token=said, left_s=decode_left(reply.body))
 
     async def rotate_secrets(self, what: str = "ledgers") -> int:
-        """Have new ones drawn, of ``ledgers`` or ``tokens``; their number. Raises `NotAllowed`."""
-        return decode_number((await self.ask(Op.META_TRUST, RotateRequest(what).encode())).body)
+        """Have new ones drawn, of ``ledgers`` or ``tokens``; their number.
+
+        Sent once: a second rotation ends what was made before the first. Raises `NotAllowed`;
+        `OutcomeUnknown` where nobody knows whether it was done.
+        """
+        question = Question(self._questions, once=True)
+        try:
+            reply = await self.ask(Op.META_TRUST, RotateRequest(what).encode(), question=question)
+        except DistributedLogError as error:
+            if question.unanswered:
+                raise OutcomeUnknown(
+                    f"{error}; new secrets may have been drawn: see dlog trust audit before another try"
+                ) from error
+            raise
+        return decode_number(reply.body)
 
     # --- leases -----------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class Quotas:
         self._leases: dict[str, int] = {}
         self._leases_as_of = (-1, -1)
         self._narrowed: dict[str, str] = {}
-        """Whose the leases are that belong to a narrowed token (`owners.owner_by`), as far as that was heard."""
+        """Whose the leases of a narrowed token are (`owners.owner_by`), as far as that was heard."""
 
     # --- requests ---------------------------------------------------------------------------------
 

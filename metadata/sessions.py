@@ -431,10 +431,9 @@ class MetadataSession:
             if error is None and not link.is_secret:
                 error = NotAllowed("a token is not said in clear: connect by TLS")
             try:
-                if error is None and link.token is None:
-                    if not member.trust.is_live(self._principal, serial_of(link)):
-                        # In no mode: it would be good for a day in the one that refuses.
-                        raise NotAuthenticated(f"the certificate of {self._principal} was refused")
+                if error is None and not member.trust.is_live(self._principal, serial_of(link)):
+                    # In no mode: a token would be good for a day in the one that refuses.
+                    error = NotAuthenticated(f"{self._principal}, or its certificate, was disabled")
                 if error is None:
                     desk.check_asked(
                         self._principal,
@@ -487,7 +486,10 @@ class MetadataSession:
             trust = member.trust.narrowed(self._link.token)
             if not trust.cluster_rights(self._principal) & ADMIN:
                 done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
-            elif request.what == "tokens":
+                return
+            if member.replica.state.trust_revision:
+                member.tell(self._principal, self._link.peer_address, "rotate", request.what)
+            if request.what == "tokens":
                 member.secrets.rotate_tokens(done)
             else:
                 member.secrets.rotate(done)

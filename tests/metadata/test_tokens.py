@@ -13,14 +13,19 @@ from distributedlog.log.state import LogState
 from distributedlog.metadata import quotas
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.member_node import MemberNode
 from distributedlog.metadata.rights import READ, WRITE
+from distributedlog.metadata.sessions import MetadataSession
+from distributedlog.metadata.token_messages import RotateRequest
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
 from distributedlog.runtime.errors import (
+    ConnectionLost,
     DistributedLogError,
     InvalidRequest,
     NotAllowed,
     NotAuthenticated,
+    OutcomeUnknown,
     OverQuota,
     QuorumUnreachable,
 )
@@ -486,5 +491,33 @@ async def test_a_refused_certificate_leaves_no_token_behind(autojump_clock: obje
         await root.change_trust("refuse", "etl", serial.serial)
         with pytest.raises(NotAuthenticated, match="revoked"):
             await who(await made.by_token(token))
-        with pytest.raises(NotAuthenticated, match="was refused"):
+        with pytest.raises(NotAuthenticated, match="was disabled"):
             await etl.make_token(valid_s=3600)
+
+
+async def test_a_rotation_whose_answer_was_lost_is_not_done_again(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """The second would end all tokens; whether there was one, the audit says."""
+    lost: list[int] = []
+    rotate = MetadataSession._rotate
+
+    def losing(
+        self: MetadataSession, member: MemberNode, ident: int, request: RotateRequest
+    ) -> None:
+        if not lost:
+            lost.append(ident)
+            cut = ConnectionLost("cut")
+            monkeypatch.setattr(self._link, "reply", lambda *body: self._link.close(cut))
+        rotate(self, member, ident, request)
+
+    async with world() as (made, root):
+        token = await root.make_token("etl", valid_s=DAY_S)
+        monkeypatch.setattr(MetadataSession, "_rotate", losing)
+        with pytest.raises(OutcomeUnknown, match="see dlog trust audit"):
+            await root.rotate_secrets("tokens")
+        assert await who(await made.by_token(token)) == "user/etl"
+        page = await root.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        line = AuditLine.decode(page.items[-1].value)
+        assert (line.principal, line.action, line.subject) == ("user/root", "rotate", "tokens")
+        assert await root.rotate_secrets("tokens") == 3
