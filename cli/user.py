@@ -175,10 +175,10 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
 
 @command.command(cls=Command, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c")
 @click.argument("name")
-@click.option("--serial", default="", help="Of a certificate, that alone; default: all tokens.")
+@click.option("--serial", default="", help="Of a certificate: that, too; default: all tokens.")
 @common
 def revoke(settings: Settings, name: str, serial: str) -> None:
-    """Take no token any more that was made up to now; or one certificate."""
+    """Take no token any more that was made up to now, nor one certificate."""
     if serial:
         change(settings, "refuse", name, serial)
     else:
