@@ -57,7 +57,7 @@ class SparkClient:
             "owner": owner,
         }
         self._lent = lent
-        self._lending: dict[Narrowing, tuple[float, Lent]] = {}
+        self._lending: dict[tuple[Narrowing, int], tuple[float, Lent]] = {}
         if lent is not None:
             host = token_host(owner, self._token, lent.authority)
         else:
@@ -102,12 +102,12 @@ class SparkClient:
         """A token of our own for tasks; None: they need none. Raises `NotAllowed`, `InvalidRequest`."""
         if not self.authority:
             return None
-        at, found = self._lending.get(narrowing, (0.0, None))
+        at, found = self._lending.get((narrowing, valid_s), (0.0, None))
         if found is None or trio.current_time() - at > AGAIN_S:
             metadata: Any = self.namespace.metadata
             token = await metadata.make_token(valid_s=valid_s, narrowing=narrowing)
             found = Lent(token, self.authority, narrowing)
-            self._lending[narrowing] = (trio.current_time(), found)
+            self._lending[narrowing, valid_s] = (trio.current_time(), found)
         return found
 
     def _token(self) -> bytes:
