@@ -5,7 +5,8 @@ a second of it in one loop: heartbeats late, an election, and everybody comes ba
 some seconds, and the loop has nine tenths of its time for those who are there.
 
 Who comes is not known before the handshake. But where it comes from is: hosts where nodes of the cluster
-were met, as those that dialled or were dialled, go first.
+were met, as those that dialled or were dialled, go first. Of all others each host has one in the turn, so
+that one machine that comes back for ever makes its own wait.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,8 @@ class HandshakeTurns:
         self._lock = trio.Lock()
         self._free_at = 0.0
         self._hosts: dict[str, None] = {}
+        self._comers: dict[str, tuple[trio.Lock, list[int]]] = {}
+        """Of a host from which somebody waits: whose turn it is among them, and how many they are."""
         self.waiting = 0
 
     def on_node(self, host: str) -> None:
@@ -41,12 +44,19 @@ class HandshakeTurns:
         """
         if host in self._hosts:
             return
+        turn_of_host, waiting = self._comers.setdefault(host, (trio.Lock(), [0]))
         self.waiting += 1
+        waiting[0] += 1
         try:
-            async with self._lock:
+            async with turn_of_host:
                 check()
-                await trio.sleep_until(self._free_at)
-                check()
-                self._free_at = trio.current_time() + 1 / PER_S
+                async with self._lock:
+                    check()
+                    await trio.sleep_until(self._free_at)
+                    check()
+                    self._free_at = trio.current_time() + 1 / PER_S
         finally:
             self.waiting -= 1
+            waiting[0] -= 1
+            if not waiting[0]:
+                del self._comers[host]

@@ -89,3 +89,21 @@ async def test_a_host_of_a_node_goes_first_until_it_is_forgotten(
     for _ in range(10):
         await turns.turn("b1", still_there)
     assert trio.current_time() > began
+
+
+async def test_a_host_that_comes_back_for_ever_makes_its_own_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its thousand would be ten seconds of everybody's five."""
+    turns = HandshakeTurns()
+    async with trio.open_nursery() as nursery:
+        for _ in range(1000):
+            nursery.start_soon(turns.turn, "flood", still_there)
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        for _ in range(5):
+            await turns.turn("user", still_there)
+        assert trio.current_time() - began <= 2 * 5 / PER_S + 1e-6
+        nursery.cancel_scope.cancel()
+    assert turns.waiting == 0
+    assert not turns._comers
