@@ -8,6 +8,7 @@ import trio
 
 from distributedlog.metadata.client import UNDER_WAY_MAX, MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
+from distributedlog.metadata.sessions import MetadataSession
 from distributedlog.metadata.transaction import Compare
 from distributedlog.metadata.wire import decode_outcome, encode_item
 from distributedlog.runtime.errors import (
@@ -328,3 +329,19 @@ async def test_a_client_without_answers_says_what_is_unknown_and_what_was_not_se
                 nursery.start_soon(one, n)
 
         assert outcomes == {OutcomeUnknown: UNDER_WAY_MAX, TooBusy: 10}
+
+
+async def test_what_may_be_done_once_alone_is_asked_of_nobody_beside_a_silent_leader(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """It may have done it, and another one that leads by then would do it again."""
+    asked: list[object] = []
+    monkeypatch.setattr(MetadataSession, "_rotate", lambda *what: asked.append(what))
+    async with quorum(3) as nodes:
+        await nodes.start()
+        client = await nodes.client(timeout_s=8.0)
+        await client.transact(put(b"k", b"1"))
+        nodes.silence(await nodes.leader())
+        with pytest.raises(OutcomeUnknown, match="may have been drawn"):
+            await client.rotate_secrets()
+        assert not asked
