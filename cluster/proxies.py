@@ -31,9 +31,10 @@ from ..runtime.hello import Hello
 from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
-from ..runtime.principals import PROXY
+from ..runtime.principals import BY_CERTIFICATE, PROXY
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
+from ..runtime.tokens import METHOD as TOKEN
 from .membership import Membership
 from .node import (
     FIRST_QUESTION,
@@ -143,6 +144,8 @@ async def _serve(
         await keep(members.run)
         rights = ClientRights(metadata)
         await keep(rights.run)
+        if BY_CERTIFICATE in endpoint.methods:
+            endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
         owner: Owner | None = None
         if config.kind == WRITE_PROXY:
             owner = Owner(proxy_id, namespaces, members, options, partial(_knock, endpoint))

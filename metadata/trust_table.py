@@ -8,8 +8,8 @@ as `judge.Judge` does, with the same answers of the same keys. What cannot be re
 from collections.abc import Mapping
 from contextlib import suppress
 
-from ..runtime.errors import CorruptData, UnsupportedFormat
-from ..runtime.principals import ANONYMOUS, LOCAL, USER, kind_of
+from ..runtime.errors import CorruptData, NotAuthenticated, UnsupportedFormat
+from ..runtime.principals import ANONYMOUS, LOCAL, USER, Token, kind_of
 from ..runtime.tokens import covers
 from .rights import ADMIN, ANY_OF_A_LOG, OPERATOR, ROLES
 from .trust_records import (
@@ -89,6 +89,15 @@ class TrustTable:
         if user is None:
             return principal != ANONYMOUS
         return not (user.disabled or (serial and serial in user.serials))
+
+    def why_no_token(self, token: Token) -> NotAuthenticated | None:
+        """Why this one is taken no more, in no mode."""
+        user = self.user(token.principal)
+        if user is None or user.disabled:
+            return NotAuthenticated(f"{token.principal} was disabled, or removed")
+        if user.tokens_from != token.since:
+            return NotAuthenticated(f"the tokens of {token.principal} were revoked")
+        return None
 
     def rights(self, principal: str, namespace: str, name: str) -> int:
         """Of a user on a log of that name, there or not; no node has any here."""

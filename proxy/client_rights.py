@@ -5,10 +5,13 @@ once in `KEEP_S` by a linearizable question besides: so a grant counts as soon a
 quorum answers nothing is opened. What was let in is looked at again at each change that concerns its user: it
 ends in the very call that hears of a revocation. Nothing is judged while the mode is open; in `report` all is
 done, and what would be refused is counted and told.
+
+Who comes by a token may do what its user may, and its narrowing too, at each use. The metadata say once, by a
+linearizable question, whose it is and how long it is good; what revokes it is in its user's record.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,7 +38,8 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.link import Link
-from ..runtime.principals import ANONYMOUS, USER
+from ..runtime.principals import ANONYMOUS, USER, Meeting, Welcome
+from ..runtime.tokens import allowed_by, narrowed, read_token
 from .events import REFUSED
 
 PRODUCES = PRODUCE | WRITE
@@ -45,6 +49,8 @@ KEEP_S = 10.0
 """An answer of the metadata about a user is good for so long; what ends it is heard at once."""
 HEARD_S = 5.0
 """So long the watch may be behind an answer before who asked is told to come again."""
+TOKEN_HEARD_S = 2.0
+"""The same of who shows a token: his handshake has a deadline."""
 RELIST_S = 0.5
 NAME_CHARS_SHOWN = 80
 
@@ -180,6 +186,24 @@ class ClientRights:
 
     # --- connections ------------------------------------------------------------------------------
 
+    async def verify_token(
+        self, ask: Callable[[bytes], Awaitable[Welcome]], meeting: Meeting, proof: bytes
+    ) -> Welcome:
+        """The method ``token`` of `Endpoint.asked`. ``ask``: of the metadata, whose it is.
+
+        Raises `NotAuthenticated`, what keeps the metadata from answering, and `TooBusy` where the watch is
+        behind their answer.
+        """
+        if not meeting.is_secret:
+            raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
+        token = read_token(proof)  # what is none at all costs the quorum nothing
+        welcome = await ask(proof)
+        with trio.move_on_after(TOKEN_HEARD_S):
+            while not self.is_blind and self.table.why_no_token(token) is not None:
+                await self.changed()
+            return welcome
+        raise TooBusy(f"what {token.principal} may do is just changing: ask again")
+
     def meet(self, link: Link) -> "Client":
         """Who speaks on a new connection; `Client.leave` when it is over.
 
@@ -269,6 +293,7 @@ class Client:
         self._link = link
         identity = link.identity
         self._serial = identity.serial if identity is not None else ""
+        self._token = link.token
         self._held: dict[int, _Held] = {}
         self._last = 0
 
@@ -291,11 +316,22 @@ class Client:
         rights = self._rights
         if not self.judged or rights.table.mode != REQUIRED:
             return None
-        return rights.table.paths(self.principal, path)
+        found = rights.table.paths(self.principal, path)
+        if self._token is None or not self._token.narrowing:
+            return found
+        left: dict[str, int] = {}
+        granted = ((path, inner, held) for inner, held in found.items())
+        for _, inner, held in narrowed(granted, self._token.narrowing):
+            left[inner] = left.get(inner, 0) | held
+        return left
 
     def why_out(self) -> NotAuthenticated | None:
-        """Why its connection ends, where rights are refused: it is nobody here any more."""
+        """Why its connection ends: its token is taken no more, or, where rights are refused, it is nobody
+        here any more."""
         table = self._rights.table
+        if self._token is not None:
+            # Whoever is blind knows nothing of tokens; nobody does anything there.
+            return None if self._rights.is_blind else table.why_no_token(self._token)
         if table.mode != REQUIRED or self.principal == ANONYMOUS:
             return None
         if table.is_live(self.principal, self._serial):
@@ -360,7 +396,9 @@ class Client:
     def check_cluster(self, what: str) -> None:
         """Raise `NotAllowed` where it does not run the cluster."""
         rights = self._rights
-        if self.judged and not rights.table.cluster_rights(self.principal) & OPERATOR:
+        is_narrowed = self._token is not None and self._token.narrowing
+        held = 0 if is_narrowed else rights.table.cluster_rights(self.principal)
+        if self.judged and not held & OPERATOR:
             error = rights.count(self.principal, rights.refusal(self.principal, what, OPERATOR))
             if error is not None:
                 raise error
@@ -432,6 +470,10 @@ class Client:
     def _in(self, table: TrustTable, needed: int, path: str, name: str) -> bool:
         if not table.is_live(self.principal, self._serial):
             return False
+        if self._token is not None:
+            if table.why_no_token(self._token) is not None:
+                return False
+            needed &= allowed_by(self._token.narrowing, path, name)
         return bool(needed & table.rights(self.principal, path, name))
 
 

@@ -1,6 +1,6 @@
 """A write proxy and a read proxy that judge, in one process and virtual time; who speaks is who he says."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from distributedlog.metadata.trust_records import (
     grant_key,
     user_key,
 )
+from distributedlog.metadata.trust_table import TrustTable
 from distributedlog.proxy import wire
 from distributedlog.proxy.client_rights import ClientRights
 from distributedlog.proxy.common_session import CommonSession
@@ -32,15 +33,21 @@ from distributedlog.proxy.read_wire import Subscribe, Subscribed
 from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.frames import Op, error_from, unpack
 from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.runtime.host import Address, Host
 from distributedlog.runtime.link import Link, Session
+from distributedlog.runtime.principals import PROXY, Credentials, Narrowing, Token, Welcome
 from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tls import EITHER, Tls, token_credentials, with_tls
+from distributedlog.runtime.tokens import METHOD, opened, read_token, seal
 from tests.log.conftest import World
 from tests.runtime.pipe import PipeNetwork
+from tests.runtime.pki import authority, directory_of
 
 from .raw_producer import RawProducer
 
 NS = "default"
+T = bytes(32)
+"""What the tokens of `Judged.token` are sealed with."""
 
 
 @dataclass
@@ -78,6 +85,8 @@ class Judged:
         self.writes: Address = ("", 0)
         self.reads: Address = ("", 0)
         self.owner: Owner | None = None
+        self.asked: list[bytes] = []
+        """Tokens that the metadata were asked about."""
         self._nursery = nursery
 
     # --- what the metadata say --------------------------------------------------------------------
@@ -97,12 +106,55 @@ class Judged:
     async def revoke(self, name: str, path: str, namespace: str = NS) -> None:
         await self.put(Delete(grant_key(name, namespace, path)))
 
+    async def tokens_from(self, name: str, number: int) -> None:
+        """All tokens of that user end that were made with another number."""
+        await self.put(Put(user_key(name), User(tokens_from=number).encode()))
+
+    def token(
+        self, name: str, *paths: tuple[str, int], since: int = 0, valid_s: float = 3600
+    ) -> bytes:
+        """Narrowed to these paths of the namespace and their rights."""
+        narrowing: Narrowing = tuple((NS, path, rights) for path, rights in paths)
+        ends_s = int(trio.current_time() + valid_s)
+        return seal(Token(name, ends_s, since, 1, "00" * 16, bytes(8), narrowing), T)
+
+    async def whose(self, shown: bytes) -> Welcome:
+        """What the metadata say of such a token; the moment of this is the moment of the answer."""
+        self.asked.append(shown)
+        token = opened(shown, lambda key: T)
+        item = await self.world.metadata.get(user_key(token.user))
+        table = TrustTable()
+        if item is not None:
+            table.take(item.key, item.value)
+        why = table.why_no_token(token)
+        if why is not None:
+            raise why
+        left_s = token.ends_s - trio.current_time()
+        return Welcome(token.principal, token=read_token(shown), left_s=left_s)
+
     # --- who comes --------------------------------------------------------------------------------
 
     async def link(self, principal: str, address: Address) -> ClientLink:
         host = self.network.host("client")
         endpoint = Endpoint(host, partial(Hello, "c1", label=principal))
         return await endpoint.dial(address, nursery=self._nursery)
+
+    async def link_by(self, token: bytes, address: Address) -> ClientLink:
+        """With a token, by TLS."""
+        host = with_tls(self.network.host("client"), Tls(authority(), shows_certificate=False))
+        proof = token_credentials(lambda: token)
+        return await self._dial(host, address, proof, PROXY)
+
+    async def link_in_clear_by(self, token: bytes, address: Address) -> ClientLink:
+        """As a careless program would."""
+        proof = Credentials(METHOD, lambda meeting: token)
+        return await self._dial(self.network.host("client"), address, proof, "")
+
+    async def _dial(
+        self, host: Host, address: Address, proof: Credentials, kind: str
+    ) -> ClientLink:
+        endpoint = Endpoint(host, partial(Hello, "c1", label="user/somebody-else"))
+        return await endpoint.dial(address, nursery=self._nursery, credentials=proof, kind=kind)
 
     async def producer(self, principal: str) -> RawProducer:
         return RawProducer(await self.link(principal, self.writes))
@@ -112,7 +164,14 @@ class Judged:
 
     async def call(self, principal: str, call: str, log: str, *arguments: Any, **of: Any) -> Any:
         """A call over a connection of its own. ``path``, ``incarnation``: of the log."""
-        link = await self.link(principal, self.writes)
+        return await self.call_over(
+            await self.link(principal, self.writes), call, log, *arguments, **of
+        )
+
+    async def call_over(
+        self, link: ClientLink, call: str, log: str, *arguments: Any, **of: Any
+    ) -> Any:
+        """The same over that one."""
         asked = wire.LogCall(
             of.get("path", NS), call, log, of.get("incarnation", ""), list(arguments)
         )
@@ -147,8 +206,13 @@ async def judged(
     *,
     rights: Callable[[Any], ClientRights] = ClientRights,
     mode: str = "required",
+    takes_tokens: bool = False,
+    whose: Callable[[bytes], Awaitable[Welcome]] | None = None,
 ) -> AsyncIterator[Judged]:
-    """Both proxies; leaving it kills them. ``rights``: of the metadata."""
+    """Both proxies; leaving it kills them. ``rights``: of the metadata.
+
+    ``takes_tokens``: over TLS; who comes plainly is still who he says. ``whose``: instead of `Judged.whose`.
+    """
     async with trio.open_nursery() as nursery:
         it = Judged(world, rights(world.metadata), nursery)
         await it.mode(mode)
@@ -161,16 +225,23 @@ async def judged(
         calls = LogCalls(namespaces, calls_max=100, serves=lambda _: False, release=owner.release)
         await nursery.start(calls.run)
         network = it.network
-        hosts = network.host("writes"), network.host("reads")
+        hosts = [network.host(name) for name in ("writes", "reads")]
+        if takes_tokens:
+            hosts = [
+                with_tls(host, Tls(directory_of(f"proxy/{host.name}")), EITHER) for host in hosts
+            ]
         endpoints = [
             Endpoint(host, partial(Hello, "c1", host.name, kind, host.name))
             for host, kind in zip(hosts, ("write-proxy", "read-proxy"), strict=True)
         ]
+        for endpoint in endpoints if takes_tokens else ():
+            endpoint.asked[METHOD] = partial(it.rights.verify_token, whose or it.whose)
         reading = ReadServer(endpoints[1], namespaces.using)
         await nursery.start(reading.run)
 
         def session(link: Link, writes: bool) -> Session:
-            link.principal = link.peer.label
+            if link.token is None:
+                link.principal = link.peer.label
             client = it.rights.meet(link)
             common = CommonSession(link, client, members, calls, dict)
             if writes:

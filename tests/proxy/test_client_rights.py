@@ -14,8 +14,16 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import incarnation_text, name_key
 from distributedlog.metadata.interface import RangePage, Watch
 from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.rights import ROLES
-from distributedlog.metadata.transaction import Put
+from distributedlog.metadata.rights import (
+    ANY_OF_A_LOG,
+    CONSUME,
+    MANAGE,
+    PRODUCE,
+    READ,
+    ROLES,
+    WRITE,
+)
+from distributedlog.metadata.transaction import Delete, Put
 from distributedlog.metadata.trust_records import MODE_KEY, User, user_key
 from distributedlog.proxy import client_rights, wire
 from distributedlog.proxy.client_rights import ClientRights
@@ -27,12 +35,17 @@ from distributedlog.runtime.errors import (
     NotAuthenticated,
     OutcomeUnknown,
     QuorumUnreachable,
+    TooBusy,
 )
 from distributedlog.runtime.frames import Op
+from distributedlog.runtime.tls import CERTIFICATE, Tls
 from tests.examples import examples
 from tests.log.conftest import World
+from tests.metadata import test_tokens
+from tests.runtime.pki import directory_of
 
-from .judged_kit import NS, judged
+from .judged_kit import NS, RawReader, judged
+from .raw_producer import RawProducer
 
 
 @pytest.fixture
@@ -522,6 +535,275 @@ async def test_orders_to_a_proxy_are_an_operators(world: World, autojump_clock: 
                     assert principal == "user/ops"
                 except NotAllowed:
                     assert principal != "user/ops"
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+def forged(token: bytes) -> bytes:
+    return token[:20] + (b"B" if token[20:21] == b"A" else b"A") + token[21:]
+
+
+async def test_a_narrowed_token_does_its_log_and_no_other(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What it may is what its user may, and its narrowing too: neither adds to the other."""
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("etl", "owner", "")
+        await it.grant("pro", "producer", "a/")
+        await made(it, "a/x", "a/xy", "b/x")
+        reads = it.token("etl", ("a/x", READ))
+        reader = RawReader(await it.link_by(reads, it.reads))
+        await reader.subscribe("a/x")
+        producer = RawProducer(await it.link_by(reads, it.writes))
+        for number, log in enumerate(("a/x", "a/xy", "b/x", "none"), 1):
+            with pytest.raises(NotAllowed, match="user/etl may not"):
+                await producer.open(number, log)
+        for log in ("a/xy", "b/x", "a/"):
+            with pytest.raises(NotAllowed):
+                await reader.subscribe(log)
+        for call, arguments in sorted(ARGUMENTS.items()):
+            allowed = bool(NEEDED[call] & READ)
+            try:
+                await it.call_over(producer.link, call, "a/x", *arguments)
+                assert allowed
+            except NotAllowed:
+                assert not allowed
+            with pytest.raises(NotAllowed):
+                await it.call_over(producer.link, call, "b/x", *arguments)
+
+        # A narrowing gives nothing: its user writes below a/ through proxies, and that is all.
+        wide = it.token("pro", ("", PRODUCE | CONSUME), ("b/", ANY_OF_A_LOG))
+        producer = RawProducer(await it.link_by(wide, it.writes))
+        await producer.open(1, "a/x")
+        with pytest.raises(NotAllowed):
+            await producer.open(2, "b/x")
+        with pytest.raises(NotAllowed):
+            await RawReader(await it.link_by(wide, it.reads)).subscribe("a/x")
+
+        # A log that is made by opening a writer is its owner's to make, and not by a token without that.
+        writes = RawProducer(await it.link_by(it.token("etl", ("new/", WRITE)), it.writes))
+        with pytest.raises(LogNotFound):
+            await writes.open(1, "new/1")
+        makes = RawProducer(await it.link_by(it.token("etl", ("new/", WRITE | MANAGE)), it.writes))
+        await makes.open(1, "new/1")
+        with pytest.raises(NotAllowed):
+            await it.call_over(makes.link, "rename", "new/1", "old/1")
+
+
+async def test_whose_grant_goes_loses_it_by_a_token_as_well(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await made(it, "x")
+        producer = RawProducer(await it.link_by(it.token("etl", ("", ANY_OF_A_LOG)), it.writes))
+        await producer.open(1, "x")
+        await it.revoke("etl", "x")
+        assert isinstance((await producer.refused(1)).error, NotAllowed)
+        assert producer.link.closed is None
+
+
+@pytest.mark.parametrize("mode", ["open", "report", "required"])
+async def test_a_revoked_token_ends_in_the_call_that_hears_of_it(
+    world: World, autojump_clock: MockClock, mode: str
+) -> None:
+    """In any mode, as at the metadata; who comes by a certificate, or a newer one, goes on."""
+    async with judged(world, mode=mode, takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await made(it, "x")
+        old = it.token("etl")
+        producer = RawProducer(await it.link_by(old, it.writes))
+        reader = RawReader(await it.link_by(old, it.reads))
+        other = await it.producer("user/etl")
+        await producer.open(1, "x")
+        await reader.subscribe("x")
+        await other.open(1, "x")
+        producer.send(1, 0, b"before")
+        await producer.acked(1)
+
+        await it.tokens_from("etl", 7)
+        await it.rights.changed()
+        assert it.rights.ended == 2
+        for number in range(1, 5):
+            producer.send(1, number, b"after")
+        await trio.sleep(1)
+        assert producer.link.closed is not None, "it was sending, and may hear no more than that"
+        assert isinstance(reader.link.closed, NotAuthenticated)
+        assert "revoked" in str(reader.link.closed)
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await it.link_by(old, it.writes)
+        newer = RawProducer(await it.link_by(it.token("etl", since=7), it.writes))
+        await newer.open(1, "x")
+        newer.send(1, 0, b"newer")
+        await newer.acked(1)
+        other.send(1, 0, b"another's")
+        await other.acked(1)
+        assert await it.stored("x") == [b"0", b"before", b"newer", b"another's"]
+
+        await it.put(Delete(user_key("etl")))
+        await trio.sleep(1)
+        assert isinstance(newer.link.closed, NotAuthenticated)
+
+
+async def test_a_token_ends_by_time_and_with_it_what_it_opened(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await made(it, "x")
+        short, longer = it.token("etl", valid_s=20), it.token("etl", valid_s=2000)
+        producer = RawProducer(await it.link_by(short, it.writes))
+        reader = RawReader(await it.link_by(short, it.reads))
+        stays = RawProducer(await it.link_by(longer, it.writes))
+        for one in (producer, stays):
+            await one.open(1, "x")
+        await reader.subscribe("x")
+        ends_at = trio.current_time() + 20
+        while producer.link.closed is None or reader.link.closed is None:
+            assert trio.current_time() < ends_at + 3
+            await trio.sleep(0.5)
+        assert trio.current_time() > ends_at - 2
+        assert "has ended" in str(producer.link.closed)
+        assert it.owner is not None
+        assert [len(log.streams) for log in it.owner.logs.values()] == [1]
+        stays.send(1, 0, b"stays")
+        await stays.acked(1)
+
+
+async def test_a_token_is_refused_in_clear_and_so_is_what_is_none(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        token = it.token("etl")
+        with pytest.raises(NotAuthenticated, match="in clear"):
+            await it.link_in_clear_by(token, it.writes)
+        with pytest.raises(NotAuthenticated, match="no token"):
+            await it.link_by(b"dlog1_nothing", it.reads)
+        assert not it.asked, "the quorum has no work with it"
+        with pytest.raises(NotAuthenticated, match="has not made"):
+            await it.link_by(forged(token), it.reads)
+        assert len(it.asked) == 1
+
+
+async def test_a_list_shows_by_a_token_what_it_was_narrowed_to(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with judged(world, takes_tokens=True) as it:
+        async with it.namespace() as namespace:
+            for name in ("a/1", "a/2", "a/b/1", "b/1", "c"):
+                await namespace.create_log(name)
+        await it.grant("etl", "writer", "a/")
+        await it.grant("etl", "consumer", "c")
+        for narrowing, seen in (
+            ((), ["a/1", "a/2", "a/b/1", "c"]),
+            ((("", READ),), ["a/1", "a/2", "a/b/1"]),
+            ((("a/2", READ), ("b/", READ), ("c", CONSUME)), ["a/2", "c"]),
+            ((("a/b/", WRITE), ("a/2", MANAGE)), ["a/b/1"]),
+            ((("c", READ),), []),
+        ):
+            link = await it.link_by(it.token("etl", *narrowing), it.writes)
+            assert (await it.call_over(link, "page", "", "", "", 10))[0] == seen
+
+
+async def test_orders_to_a_proxy_are_not_for_a_narrowed_token(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("ops", "admin", "", "")
+        await it.grant("ops", "owner", "")
+        order = wire.ProxyCall("owned", ["", 10]).encode()
+        whole = await it.link_by(it.token("ops"), it.writes)
+        await whole.request(Op.PROXY_CALL, order, timeout_s=5)
+        cut = await it.link_by(it.token("ops", ("", ANY_OF_A_LOG)), it.writes)
+        with pytest.raises(NotAllowed, match="operator"):
+            await cut.request(Op.PROXY_CALL, order, timeout_s=5)
+
+
+async def test_a_token_that_the_watch_has_not_heard_of_waits_for_it(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """The metadata say that it is good: the proxy does not call it revoked for what it knows from before."""
+    unruly = Unruly(world.metadata)
+    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await trio.sleep(1)
+        unruly.late_s = 1.0
+        await it.tokens_from("etl", 9)
+        await it.link_by(it.token("etl", since=9), it.writes)
+        await trio.sleep(5)
+        unruly.late_s = 3.5
+        await it.tokens_from("etl", 10)
+        with pytest.raises(TooBusy, match="just changing"):
+            await it.link_by(it.token("etl", since=10), it.writes)
+
+
+async def test_what_the_watch_has_not_heard_is_heard_when_something_is_opened(
+    world: World, autojump_clock: MockClock
+) -> None:
+    unruly = Unruly(world.metadata)
+    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await made(it, "x")
+        producer = RawProducer(await it.link_by(it.token("etl"), it.writes))
+        unruly.late_s = 5.0
+        await it.tokens_from("etl", 9)
+        with pytest.raises(NotAllowed):
+            await producer.open(1, "x")
+        assert producer.link.closed is None, "nobody was told by the watch yet"
+        await trio.sleep(10)
+        assert isinstance(producer.link.closed, NotAuthenticated)
+
+
+async def test_a_blind_proxy_calls_no_token_revoked(
+    world: World, autojump_clock: MockClock
+) -> None:
+    unruly = Unruly(world.metadata)
+    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+        await it.grant("etl", "writer", "x")
+        await made(it, "x")
+        producer = RawProducer(await it.link_by(it.token("etl"), it.writes))
+        await producer.open(1, "x")
+        unruly.error = NotAllowed("user/p1 may not list trust/")
+        await it.mode("required")
+        assert isinstance((await producer.refused(1)).error, NotAllowed)
+        again = RawProducer(await it.link_by(it.token("etl"), it.writes))
+        with pytest.raises(NotAllowed, match="may not list"):
+            await again.open(1, "x")
+        unruly.error = None
+        await trio.sleep(2)
+        await producer.open(2, "x")
+
+
+async def test_a_quorums_tokens_are_taken_narrowed_and_revoked(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """With metadata nodes that make and judge them."""
+    async with test_tokens.world() as (quorum, root):
+        asks = await quorum._client(Tls(directory_of("proxy/p1")), CERTIFICATE, None)
+        await root.change_trust("grant", "etl", "writer", NS, "")
+        token = await root.make_token("etl", valid_s=600, narrowing=((NS, "mine", READ | WRITE),))
+        async with judged(
+            world,
+            rights=lambda _: ClientRights(asks),
+            takes_tokens=True,
+            whose=asks.verify_token,
+        ) as it:
+            await made(it, "mine", "other")
+            producer = RawProducer(await it.link_by(token, it.writes))
+            await producer.open(1, "mine")
+            with pytest.raises(NotAllowed, match="user/etl"):
+                await producer.open(2, "other")
+            with pytest.raises(NotAuthenticated, match="has not made"):
+                await it.link_by(forged(token), it.reads)
+            await root.change_trust("tokens", "etl")
+            await trio.sleep(1)
+            assert isinstance(producer.link.closed, NotAuthenticated)
+            with pytest.raises(NotAuthenticated, match="revoked"):
+                await it.link_by(token, it.writes)
+            newer = await root.make_token("etl", valid_s=600)
+            await RawProducer(await it.link_by(newer, it.writes)).open(1, "other")
 
 
 # --- lists ----------------------------------------------------------------------------------------

@@ -91,6 +91,7 @@ class Answers:
 
     principal = "anonymous"
     identity = None
+    token = None
 
     def __init__(self) -> None:
         self.errors: list[DistributedLogError] = []
