@@ -461,7 +461,12 @@ class MetadataSession:
                 trust, who = member.trust.narrowed(self._link.token), self._principal
                 if not self._link.is_secret or not trust.cluster_rights(who) & (PROXY | OPERATOR):
                     raise NotAllowed(f"{who} looks at nobody's tokens: proxies do, by TLS")
-                welcome = member.tokens.welcome(member.replica.state, request.proof)
+                try:
+                    welcome = member.tokens.welcome(member.replica.state, request.proof)
+                except NotReady:
+                    # The leader, asked so, knows all that there is. "Not ready" would have the proxy look
+                    # for another one, for as long as strangers show it such tokens.
+                    raise NotAuthenticated("a token that this cluster has not made") from None
             except DistributedLogError as refused:
                 self._link.reply_error(ident, refused)
             else:

@@ -34,7 +34,7 @@ from distributedlog.runtime.host import Host
 from distributedlog.runtime.principals import Credentials, Narrowing
 from distributedlog.runtime.rpc import Endpoint
 from distributedlog.runtime.tls import CERTIFICATE, EITHER, TLS, Tls, token_credentials, with_tls
-from distributedlog.runtime.tokens import TOLERANCE_S, read_token
+from distributedlog.runtime.tokens import TOLERANCE_S, read_token, seal
 
 from ..runtime.pki import authority, directory_of
 from .quorum import Quorum, put, quorum
@@ -394,7 +394,7 @@ async def test_two_rotations_end_tokens_and_one_does_not(autojump_clock: object)
 async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
     autojump_clock: object,
 ) -> None:
-    async with world() as (here, root):
+    async with world(3) as (here, root):
         etl = await here.by_certificate("etl")
         token = await etl.make_token(valid_s=3600, narrowing=only("orders"))
         tls = Tls(directory_of("proxy/p1"))
@@ -409,6 +409,13 @@ async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
             await etl.verify_token(token)
         with pytest.raises(NotAuthenticated):
             await proxy.verify_token(token[:-8] + b"A" * 8)
+        # Made by a stranger, of a key that will never be: the proxy has no reason to ask somebody else.
+        forged = seal(replace(read_token(token), key=60_000), b"no secret of this cluster's here")
+        began, leader = trio.current_time(), proxy._links.leader
+        with pytest.raises(NotAuthenticated, match="has not made"):
+            await proxy.verify_token(forged)
+        assert trio.current_time() - began < 1
+        assert proxy._links.leader == leader
         await root.change_trust("tokens", "etl")
         with pytest.raises(NotAuthenticated, match="revoked"):
             await proxy.verify_token(token)
