@@ -1,0 +1,69 @@
+"""A whole proxy that serves, before a quorum that makes tokens: what it takes, over TLS in one process."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY, ProxyNodeConfig
+from distributedlog.cluster.proxies import serve_proxy_node
+from distributedlog.metadata.rights import READ
+from distributedlog.proxy.wire import LogCall
+from distributedlog.runtime.client_link import ClientLink
+from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
+from distributedlog.runtime.frames import Op, unpack
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.principals import PROXY, Credentials
+from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.tls import Tls, token_credentials, with_tls
+from distributedlog.runtime.tokens import METHOD
+from tests.metadata.test_tokens import world
+from tests.runtime.pki import authority, directory_of
+
+NS = "ns"
+
+
+async def exists(link: ClientLink, log: str) -> Any:
+    reply = await link.request(
+        Op.LOG_CALL, LogCall(NS, "exists", log, "", []).encode(), timeout_s=30
+    )
+    return unpack(reply.body, "exists")
+
+
+@pytest.mark.parametrize("kind", [WRITE_PROXY, READ_PROXY])
+async def test_a_proxy_takes_tokens_over_tls_for_as_long_as_they_are_good(
+    autojump_clock: MockClock, kind: str
+) -> None:
+    async with world() as (here, root), trio.open_nursery() as nursery:
+        network = here.nodes._network
+        host = with_tls(network.host("p1"), Tls(directory_of("proxy/p1")))
+        config = ProxyNodeConfig(
+            "p1", kind, tuple(here.nodes.peers.values()), listen={"": ("p1", 4183)}
+        )
+        ready = await nursery.start(partial(serve_proxy_node, host, config))
+        token = await root.make_token("etl", valid_s=600, narrowing=((NS, "orders", READ),))
+
+        async def dial(proof: Credentials, tls: Tls | None) -> ClientLink:
+            client = network.host("client")
+            client = client if tls is None else with_tls(client, tls)
+            endpoint = Endpoint(client, lambda: Hello("", "", "client"))
+            wanted = "" if tls is None else PROXY
+            return await endpoint.dial(
+                ready.address, nursery=nursery, credentials=proof, kind=wanted
+            )
+
+        tls = Tls(authority(), shows_certificate=False)
+        link = await dial(token_credentials(lambda: token), tls)
+        assert await exists(link, "orders") is True
+        with pytest.raises(NotAllowed, match="user/etl"):
+            await exists(link, "bills")
+        with pytest.raises(NotAuthenticated, match="in clear"):
+            await dial(Credentials(METHOD, lambda meeting: token), None)
+        await root.change_trust("tokens", "etl")
+        await trio.sleep(1)
+        assert isinstance(link.closed, NotAuthenticated)
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await dial(token_credentials(lambda: token), tls)
+        nursery.cancel_scope.cancel()
