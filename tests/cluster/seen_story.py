@@ -71,8 +71,11 @@ class Looks:
             return seen
 
 
-def play(directory: Path, *, say: Say) -> dict[str, float]:
-    """Play it; the seconds until each was named, by what it is."""
+def play(directory: Path, *, say: Say, transient: bool = True) -> dict[str, float]:
+    """Play it; the seconds until each was named, by what it is.
+
+    ``transient``: also what is over so soon that nobody may look meanwhile on a machine that others use.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     pki = directory / "pki"
     certificates.make_authority(pki / "ca", "seen")
@@ -93,11 +96,16 @@ def play(directory: Path, *, say: Say) -> dict[str, float]:
         ends_at = time.monotonic() + CERTIFICATE_S
         begun = time.monotonic()
         cluster.start()
-        return _steps(cluster, stack, begun, ends_at, say)
+        return _steps(cluster, stack, begun, ends_at, say, transient)
 
 
 def _steps(
-    cluster: Cluster, stack: contextlib.ExitStack, begun: float, ends_at: float, say: Say
+    cluster: Cluster,
+    stack: contextlib.ExitStack,
+    begun: float,
+    ends_at: float,
+    say: Say,
+    transient: bool,
 ) -> dict[str, float]:
     looks = [_watch(cluster, stack), _console(cluster, stack)]
     took: dict[str, float] = {}
@@ -150,6 +158,19 @@ def _steps(
     seen("a read-only index", "bookie2", "index's disk", since=now)
     ballast.unlink()
 
+    if transient:
+        _rot(cluster, seen)
+
+    seen("an expired certificate", "bookie3", "certificate ended", since=ends_at)
+
+    now = time.monotonic()
+    cluster.kill("metadata1", "metadata2")
+    seen("a quorum without a leader", "no metadata quorum", since=now)
+    return took
+
+
+def _rot(cluster: Cluster, seen: Callable[..., None]) -> None:
+    """A scrub finds some, and it is healed."""
     served = cluster.served["bookie2"]
     served.signal(signal.SIGTERM)  # it checkpoints: nothing is written anew
     served.process.wait(HANG_S)
@@ -164,13 +185,6 @@ def _steps(
     _until(lambda: b'"bookie.rot"' in log.read_bytes()[size:])
     # It is healed soon: who is slow here may look when that is done.
     seen("damage found", "bookie2", "rotted", since=now, known_at=time.monotonic() - 0.05)
-
-    seen("an expired certificate", "bookie3", "certificate ended", since=ends_at)
-
-    now = time.monotonic()
-    cluster.kill("metadata1", "metadata2")
-    seen("a quorum without a leader", "no metadata quorum", since=now)
-    return took
 
 
 @contextlib.contextmanager
