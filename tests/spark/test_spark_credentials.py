@@ -185,7 +185,10 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, 
 
     assert held.run(names) == ["in"]
     assert held.authority == ""  # it lends nothing on
-    assert lent_for(options, stream=True) == lent  # asked for a moment ago
+    assert lent_for(options, stream=False) == lent  # asked for a moment ago
+    of_stream = lent_for(options, stream=True)
+    assert of_stream is not None
+    assert read_token(of_stream.token).ends_s <= said.ends_s
     client.client(cluster.uri, 60.0, f"file:{file}")._lending.clear()
     newer = lent_for(options, stream=False)
     assert newer is not None
