@@ -1,5 +1,6 @@
 """Bugs put in from outside: a function of the product is replaced, for the length of a `with`."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import getattr_static
@@ -34,6 +35,33 @@ def words_of(failures: Sequence[BaseException]) -> str:
     """The same, in one line."""
     cause = cause_of(failures)
     return f"{type(cause).__name__}: {str(cause).splitlines()[0]}"
+
+
+def first_seed(
+    patches: Sequence[Patch],
+    seeds: Iterable[int],
+    failures_of: Callable[[int], Sequence[BaseException]],
+) -> tuple[int, str] | None:
+    """The first of these seeds that finds a bug, and by what; None: it survives them."""
+    with planted(patches):
+        for seed in seeds:
+            if failures := failures_of(seed):
+                return seed, words_of(failures)
+    return None
+
+
+def table_of(
+    names: Iterable[str],
+    find: Callable[[str, int], tuple[int, str] | None],
+    arguments: Sequence[str],
+) -> int:
+    """`print_table`, of a command's ``arguments``: how many seeds (20), a part of the names ("")."""
+    logging.disable(logging.CRITICAL)
+    budget = int(arguments[0]) if arguments else 20
+    wanted = arguments[1] if len(arguments) > 1 else ""
+    return print_table(
+        [name for name in names if wanted in name], lambda name: find(name, budget), budget
+    )
 
 
 def print_table(

@@ -5,7 +5,6 @@ python -m distributedlog.sim.trusted_planted [SEEDS [BUG]]      a table: bug | s
 ``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
 """
 
-import logging
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -25,7 +24,7 @@ from ..runtime import capabilities
 from ..runtime.capabilities import Generation, Kind
 from ..runtime.capability_messages import GateAnswer
 from ..runtime.errors import DistributedLogError
-from .planting import Patch, planted, print_table, words_of
+from .planting import Patch, first_seed, table_of
 from .seed import CHAOS_S
 from .trusted import TrustedRun
 
@@ -148,21 +147,16 @@ STARTS = {
 def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
     """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
     start = STARTS.get(name, 0)
-    with planted(PLANTED[name]):
-        for seed in range(start, start + budget):
-            failures = TrustedRun(seed, chaos_s=chaos_s).run().failures
-            if failures:
-                return seed, words_of(failures)
-    return None
+    return first_seed(
+        PLANTED[name],
+        range(start, start + budget),
+        lambda seed: TrustedRun(seed, chaos_s=chaos_s).run().failures,
+    )
 
 
 def main() -> int:
     """Print the table; 1 when a bug survived."""
-    logging.disable(logging.CRITICAL)
-    budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
-    wanted = sys.argv[2] if len(sys.argv) > 2 else ""
-    names = [name for name in PLANTED if wanted in name]
-    return print_table(names, lambda name: seed_that_finds(name, budget), budget)
+    return table_of(PLANTED, seed_that_finds, sys.argv[1:])
 
 
 if __name__ == "__main__":
