@@ -7,7 +7,8 @@ Where it is none, `report` counts it and goes by the stored key, `required` refu
 
 What is refused here is a passing thing, `CapabilityOutdated`: the leader alone says "not allowed". When
 this bookie hears that something was taken from somebody, or that a generation has ended, open streams and
-long polls are looked at again. One that hears nothing of the quorum for `silence_s` serves nodes alone.
+long polls are looked at again. One that hears nothing of the quorum for `silence_s` serves nodes alone, and
+looks again at what it let in before that.
 """
 
 from collections.abc import Callable
@@ -49,6 +50,8 @@ class Gate:
         self._held: tuple[Generation, ...] = ()
         self._since: dict[str, int] = {}
         self._heard_at = trio.current_time()
+        self._was_cut_off = False
+        """When it was looked at last."""
         self._listeners: dict[Callable[[], None], None] = {}
 
     def hear(self, said: GateAnswer) -> None:
@@ -59,6 +62,9 @@ class Gate:
             return
         self.mode, self._held, self._since = said.mode, said.held, since
         self.looks = bool(said.held) or said.mode == "required"
+        self._tell()
+
+    def _tell(self) -> None:
         self.version += 1
         for listener in list(self._listeners):
             listener()
@@ -73,8 +79,11 @@ class Gate:
         return stop
 
     def tick(self) -> None:
-        """Once a minute: its clock is to follow the wall's."""
+        """Once a minute: its clock is to follow the wall's, and too long a silence ends what is open."""
         self._time_s()
+        was, self._was_cut_off = self._was_cut_off, self.is_cut_off
+        if self._was_cut_off and not was:
+            self._tell()  # a stream is looked at when it opens: else it would go on for ever (H241)
 
     def welcome(self, proof: bytes) -> Welcome:
         """Who shows this pass, and how long it lasts. Raises `NotAuthenticated`."""

@@ -29,7 +29,6 @@ log = logging.getLogger("distributedlog.cluster")
 
 async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:
     """Ask once. Raises what keeps the leader from answering."""
-    gate.tick()
     found = await metadata.get(MODE_KEY)
     mode = decode_mode(None if found is None else found.value)
     if mode == "open" and not gate.looks:
@@ -64,6 +63,7 @@ async def keep_gate(
             await look(gate, endpoint, metadata, bookie_id)
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(_tick, gate)
         nursery.start_soon(
             partial(at_each_change, metadata, (MODE_KEY, ENDED_PREFIX), once, every_s=EVERY_S)
         )
@@ -75,3 +75,10 @@ async def keep_gate(
                 log.info("bookie %s: what is checked by cannot be asked now: %s", bookie_id, error)
             await trio.sleep(AGAIN_S)
             gate.wanted = trio.Event()
+
+
+async def _tick(gate: Gate) -> None:
+    """By itself: where the quorum is silent a question to it waits."""
+    while True:
+        await trio.sleep(EVERY_S)
+        gate.tick()

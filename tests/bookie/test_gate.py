@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from distributedlog.bookie import gate as gate_module
 from distributedlog.bookie import messages as m
-from distributedlog.bookie.client import BookieClient, WaitAnswer
+from distributedlog.bookie.client import AddStream, BookieClient, WaitAnswer
 from distributedlog.bookie.gate import Gate
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.server import serve_bookie_protocol
@@ -438,6 +438,44 @@ async def test_a_bookie_that_is_cut_off_serves_nodes_alone_in_the_end(
 
         bookie.say("required", NEW)
         await user.read_lac(7, of_user, T)
+
+
+async def test_what_was_let_in_before_a_bookie_was_cut_off_ends_with_the_rest(
+    autojump_clock: MockClock,
+) -> None:
+    """H241: a stream is judged when it opens, and a silence changes nothing that anybody tells of."""
+    async with served() as bookie:
+        bookie.say("required", NEW)
+        user, node = await bookie.dial("user/a"), await bookie.dial("bookie/b2")
+        acked: dict[str, int] = {}
+        refused: list[str] = []
+
+        def open_stream(client: BookieClient, who: str, ledger: int) -> AddStream:
+            return client.open_stream(
+                ledger,
+                cap(Kind.ADD, ledger, who),
+                recovery=False,
+                fragment_epoch=0,
+                on_acked=lambda count: acked.update({who: count}),
+                on_refused=lambda position, error: refused.append(f"{who}: {type(error).__name__}"),
+            )
+
+        of_user, of_node = open_stream(user, "user/a", 7), open_stream(node, "bookie/b2", 8)
+        of_user.send(record(7, 0))
+        of_node.send(record(8, 0))
+        await trio.sleep(SILENCE_S - 20)
+        bookie.gate.tick()
+        of_user.send(record(7, 1))
+        await trio.sleep(21)
+        bookie.gate.tick()
+        of_user.send(record(7, 2))
+        of_node.send(record(8, 1))
+        await trio.sleep(1)
+
+        assert refused == ["user/a: CapabilityOutdated"]
+        assert acked == {"user/a": 2, "bookie/b2": 2}
+        bookie.say("required", NEW)
+        await add(user, 7, cap(Kind.ADD, 7, "user/a"), 2)
 
 
 async def test_a_capability_is_good_for_as_long_as_the_token_that_its_holder_came_by(

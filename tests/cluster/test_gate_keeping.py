@@ -70,6 +70,28 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
+    autojump_clock: MockClock,
+) -> None:
+    """H241: nothing comes of the quorum, not even that it cannot be reached."""
+    gate = Gate(100.0, trio.current_time)
+    gate.hear(GateAnswer("required", (HELD,), {}))
+    looked: list[bool] = []
+    gate.subscribe(lambda: looked.append(gate.is_cut_off))
+    leader: Any = await a_leader()
+    endpoint: Any = Endpoint(PipeNetwork(1).host("b1"), Hello)
+
+    async def silence(key: bytes) -> None:
+        await trio.sleep_forever()
+
+    leader.get = silence
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(keep_gate, gate, endpoint, leader, "b1")
+        await trio.sleep(100 + gate_keeping.EVERY_S)
+        assert looked == [True]
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     """H228: who overhears it would be its holder."""
     gate, endpoint = Gate(600.0, trio.current_time), Endpoint(PipeNetwork(1).host("b1"), Hello)
