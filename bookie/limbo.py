@@ -8,10 +8,13 @@ who knows the ledger's end has seen that all of it is here.
 import trio
 
 from ..runtime.errors import NoSuchLedger, TooBusy
+from ..runtime.reasons import HEALED, Over
 from . import journal_blocks as jb
 from .commits import Commits
 from .gather import GatheringBlock
 from .ledgers import LIMBO_ALL, Ledgers
+
+EARLIER = "an earlier start missed data, and its log says what"
 
 
 class Limbo:
@@ -21,6 +24,8 @@ class Limbo:
         self._ledgers = ledgers
         self._commits = commits
         self._lost = lost
+        self._over = Over()
+        """Ledgers that are out of it, and its end."""
 
     @property
     def any_limbo(self) -> bool:
@@ -37,7 +42,16 @@ class Limbo:
         """Why ledgers are in limbo here, for people; empty: none is."""
         if not self.any_limbo:
             return ""
-        return self._lost or "an earlier start missed data, and its log says what"
+        return self._lost or EARLIER
+
+    def healed(self) -> str:
+        """For people who look when it is over; "" where nothing was."""
+        if self.any_limbo or not self._over.told(trio.current_time()):
+            return ""
+        return (
+            f"{HEALED}ledgers were in limbo, and what they may have lacked was copied and read back less than"
+            f" an hour ago: {self._lost or EARLIER}"
+        )
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
@@ -66,6 +80,8 @@ class Limbo:
 
         self._commits.with_block(write)
         await durable.wait()
+        if not below:
+            self._over.note(trio.current_time())
 
     async def look_up_below(self, below: int) -> None:
         """An add that would make a ledger with a lower id known waits until the metadata was asked (H89).

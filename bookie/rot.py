@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime.errors import CorruptData, NoSuchLedger
-from ..runtime.reasons import HEALING, Reasons
+from ..runtime.reasons import HEALED, HEALING, Over, Reasons
 from . import journal_blocks as jb
 from .commits import Commits
 from .cutting import joined, sound_parts
@@ -94,6 +94,8 @@ class Rot:
         """Ledgers of those without a good copy of some entry anywhere, and what the others said."""
         self.healed_entries = 0
         """Since the start."""
+        self.over = Over()
+        """Ledgers of which nothing is rotten any more."""
         self.news = trio.Event()
         """Set when something was noted."""
 
@@ -138,6 +140,7 @@ class Rot:
         self.stuck.pop(ledger_id, None)
         if self.noted.pop(ledger_id, None) is not None:
             self._index.keep(ROT_KEY.pack(b"x", ledger_id), None)
+            self.over.note(trio.current_time())
         if not self.noted:
             self._reasons.clear(DAMAGED_READS)
 
@@ -154,6 +157,15 @@ class Rot:
                 f"{NO_GOOD_COPY}entries of {len(self.stuck)} ledgers rotted, and all were asked: {why}"
             )
         return found
+
+    def healed(self) -> str:
+        """For people who look when it is over; "" where nothing was."""
+        if not self.over.told(trio.current_time()):
+            return ""
+        return (
+            f"{HEALED}entries of {self.over.count} ledgers had rotted, the last ones mended less than an hour"
+            " ago; again and again: look at the disk"
+        )
 
     # --- looking ----------------------------------------------------------------------------------
 

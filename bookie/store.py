@@ -362,7 +362,10 @@ class Store:
         return shown
 
     def what_is_wrong(self) -> tuple[str, ...]:
-        """For `dlog status` and ``/health``: each a line, the worst first; of what was met, not searched."""
+        """For `dlog status` and ``/health``: each a line, the worst first; of what was met, not searched.
+
+        Last what was healed within an hour: it would be over before anybody looks.
+        """
         found = []
         if reason := self.limbo.reason:
             found.append(f"some ledgers are in limbo: {reason}")
@@ -378,4 +381,5 @@ class Store:
                 f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
             )
         found += self.rot.reasons()
-        return bounded((*found, *self.space.reasons.values(), *self.reasons.texts()))
+        over = filter(None, (self.limbo.healed(), self.rot.healed()))
+        return bounded((*found, *self.space.reasons.values(), *self.reasons.texts(), *over))

@@ -209,7 +209,8 @@ async def _serve_bookie(
                         missing_ledgers=partial(missing_ledgers, metadata),
                         standings=partial(standings, metadata),
                         registered=lambda: membership.holds,
-                        also=lambda: repairs[0].info() if repairs else {},
+                        # Who is not to repair says so: else nobody would say that nobody does.
+                        also=lambda: repairs[0].info() if repairs else {"repairer": False},
                     )
                 )
                 await membership.register()
@@ -227,7 +228,12 @@ async def _serve_bookie(
                     identity.node_id,
                     membership.tell,
                 )
-                election = Election(metadata, identity.node_id, lambda: membership.lease)
+                election = Election(
+                    metadata,
+                    identity.node_id,
+                    lambda: membership.lease,
+                    repairs=config.repair,
+                )
                 janitor = UnlessHeld(metadata, election)
                 purger = Purger(metadata, janitor, grace_s=config.purge_grace_s)
                 nursery.start_soon(purger.run)

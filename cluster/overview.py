@@ -21,7 +21,7 @@ from ..runtime.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
-from ..runtime.reasons import HEALING
+from ..runtime.reasons import HEALED, HEALING
 from .config import format_address
 from .cookie import decode_cookie
 from .damaged import damaged_records
@@ -77,6 +77,7 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "rack": None if one is None else one.rack,
                 "reasons": [] if one is None else list(one.reasons),
                 "rot": None if one is None else _rot(one),
+                "repairs": None if one is None else one.pulls,
                 "to_leave": keys.leaving_key(bookie_id) in leaving,
                 "drain": None,
             }
@@ -125,7 +126,7 @@ class Health(enum.IntEnum):
     """How well a cluster is; the worst of its reasons decides."""
 
     HEALTHY = 0
-    """All copies are there, and sound, as far as anybody knows."""
+    """All copies are there, and sound, as far as anybody knows. What was healed lately is told too."""
     HEALING = 1
     """Something misses or rotted, and is being mended."""
     DEGRADED = 2
@@ -298,6 +299,9 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
             f"{len(writable)} of {len(found['bookies'])} bookies take entries,"
             f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
         )
+    live = [bookie for bookie in found["bookies"] if bookie["state"] != "down"]
+    if live and not any(bookie["repairs"] for bookie in live):
+        findings.add(Health.DEGRADED, "no bookie repairs: all are started with repair = false")
     for bookie in found["bookies"]:
         name, about = f"bookie {bookie['label']} ({bookie['id']})", bookie["id"]
         if bookie["state"] == "down":
@@ -312,6 +316,8 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
             findings.add(*_drain(bookie["drain"], name), about)
         for reason in bookie["reasons"]:
             health = Health.HEALING if reason.startswith(HEALING) else Health.DEGRADED
+            if reason.startswith(HEALED):  # told, and nothing is wrong any more
+                health = Health.HEALTHY
             if bookie["rot"]["without_a_good_copy"] and reason.startswith(NO_GOOD_COPY):
                 health = Health.AT_RISK
             findings.add(health, f"{name}: {reason}", about)

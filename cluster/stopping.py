@@ -15,6 +15,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.registration import BookieRegistration
 from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ..runtime.reasons import HEALED
 from .cookie import decode_cookie
 from .leaving import find_bookie, sound_copies
 from .overview import WRITABLE_BOOKIES_MIN
@@ -119,7 +120,7 @@ async def _live(metadata: Metadata) -> tuple[set[str], set[str], set[str]]:
         with suppress(CorruptData, UnsupportedFormat):
             one = BookieRegistration.decode(item.key, item.value)
             live.add(one.id)
-            if any(LIMBO in reason for reason in one.reasons):
+            if any(LIMBO in reason and not reason.startswith(HEALED) for reason in one.reasons):
                 doubtful.add(one.id)
             if not one.read_only and keys.leaving_key(one.id) not in leaving:
                 writable.add(one.id)

@@ -6,6 +6,8 @@ reason says may come from a node, and never becomes a command (H257).
 
 import re
 
+from ..runtime.reasons import HEALED
+
 _NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _LEDGER = re.compile(
@@ -22,6 +24,8 @@ def command_for(reason: str, about: str = "") -> str:
     """What to type next; "" where nothing is known. ``about``: the id of the bookie that it is about."""
     if about:
         said = reason.partition(f"({about})")[2]
+        if said.startswith(f": {HEALED}"):
+            return command_about("scrub", about)
         if said.startswith(" is to leave"):
             return command_about("decommission", about)
         if said.startswith(" is down"):

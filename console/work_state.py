@@ -10,6 +10,7 @@ from ..ledger import holes, keys
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.reasons import HEALED
 from .advice import command_about
 from .cluster_state import cut
 
@@ -56,9 +57,9 @@ class WorkState:
                 if one["state"] == "down"
             ][:LEAVING_SHOWN],
             "mending": [
-                {"label": labels[one["id"]], "reasons": [cut(text) for text in one["reasons"][:10]]}
+                {"label": labels[one["id"]], "reasons": [cut(text) for text in reasons[:10]]}
                 for one in known
-                if one["reasons"]
+                if (reasons := [text for text in one["reasons"] if not text.startswith(HEALED)])
             ][:LEAVING_SHOWN],
             "notes": notes,
             "notes_left_out": left_out,

@@ -2,16 +2,43 @@
 
 A reason has a name, by which it is replaced and taken back, and a text that says what, where and what to do.
 Few and short, whatever goes wrong: they go into a registration, a status and the answer of ``/health``. A
-node with reasons serves all the same: only `dlog status` calls the cluster not healthy for them.
+node with reasons serves all the same: only `dlog status` calls the cluster not healthy for them. What is over
+stays a reason for a while (`Over`), for damage is healed sooner than anybody looks; for that no cluster is
+called anything.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 REASONS_MAX = 16
 """Of one node; what comes beyond them is counted, not told."""
 TEXT_CHARACTERS_MAX = 300
 HEALING = "healing: "
 """So begins a reason that goes by itself: what is wrong is known, and worked on."""
+HEALED = "healed: "
+"""So begins a reason of what is over: nothing is wrong any more, but somebody may look at the disk."""
+HEALED_S = 3600.0
+"""So long after the last of it, it is told."""
+
+
+@dataclass(slots=True)
+class Over:
+    """How often one kind of damage was healed, until it has not been met for `HEALED_S`."""
+
+    count: int = 0
+    at: float = -HEALED_S
+    """When it was last."""
+
+    def note(self, now: float) -> None:
+        """Once more."""
+        if not self.told(now):
+            self.count = 0
+        self.count += 1
+        self.at = now
+
+    def told(self, now: float) -> bool:
+        """Is it still to be told?"""
+        return self.count > 0 and now < self.at + HEALED_S
 
 
 class Reasons:

@@ -71,11 +71,8 @@ class Looks:
             return seen
 
 
-def play(directory: Path, *, say: Say, transient: bool = True) -> dict[str, float]:
-    """Play it; the seconds until each was named, by what it is.
-
-    ``transient``: also what is over so soon that nobody may look meanwhile on a machine that others use.
-    """
+def play(directory: Path, *, say: Say) -> dict[str, float]:
+    """Play it; the seconds until each was named, by what it is."""
     directory.mkdir(parents=True, exist_ok=True)
     pki = directory / "pki"
     certificates.make_authority(pki / "ca", "seen")
@@ -96,7 +93,7 @@ def play(directory: Path, *, say: Say, transient: bool = True) -> dict[str, floa
         ends_at = time.monotonic() + CERTIFICATE_S
         begun = time.monotonic()
         cluster.start()
-        return _steps(cluster, stack, begun, ends_at, say, transient)
+        return _steps(cluster, stack, begun, ends_at, say)
 
 
 def _steps(
@@ -105,7 +102,6 @@ def _steps(
     begun: float,
     ends_at: float,
     say: Say,
-    transient: bool,
 ) -> dict[str, float]:
     looks = [_watch(cluster, stack), _console(cluster, stack)]
     took: dict[str, float] = {}
@@ -158,8 +154,7 @@ def _steps(
     seen("a read-only index", "bookie2", "index's disk", since=now)
     ballast.unlink()
 
-    if transient:
-        _rot(cluster, seen)
+    _rot(cluster, seen)
 
     seen("an expired certificate", "bookie3", "certificate ended", since=ends_at)
 
@@ -183,7 +178,7 @@ def _rot(cluster: Cluster, seen: Callable[..., None]) -> None:
     now = time.monotonic()
     _ok(cluster.run("scrub", "bookie2"))
     _until(lambda: b'"bookie.rot"' in log.read_bytes()[size:])
-    # It is healed soon: who is slow here may look when that is done.
+    # It is healed soon, and told all the same: who is slow here looks when that is done.
     seen("damage found", "bookie2", "rotted", since=now, known_at=time.monotonic() - 0.05)
 
 

@@ -10,6 +10,7 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
+from distributedlog.runtime.reasons import HEALED
 
 from .bookie_world import KEY, LEDGER, World, world
 
@@ -44,6 +45,8 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         assert absent.known
         assert w.stores["b3"].ledgers.limbo_below == 0
         assert w.stores["b3"].ledgers.look_up(LEDGER, KEY).fenced
+        [told] = w.stores["b3"].what_is_wrong()  # it is over before anybody looks
+        assert told.startswith(f"{HEALED}ledgers were in limbo")
 
 
 async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:

@@ -12,6 +12,7 @@ from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.reasons import HEALED
 
 LEADER = MemberStatus("m1", "h:1", "leader", 1, 1, True, "1", ())
 FOLLOWER = MemberStatus("m2", "h:2", "follower", 1, 1, True, "2", ())
@@ -38,10 +39,12 @@ async def _look(quorum: Quorum, timeout_s: float = 30.0) -> dict[str, Any]:
     return await overview.status(shown, timeout_s)
 
 
-async def _quorum(*bookies: str, reasons: tuple[str, ...] = (), label: str = "") -> Quorum:
+async def _quorum(
+    *bookies: str, reasons: tuple[str, ...] = (), label: str = "", pulls: bool = True
+) -> Quorum:
     made = Quorum()
     for bookie in bookies:
-        there = BookieRegistration(bookie, {"": ("h", 1)}, reasons=reasons)
+        there = BookieRegistration(bookie, {"": ("h", 1)}, reasons=reasons, pulls=pulls)
         cookie = Put(
             keys.cookie_key(bookie), pack({"label": label or f"n{bookie}", "incarnation": 1})
         )
@@ -103,6 +106,27 @@ async def test_a_bookie_that_is_down_and_is_to_leave_says_both() -> None:
         "is down (1 ledger",
         "is to leave, and ",
     ]
+
+
+async def test_what_was_healed_is_told_and_nothing_is_wrong() -> None:
+    """`dlog status --wait healthy` goes on; who comes an hour later hears of it."""
+    quorum = await _quorum("b1", "b2", reasons=(f"{HEALED}entries of 3 ledgers had rotted",))
+
+    found = await _look(quorum)
+
+    assert (found["health"], found["healthy"]) == ("healthy", True)
+    assert found["about"] == ["b1", "b2"]
+    assert found["reasons"][0].startswith("bookie nb1 (b1): healed: entries of 3 ledgers")
+
+
+async def test_that_nobody_would_repair_is_told() -> None:
+    """Each is started with `repair = false`: copies that are lost do not come back."""
+    quorum = await _quorum("b1", "b2", pulls=False)
+
+    found = await _look(quorum)
+
+    assert found["health"] == "degraded"
+    assert found["reasons"] == ["no bookie repairs: all are started with repair = false"]
 
 
 async def test_names_of_others_move_no_cursor() -> None:

@@ -7,6 +7,7 @@ from distributedlog.ledger import holes as notes
 from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 
@@ -158,6 +159,27 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
     holder = await metadata.get(ELECTION_KEY)
     assert holder is not None
     assert holder.value == b"b2"
+
+
+async def test_a_bookie_that_is_not_to_repair_keeps_nobody_who_is_from_it() -> None:
+    """It does what else falls to the elected one, and held the election for as long as it lived."""
+    metadata = LocalMetadata()
+    leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
+    idle = Election(metadata, "b1", lambda: leases[0], repairs=False)
+    able = Election(metadata, "b2", lambda: leases[1])
+
+    async def register(bookie: str, pulls: bool) -> None:
+        value = BookieRegistration(bookie, {"": ("h", 1)}, pulls=pulls).encode()
+        await metadata.transact(Transaction((), (Put(keys.bookie_key(bookie), value),)))
+
+    await register("b1", False)
+    assert await idle.elected()  # nobody is to repair: somebody has to purge
+
+    await register("b2", True)
+    assert not await able.elected()
+    assert not await idle.elected()  # and gives it up
+    assert await able.elected()
+    assert not await idle.elected()
 
 
 async def test_a_hole_of_a_bookie_that_is_no_member_any_more_goes_though_it_is_down() -> None:

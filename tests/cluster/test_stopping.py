@@ -14,6 +14,7 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.reasons import HEALED
 
 B1, B2, B3, B4 = "aaaa1111", "bbbb2222", "cccc3333", "dddd4444"
 NAMES = {B1: "b1", B2: "b2", B3: "b3", B4: "b4"}
@@ -119,6 +120,9 @@ async def test_a_bookie_in_limbo_is_no_copy_and_is_named(world: World) -> None:
     assert "too few of its bookies would be left to find its end" in found.reasons[0]
     assert found.reasons[1].startswith(f"bookie {B3} may have lost something (limbo)")
     assert (await world.ask("b4")).may  # nothing hangs on that
+
+    await world.registered(B3, f"{HEALED}ledgers were in limbo: a journal file was gone")
+    assert (await world.ask("b1")).may  # a copy again, though it is told still
 
 
 async def test_a_writer_without_enough_acknowledgements(world: World) -> None:

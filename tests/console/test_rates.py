@@ -88,6 +88,7 @@ ID = "0123456789abcdef"
         (f"bookie b1 ({ID}) is down (3 ledgers miss …)", f"dlog ledger list --bookie {ID}"),
         (f"bookie b1 ({ID}) is to leave, and 2 ledgers are on it", f"dlog decommission {ID}"),
         (f"bookie b1 ({ID}): some ledgers are in limbo: disk", "dlog bookies"),
+        (f"bookie b1 ({ID}): healed: ledgers were in limbo: disk", f"dlog scrub {ID}"),
     ],
 )
 def test_a_reason_about_a_bookie_has_its_command(reason: str, command: str) -> None:

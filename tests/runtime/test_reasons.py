@@ -3,8 +3,10 @@
 import pytest
 
 from distributedlog.runtime.reasons import (
+    HEALED_S,
     REASONS_MAX,
     TEXT_CHARACTERS_MAX,
+    Over,
     Reasons,
     reasons_of,
 )
@@ -58,3 +60,15 @@ def test_what_a_peer_says_is_bounded(value: object) -> None:
 
 def test_what_a_peer_says_moves_no_cursor() -> None:
     assert reasons_of(["a\x1b[2Jb"]) == ("a?[2Jb",)
+
+
+def test_what_is_over_is_told_for_an_hour_and_counted_until_then() -> None:
+    over = Over()
+    assert not over.told(0.0)
+
+    over.note(10.0)
+    over.note(HEALED_S)
+    assert (over.count, over.told(2 * HEALED_S - 1), over.told(2 * HEALED_S)) == (2, True, False)
+
+    over.note(3 * HEALED_S)
+    assert over.count == 1
