@@ -6,6 +6,10 @@ the cookie is an older copy, and one that lacks what the others say is missing o
 A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
 refused instead. An emptied disk makes a new bookie, never the old one again.
 
+The cookie also keeps whose certificate the bookie showed when it first had one: from then on its id goes with
+that name, and another bookie's certificate does not start it (H227). A cookie of before that has no name gets
+the one of the next start, once, and that is said.
+
 After the metadata came from a save, a cookie of before is what is behind: it is raised once to what the disks
 say, and a bookie without one is let in while an operator looks (`restored.py`, H104).
 
@@ -13,6 +17,7 @@ Each start has a random name, on the disks before it is in the cookie. A start t
 under way, which may be done after the next start's look: by its name that one knows it for its own.
 """
 
+import logging
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +33,7 @@ from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
 from ..runtime.schema import fields, number, stored, text
+from .events import BOUND
 from .restored import restores_of, why_held
 
 STARTS_KEPT = 8
@@ -42,10 +48,13 @@ _COOKIE = fields(
         "label": (text(4096), ""),
         "cluster": (text(), ""),
         "restores": (number(), 0),
+        "principal": (text(), ""),
     },
     incarnation=number(),
 )
 WRITTEN_BY = "distributedlog-py 0.1"
+
+log = logging.getLogger("distributedlog.cluster.cookie")
 
 
 async def take_identity(
@@ -55,11 +64,13 @@ async def take_identity(
     cluster_id: str,
     label: str,
     chance: random.Random,
+    principal: str = "",
 ) -> tuple[NodeIdentity, int]:
     """Make, or check and count up, this bookie's identity; return it and its cookie's revision.
 
-    The disks are locked by the caller and nothing is stored before this returns. Raises `ForeignData`
-    (one line that says which directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
+    ``principal``: whom its certificate names (``bookie/b4``), "" where it has none. The disks are locked by
+    the caller and nothing is stored before this returns. Raises `ForeignData` (one line that says which
+    directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
     """
     found = {role: await load_identity(disks[role]) for role in ("index", "journal")}
     for role, identity in found.items():
@@ -75,13 +86,13 @@ async def take_identity(
         _refuse_nameless(disks)
         node_id = new_node_id(chance)
         first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
-        return await _count_up(disks, metadata, first, None, chance)
+        return await _count_up(disks, metadata, first, None, chance, principal)
     cookie = await metadata.get(keys.cookie_key(known[0].node_id))
     seen = [identity.incarnation for identity in known]
     together = len(known) == 2 and max(seen) - min(seen) <= 1
     if cookie is None and not empty and together and await why_held(metadata):
         now = replace(known[0], incarnation=min(seen))
-        return await _count_up(disks, metadata, now, None, chance)
+        return await _count_up(disks, metadata, now, None, chance, principal)
     if cookie is None:
         if not empty:
             raise ForeignData(
@@ -89,8 +100,15 @@ async def take_identity(
                 " this directory is another cluster's; start with an empty directory as a new bookie"
             )
         # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
-        return await _count_up(disks, metadata, replace(known[0], incarnation=0), None, chance)
+        now = replace(known[0], incarnation=0)
+        return await _count_up(disks, metadata, now, None, chance, principal)
     said = _read(cookie)
+    if principal and said["principal"] not in ("", principal):
+        raise ForeignData(
+            f"bookie {known[0].node_id} is {said['principal']} by its cookie, and the certificate here is"
+            f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
+            " another directory"
+        )
     starts = int(said["incarnation"])
     if together and min(seen) > starts and said["restores"] < await restores_of(metadata):
         starts = min(seen)  # of before the save that the metadata came from
@@ -110,7 +128,8 @@ async def take_identity(
                 f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
                 f" the cluster only {starts}: the metadata is an older copy"
             )
-    return await _count_up(disks, metadata, replace(known[0], incarnation=starts), cookie, chance)
+    now = replace(known[0], incarnation=starts)
+    return await _count_up(disks, metadata, now, cookie, chance, principal)
 
 
 def cookie_guard(node_id: str, revision: int) -> Compare:
@@ -124,7 +143,9 @@ async def _count_up(
     before: NodeIdentity,
     cookie: KeyValue | None,
     chance: random.Random,
+    principal: str,
 ) -> tuple[NodeIdentity, int]:
+    bound = "" if cookie is None else _read(cookie)["principal"]
     earlier = before.starts.split()[: STARTS_KEPT - 1]
     start = f"{chance.getrandbits(64):016x}"
     now = replace(before, incarnation=before.incarnation + 1, starts=" ".join([start, *earlier]))
@@ -143,6 +164,7 @@ async def _count_up(
             "label": now.label,
             "start": start,
             "restores": await restores_of(metadata),
+            "principal": bound or principal,
         }
     )
     reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))
@@ -151,9 +173,18 @@ async def _count_up(
         if late is not None and (said := _read(late)).get("start") in earlier:
             # An earlier start of these very disks was killed, and what it had asked was done only now.
             counted = replace(now, incarnation=int(said["incarnation"]))
-            return await _count_up(disks, metadata, counted, late, chance)
+            return await _count_up(disks, metadata, counted, late, chance, principal)
         raise ForeignData(
             f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
+        )
+    if principal and cookie is not None and not bound:
+        BOUND.say(
+            log,
+            "bookie %s had no name in its cookie; from now on it starts with the certificate of %s alone",
+            now.node_id,
+            principal,
+            bookie=now.node_id,
+            principal=principal,
         )
     return now, reply.revision
 

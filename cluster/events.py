@@ -18,6 +18,13 @@ OPENED = Event(
     "A bookie's store was opened.",
     ("bookie", "start", "ledgers"),
 )
+BOUND = Event(
+    "bookie.bound",
+    logging.WARNING,
+    "A bookie of before shows a certificate for the first time: from now on its id goes with that name.",
+    ("bookie", "principal"),
+    "nothing, if that is its name; else decommission it, and start an empty one",
+)
 LIMBO = Event(
     "bookie.limbo",
     logging.WARNING,
@@ -79,7 +86,7 @@ AUDIT_FOUND = Event(
 )
 
 EVENTS = (
-    SERVES, DIED, OPENED, LIMBO, LEASE_LOST, REPAIRER, LOST, DECOMMISSIONED, COPIED, WAITS, GOES_ON,
+    SERVES, DIED, OPENED, BOUND, LIMBO, LEASE_LOST, REPAIRER, LOST, DECOMMISSIONED, COPIED, WAITS, GOES_ON,
     LIMBO_HEALED, ROT_HEALED, AUDIT_FOUND,
 )  # fmt: skip
 """In the order of docs/events.md."""

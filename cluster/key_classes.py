@@ -151,6 +151,19 @@ def _change_of_move(key: bytes, before: bytes | None, after: bytes | None) -> in
     return JANITOR | OPERATOR if made else HOLDER | OWN | JANITOR | OPERATOR
 
 
+def _change_of_cookie(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """Whose it is, it stays: who could put its own name there would be given that bookie's keys."""
+    if after is None:
+        return OWN | JANITOR | OPERATOR
+    same = before is None or _owner_of_cookie(key, before) == _owner_of_cookie(key, after)
+    return OWN if same else 0
+
+
+def _told_by_itself(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """Where a bookie is, and whose certificate is shown there: nobody says that for another one."""
+    return OWN | JANITOR | OPERATOR if after is None else OWN
+
+
 def _next_ids(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Taking some: upwards, and not all that there are."""
     if after is None:
@@ -181,9 +194,10 @@ def _is_closed(key: bytes, value: bytes) -> bool:
     return LedgerMetadata.decode(key, value).closed
 
 
-def _label_of_cookie(key: bytes, value: bytes) -> str:
-    label: str = decode_cookie(key, value)["label"]
-    return label
+def _owner_of_cookie(key: bytes, value: bytes) -> str:
+    """Of one of before that names no certificate: whom the bookie was called when it was new."""
+    said = decode_cookie(key, value)
+    return said["principal"] or f"bookie/{said['label']}"
 
 
 def _tell_name(
@@ -269,8 +283,8 @@ KEY_CLASSES = Classes(
         keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy),
         keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy),
         keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy),
-        keys.BOOKIE_PREFIX: KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie),
-        keys.COOKIE_PREFIX: _BOOKIES_OWN,
+        keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie),
+        keys.COOKIE_PREFIX: KeyClass(KNOWN, _change_of_cookie, _of_bookie),
         b"seen/": _BOOKIES_OWN,
         keys.LEAVING_PREFIX: _BOOKIES_OWN,
         keys.SCRUB_PREFIX: _BOOKIES_OWN,
@@ -295,7 +309,7 @@ KEY_CLASSES = Classes(
     is_deleting=_is_deleting,
     bookies_of_ledger=_bookies_of_ledger,
     is_closed=_is_closed,
-    label_of_cookie=_label_of_cookie,
+    owner_of_cookie=_owner_of_cookie,
     told={
         NAMES: _tell_name,
         keys.LEAVING_PREFIX: _tell("decommission", "recommission"),

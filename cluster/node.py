@@ -152,7 +152,12 @@ async def _serve_bookie(
         await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
         cluster_id = metadata.cluster_id
         identity, cookie_revision = await take_identity(
-            host.disks, metadata, cluster_id=cluster_id, label=config.name, chance=host.random
+            host.disks,
+            metadata,
+            cluster_id=cluster_id,
+            label=config.name,
+            chance=host.random,
+            principal=principal_of(host),
         )
         before = trio.current_time()
         witnessed, doubt = await known_reach(metadata, identity.node_id)
@@ -301,7 +306,14 @@ def registration_of(
         store.what_is_wrong(),
         (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
         pulls=config.repair,
+        principal=principal_of(host),
     )
+
+
+def principal_of(host: Host) -> str:
+    """Whom its certificate names; "" where it has none."""
+    own = host.certificate()
+    return "" if own is None else own.principal
 
 
 def urgent_of(said: BookieRegistration) -> object:

@@ -3,7 +3,7 @@
 Level-triggered: the registrations are listed and watched, and what differs from the connections is put
 right, again and again. A bookie whose registration is gone keeps its connection while that works: leases
 say who is new, not who is dead (metadata may be away while bookies serve). Ensembles hold ids; an id is
-looked up here and the bookie that answers must be it (H6).
+looked up here and the bookie that answers must be it (H6), also by its certificate (H227).
 """
 
 import logging
@@ -348,7 +348,7 @@ class BookiePool:
                     return  # a new registration starts a new task
                 if registration is not None:
                     address = registration.address(self._listener)
-                    if address is not None and await self._dial(bookie_id, address, nursery):
+                    if address is not None and await self._dial(registration, address, nursery):
                         backoff.reset()
                         tried.set()
                         await self._until_closed(bookie_id)
@@ -360,7 +360,10 @@ class BookiePool:
             tried.set()
             self._wanted.pop(bookie_id, None)
 
-    async def _dial(self, bookie_id: str, address: Address, nursery: trio.Nursery) -> bool:
+    async def _dial(
+        self, registration: BookieRegistration, address: Address, nursery: trio.Nursery
+    ) -> bool:
+        bookie_id = registration.id
         try:
             link = await self._endpoint.dial(
                 address,
@@ -369,6 +372,7 @@ class BookiePool:
                 nursery=nursery,
                 credentials=await self._credentials(bookie_id, address),
                 kind=BOOKIE,
+                principal=registration.principal,
             )
         except NotAuthenticated as error:
             self.shown_keys.lose_pass()

@@ -33,6 +33,7 @@ _REGISTRATION = fields(
         "reasons": (_reasons, ()),
         "rot": (row(number(), number(), number()), (0, 0, 0)),
         "pulls": (flag, False),
+        "principal": (text(), ""),
     },
     format=number(),
     id=text(chars_min=1),
@@ -71,6 +72,8 @@ class BookieRegistration:
     """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
     pulls: bool = False
     """It fetches what it is asked to take (``move/``); one of an older version does not."""
+    principal: str = ""
+    """Whose certificate who dials it is shown; "": it has none, or is of an older version."""
 
     def where(self) -> Mapping[str, str]:
         """All labels, the rack among them."""
@@ -104,6 +107,7 @@ class BookieRegistration:
                 "reasons": list(self.reasons),
                 "rot": list(self.rot),
                 "pulls": self.pulls,
+                "principal": self.principal,
             }
         )
 

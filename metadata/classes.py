@@ -86,7 +86,8 @@ class Classes:
     bookies_of_ledger: Callable[[bytes, bytes], tuple[str, ...]] = lambda key, value: ()
     is_closed: Callable[[bytes, bytes], bool] = lambda key, value: False
     """Key and value of a ledger's record: is its end known for good?"""
-    label_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
+    owner_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
+    """Key and value of a bookie's cookie; the principal that is this bookie."""
     told: Mapping[bytes, Told] = field(default_factory=dict)
     """Acts that a line of the audit tells of, by what goes up to the first slash of a key."""
 

@@ -317,8 +317,10 @@ class Judge:
         cookies = self._classes.cookies
         for key in self._state.keys.between(cookies, prefix_end(cookies), PAGE):
             bookie = key.removeprefix(cookies)
-            if self._is_bookie(principal, bookie):
-                return self._classes.moves + bookie + b"/" + ledger in self._state.stored
+            move = self._classes.moves + bookie + b"/" + ledger
+            # One that lost its disks has the cookie of before, too, until that id is given up.
+            if move in self._state.stored and self._is_bookie(principal, bookie):
+                return True
         return False
 
     def _is_bookie(self, principal: str, bookie: bytes, made: bytes | None = None) -> bool:
@@ -329,7 +331,7 @@ class Judge:
         if value is None:
             return False
         try:
-            return principal == f"bookie/{self._classes.label_of_cookie(key, value)}"
+            return principal == self._classes.owner_of_cookie(key, value)
         except DistributedLogError:
             return False
 

@@ -197,15 +197,25 @@ def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id:
 
 
 def check_identity(
-    identity: Identity | None, hello: Hello, peer_address: str, *, wanted: str = ""
+    identity: Identity | None,
+    hello: Hello,
+    peer_address: str,
+    *,
+    wanted: str = "",
+    principal: str = "",
 ) -> None:
     """Is a node what its certificate says, by kind and name? Raises `NotAuthenticated`.
 
-    ``wanted``: the kind that it has to be, where it has one; "": any.
+    ``wanted``: the kind that it has to be, where it has one, and ``principal`` who; "": any.
     """
     if wanted and identity is not None and identity.kind != wanted:
         raise NotAuthenticated(
             f"{peer_address} shows the certificate of {identity.principal}, wanted is a {wanted} node"
+        )
+    if principal and identity is not None and identity.principal != principal:
+        raise NotAuthenticated(
+            f"{peer_address} shows the certificate of {identity.principal}, and node {hello.node_id} is"
+            f" {principal}"
         )
     kind = KIND_OF_CERTIFICATE.get(hello.kind)
     if identity is None or kind is None:

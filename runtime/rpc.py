@@ -124,6 +124,7 @@ class Endpoint:
         listener: str = "",
         credentials: Credentials | None = None,
         kind: str = "",
+        principal: str = "",
     ) -> ClientLink:
         """Connect, exchange HELLO and AUTH, and run the link's tasks in ``nursery``.
 
@@ -131,6 +132,7 @@ class Endpoint:
         handshake has a deadline of its own; a caller may set a shorter one around the call.
         ``credentials``: instead of what the host has for that address. ``kind``: whose certificate has to be
         shown there, where one is: one node's is not enough to be taken for one of another kind (H227).
+        ``principal``: the same by kind and name.
         """
         place = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_S):
@@ -147,7 +149,9 @@ class Endpoint:
                     link, ours, address, proof, expected_node_id=expected_node_id, listener=listener
                 )
                 hellos.check(ours, greeting, place, expected_node_id=expected_node_id)
-                hellos.check_identity(link.identity, greeting.hello, place, wanted=kind)
+                hellos.check_identity(
+                    link.identity, greeting.hello, place, wanted=kind, principal=principal
+                )
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
                 link.close(reason or ConnectionLost(f"the connection to {place} was given up"))

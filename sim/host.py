@@ -194,7 +194,7 @@ class SimHost:
         async def listen(address: Address) -> Listener:
             return await self.network.listen(self.state, incarnation, address)
 
-        certified = self.name in self.network.identities
+        identity = self.network.identities.get(self.name)
         return Host(
             name=self.name,
             dial=dial,
@@ -203,8 +203,9 @@ class SimHost:
             random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
             secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
-            methods={BY_CERTIFICATE: verify_certificate} if certified else {},
-            credentials=lambda address: CERTIFICATE if certified else None,
+            methods={BY_CERTIFICATE: verify_certificate} if identity is not None else {},
+            credentials=lambda address: CERTIFICATE if identity is not None else None,
+            certificate=lambda: identity,
         )
 
     def wall_ms(self) -> int:

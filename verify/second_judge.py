@@ -259,6 +259,8 @@ class SecondJudge:
         if one.key == b"next/ledger":
             return True
         cluster = policy.of_cluster(user)
+        if first in ("bookie", "cookie") and isinstance(one, Put):
+            return False  # a bookie says that of itself
         if first in OPERATORS:
             return "o" in cluster
         if first == "log" or first in OF_LOGS or first == "logconf":

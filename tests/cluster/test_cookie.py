@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from distributedlog.bookie.reserve import Reserve, reserve_name
-from distributedlog.cluster.cookie import cookie_guard, take_identity
+from distributedlog.cluster.cookie import cookie_guard, decode_cookie, take_identity
 from distributedlog.ledger import keys
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Transaction, TransactionReply
@@ -33,9 +33,16 @@ class _Bookie:
         self.disks = {"journal": MemoryDisk(), "index": MemoryDisk()}
         self.chance = random.Random(7)
 
-    async def start(self, metadata: LocalMetadata, cluster: str = CLUSTER) -> NodeIdentity:
+    async def start(
+        self, metadata: LocalMetadata, cluster: str = CLUSTER, principal: str = ""
+    ) -> NodeIdentity:
         identity, _ = await take_identity(
-            self.disks, metadata, cluster_id=cluster, label="b", chance=self.chance
+            self.disks,
+            metadata,
+            cluster_id=cluster,
+            label="b",
+            chance=self.chance,
+            principal=principal,
         )
         return identity
 
@@ -63,6 +70,49 @@ async def test_a_new_bookie_draws_an_id_and_keeps_it_over_starts() -> None:
     assert first.node_id == second.node_id
     assert (first.incarnation, second.incarnation) == (1, 2)
     assert await metadata.get(keys.cookie_key(first.node_id)) is not None
+
+
+async def bound_to(metadata: LocalMetadata, bookie_id: str) -> str:
+    """Whom the cookie names."""
+    found = await metadata.get(keys.cookie_key(bookie_id))
+    assert found is not None
+    principal: str = decode_cookie(found.key, found.value)["principal"]
+    return principal
+
+
+async def test_another_bookies_certificate_does_not_start_a_directory() -> None:
+    """H227: the right authority, the wrong name. Nothing is counted up for it."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    first = await bookie.start(metadata, principal="bookie/b1")
+    await bookie.store_something()
+
+    with pytest.raises(ForeignData, match=r"is bookie/b1 by its cookie.* bookie/b2"):
+        await bookie.start(metadata, principal="bookie/b2")
+
+    again = await bookie.start(metadata, principal="bookie/b1")
+    assert (again.node_id, again.incarnation) == (first.node_id, 2)
+    assert await bound_to(metadata, first.node_id) == "bookie/b1"
+
+
+async def test_a_cookie_of_before_takes_the_name_of_the_next_start_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Started without certificates until now; on the way back, without one again, the name stays."""
+    caplog.set_level("WARNING", "distributedlog.cluster.cookie")
+    metadata, bookie = LocalMetadata(), _Bookie()
+    identity = await bookie.start(metadata)
+    await bookie.store_something()
+    assert await bound_to(metadata, identity.node_id) == ""
+
+    await bookie.start(metadata, principal="bookie/b1")
+    await bookie.start(metadata, principal="bookie/b1")
+    await bookie.start(metadata)
+
+    assert await bound_to(metadata, identity.node_id) == "bookie/b1"
+    (line,) = caplog.messages
+    assert "certificate of bookie/b1 alone" in line
+    with pytest.raises(ForeignData):
+        await bookie.start(metadata, principal="bookie/b2")
 
 
 async def test_emptied_disks_make_a_new_bookie_never_the_old_one() -> None:

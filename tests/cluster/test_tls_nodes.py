@@ -90,3 +90,22 @@ def test_a_node_that_others_reach_wants_to_know_who_they_are(tmp_path: Path) -> 
 
     assert "dlog pki" in told
     assert "--insecure" in told
+
+
+def test_a_bookies_directory_starts_with_its_own_certificate_alone(tmp_path: Path) -> None:
+    """H227: another bookie's is of the right authority, and has the wrong name."""
+    with Cluster.planned(tmp_path, bookies=1, metadata_nodes=1) as cluster:
+        cluster.more = {
+            node.name: ["--tls", str(directory_of(f"{node.kind}/{node.name}"))]
+            for node in cluster.plan.nodes
+        }
+        cluster.start()
+        cluster.kill("bookie1")
+        place = cluster.plan.of("metadata")[0].address
+        other = ["serve", "bookie", "--metadata", f"{place[0]}:{place[1]}"]
+        other += ["--data", str(tmp_path / "bookie1"), "--name", "bookie2"]
+
+        told = _fails(5, *other, "--tls", str(directory_of("bookie/bookie2")))
+
+        assert "bookie/bookie1 by its cookie" in told
+        cluster.start("bookie1")

@@ -1085,7 +1085,10 @@ CODECS = [
     Codec(
         "a cookie",
         lambda b: cookie.decode_cookie(keys.cookie_key("b1"), b),
-        [pack({"cluster": "c1", "incarnation": 3, "label": "b", "start": "0a"})],
+        [
+            pack({"cluster": "c1", "incarnation": 3, "label": "b", "start": "0a"}),
+            pack({"incarnation": 3, "label": "b", "principal": "bookie/b"}),
+        ],
         STORED,
         ("cluster/cookie.py decode_cookie",),
     ),

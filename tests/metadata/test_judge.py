@@ -23,6 +23,7 @@ from distributedlog.metadata.judge import Judge
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.rights import (
     ADMIN,
+    HOLDER,
     JANITOR,
     KNOWN,
     MANAGE,
@@ -59,8 +60,9 @@ def record(ledger_id: int, log_id: int, bookies: tuple[str, ...] = ("i1", "i2"))
     return LedgerMetadata(ledger_id, *sizes, (fragment,), b"k" * 16, owner=owner)
 
 
-def cookie(label: str) -> bytes:
-    return pack({"cluster": "c", "incarnation": 1, "label": label, "start": "s", "restores": 0})
+def cookie(label: str, principal: str = "") -> bytes:
+    said = {"cluster": "c", "incarnation": 1, "label": label, "start": "s", "restores": 0}
+    return pack({**said, "principal": principal} if principal else said)
 
 
 def grants(*rows: tuple[str, str, str, str]) -> list[Put]:
@@ -338,6 +340,41 @@ def test_a_bookie_is_the_one_of_its_own_cookie() -> None:
     assert (
         judge.transact("bookie/b2", changes(Put(keys.cookie_key("i1"), cookie("b2")))) is not None
     )
+
+
+def test_a_bookies_id_stays_with_the_name_in_its_certificate() -> None:
+    """H227: not even who repairs puts its own name there, and is given the other one's keys by it."""
+    judge, state = world()
+    key, registered = keys.cookie_key("i2"), keys.bookie_key("i2")
+    named, other = cookie("b2", "bookie/b2"), cookie("b2", "bookie/b1")
+    do(state, Transact("c", 5, 0, changes(Put(ELECTION_KEY, b"", 1))))
+    judge.see(state)
+    assert judge.transact("bookie/b2", changes(Put(key, named))) is None
+    assert judge.transact("bookie/b2", changes(Put(key, other))) is not None
+    for value in (named, other, cookie("b1")):
+        assert judge.transact("bookie/b1", changes(Put(key, value))) is not None
+    assert judge.transact("bookie/b1", changes(Put(registered, b""))) is not None
+    for gone in (key, registered):  # it was drained, and is forgotten
+        assert judge.transact("bookie/b1", changes(Delete(gone))) is None
+
+    do(state, Transact("c", 6, 0, changes(Put(key, cookie("old name", "bookie/b2")))))
+    judge.see(state)
+    assert judge.is_bookie("bookie/b2", "i2")
+    assert not judge.is_bookie("bookie/old name", "i2")
+
+
+def test_a_bookie_with_new_disks_takes_places_beside_the_cookie_of_before() -> None:
+    """Its name stands in both until the lost one is given up: which comes first by id does not matter."""
+    judge, state = world()
+    for number, bookie in enumerate(("i0", "i9"), 5):
+        move = keys.move_key(bookie, 2)
+        puts = changes(Put(keys.cookie_key(bookie), cookie("b3")), Put(move, b"x"))
+        do(state, Transact("c", number, 0, puts))
+        judge.see(state)
+        assert judge.rights_on_ledger("bookie/b3", 2) & HOLDER, bookie
+        do(state, Transact("d", number, 0, changes(Delete(move))))
+        judge.see(state)
+        assert not judge.rights_on_ledger("bookie/b3", 2) & HOLDER
 
 
 def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
