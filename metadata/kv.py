@@ -95,6 +95,8 @@ class KeyValueState:
         """Of the last change of who may do what (`commands.TrustChange`); 0: there was none, and nothing is
         judged."""
         self.leases: dict[int, Lease] = {}
+        self.leases_of: dict[str, int] = {}
+        """How many each owner has; "": anonymous clients."""
         self.next_lease = 1
         self.keys = SortedKeys()
         """The keys of ``stored``."""
@@ -354,7 +356,7 @@ class KeyValueState:
             return Answer(error=TooBusy(f"there are {len(self.leases)} leases already"))
         lease = self.next_lease
         self.next_lease += 1
-        self.leases[lease] = Lease(min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX), owner)
+        self.add_lease(lease, min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX), owner)
         return Answer(lease=lease)
 
     def _end_lease(self, lease_id: int) -> tuple[Event, ...]:
@@ -365,6 +367,9 @@ class KeyValueState:
         # In key order: a node that was restored from a snapshot knows no other.
         events = tuple(self._delete(key, revision) for key in sorted(lease.keys))
         del self.leases[lease_id]
+        self.leases_of[lease.owner] -= 1
+        if not self.leases_of[lease.owner]:
+            del self.leases_of[lease.owner]
         if events:
             self.revision = revision
         return events
@@ -379,8 +384,9 @@ class KeyValueState:
         return view
 
     def add_lease(self, lease_id: int, ttl_ms: int, owner: str = "") -> None:
-        """A snapshot has it."""
+        """It was granted, or a snapshot has it."""
         self.leases[lease_id] = Lease(ttl_ms, owner)
+        self.leases_of[owner] = self.leases_of.get(owner, 0) + 1
 
     def add_stored(self, key: bytes, stored: bytes, lease_id: int) -> None:
         """A snapshot has it, after all that were added."""

@@ -13,9 +13,10 @@ comes, the last quarter in equal shares. Who floods fills all but his share of t
 """
 
 from collections import deque
+from collections.abc import Mapping
 
 from ..runtime.errors import OverQuota, TooBusy
-from ..runtime.principals import LOCAL, SERVERS
+from ..runtime.principals import ANONYMOUS, LOCAL, SERVERS
 from .kv import LEASES_MAX, KeyValueState
 from .owners import owner_of
 from .request_ring import RequestRing
@@ -24,6 +25,8 @@ FRESH_S = 35.0
 """A client's deadline, and some."""
 LEASES_OF_ONE_MAX = 1_000
 LEASES_OF_USERS_MAX = LEASES_MAX - 5_000
+NARROWED_MAX = 4 * LEASES_MAX
+"""Narrowed tokens that are known by whose they are: more than there are leases, and answers remembered."""
 WATCHES_OF_ONE_MAX = 10_000
 """On one node, over all connections."""
 
@@ -35,12 +38,13 @@ class Quotas:
         self._open_to_all = self._in_shares = 0
         self._term = -1
         self._fresh: deque[tuple[float, str]] = deque()
-        """When each command was taken, and from whom, the oldest first."""
+        """When each command was taken, and whose it is (`owners.owner_by`), the oldest first."""
         self._taken: dict[str, int] = {}
-        self._leases: dict[str, int] = {}
-        self._leases_as_of = (-1, -1)
+        """By principal, as far as it is heard whose it is."""
         self._narrowed: dict[str, str] = {}
-        """Whose the leases of a narrowed token are (`owners.owner_by`), as far as that was heard."""
+        """Whose a narrowed token is, as far as that was heard: the owner's principal."""
+        self._narrowings: dict[str, set[str]] = {}
+        """The other way round: those that have asked since its leases were counted last, or have some."""
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -54,7 +58,29 @@ class Quotas:
         self._fresh.clear()
         self._taken.clear()
         for _, client, _, _, _ in ring.rows():
-            self.on_taken(owner_of(client), now)
+            self.on_taken(owner_of(client) or ANONYMOUS, now)
+
+    def on_owner(self, owner: str, principal: str, leases_of: Mapping[str, int]) -> None:
+        """Whose it is that asks; said before a narrowed token is asked about, and when it gets a lease.
+
+        Else who takes a narrower token for each lease, or waits for another leader, would have no bound.
+        ``leases_of``: how many each owner has.
+        """
+        if owner == principal:
+            return
+        self._narrowings.setdefault(principal, set()).add(owner)
+        if owner in self._narrowed:
+            return
+        if len(self._narrowed) >= NARROWED_MAX:
+            counted = {one for _, one in self._fresh}
+            self._narrowed = {
+                one: who
+                for one, who in self._narrowed.items()
+                if one in counted or one in leases_of
+            }
+        self._narrowed[owner] = principal
+        if owner in self._taken:
+            self._taken[principal] = self._taken.get(principal, 0) + self._taken.pop(owner)
 
     def why_not_request(self, principal: str, now: float) -> TooBusy | None:
         """Why no command is taken now from this principal: its client comes again by itself."""
@@ -70,44 +96,32 @@ class Quotas:
             f" {principal}: more would push the answers to others out of memory"
         )
 
-    def on_taken(self, principal: str, now: float) -> None:
-        """A command was put into the log."""
-        self._fresh.append((now, principal))
+    def on_taken(self, owner: str, now: float) -> None:
+        """A command of that owner was put into the log."""
+        self._fresh.append((now, owner))
+        principal = self._narrowed.get(owner, owner)
         self._taken[principal] = self._taken.get(principal, 0) + 1
 
     def _forget(self, now: float) -> None:
         fresh, taken = self._fresh, self._taken
         while fresh and fresh[0][0] <= now - FRESH_S:
-            _, principal = fresh.popleft()
+            _, owner = fresh.popleft()
+            principal = self._narrowed.get(owner, owner)
             taken[principal] -= 1
             if not taken[principal]:
                 del taken[principal]
 
     # --- leases and watches -----------------------------------------------------------------------
 
-    def on_lease(self, owner: str, principal: str) -> None:
-        """A lease of that owner was granted to this principal, or renewed by it.
-
-        Else who takes a narrower token for each lease would have no bound.
-        """
-        if owner != principal and owner not in self._narrowed:
-            self._narrowed[owner] = principal
-            self._leases_as_of = (-1, -1)
-
     def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
         """Why it gets no further lease."""
         if is_free(principal):
             return None
-        as_of = (state.next_lease, len(state.leases))
-        if as_of != self._leases_as_of:
-            self._leases_as_of = as_of
-            self._leases.clear()
-            owners = {lease.owner for lease in state.leases.values()}
-            self._narrowed = {of: who for of, who in self._narrowed.items() if of in owners}
-            for lease in state.leases.values():
-                who = self._narrowed.get(lease.owner, lease.owner)
-                self._leases[who] = self._leases.get(who, 0) + 1
-        held = self._leases.get(principal, 0)
+        counts = state.leases_of
+        narrower = {one for one in self._narrowings.pop(principal, ()) if one in counts}
+        if narrower:
+            self._narrowings[principal] = narrower
+        held = counts.get(principal, 0) + sum(counts[one] for one in narrower)
         if held >= LEASES_OF_ONE_MAX:
             return OverQuota(f"{principal} holds {held} leases, allowed are {LEASES_OF_ONE_MAX}")
         if len(state.leases) >= LEASES_OF_USERS_MAX:

@@ -265,6 +265,7 @@ class MetadataSession:
             if refused is not None and not _is_done(replica.state.answered(meant)):
                 self._link.reply_error(ident, refused)
                 return
+            self._tell_owner(member)
             over = member.over_quota(self._principal, meant)
             if over is not None and replica.state.answered(meant) is None:
                 self._link.reply_error(ident, over)
@@ -280,15 +281,18 @@ class MetadataSession:
             else:
                 if isinstance(meant, Grant):
                     member.leases.on_granted(answer.lease, self._link)
-                    if answer.lease:
-                        member.quotas.on_lease(self._owner, self._principal)
+                    self._tell_owner(member)
                 self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         last = replica.raft.log.last_index
         replica.request(command, meant, done, asker=self._link, within_s=within_s)
         if replica.state.trust_revision and replica.raft.log.last_index > last:
-            member.quotas.on_taken(self._principal, trio.current_time())
+            member.quotas.on_taken(self._owner, trio.current_time())
+
+    def _tell_owner(self, member: MemberNode) -> None:
+        leases_of = member.replica.state.leases_of
+        member.quotas.on_owner(self._owner, self._principal, leases_of)
 
     def _caps(self, member: MemberNode, ident: int, body: memoryview) -> None:
         question = decode_question(body)
@@ -504,7 +508,7 @@ class MetadataSession:
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
             if error is None:
-                member.quotas.on_lease(self._owner, self._principal)
+                self._tell_owner(member)
                 self._link.reply(ident, pack([]))
             else:
                 self._link.reply_error(ident, self._led_from_here(member, error))

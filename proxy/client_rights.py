@@ -11,6 +11,7 @@ linearizable question, whose it is and how long it is good; what revokes it is i
 """
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +52,9 @@ HEARD_S = 5.0
 """So long the watch may be behind an answer before who asked is told to come again."""
 TOKEN_HEARD_S = 2.0
 """The same of who shows a token: his handshake has a deadline."""
+TOKENS_AT_ONCE = 64
+TOKENS_OF_ONE_ADDRESS = 8
+"""Whoever shows a token is a stranger until the leader has looked at it: so many looks at once, no more."""
 RELIST_S = 0.5
 NAME_CHARS_SHOWN = 80
 
@@ -102,6 +106,8 @@ class ClientRights:
         """Why nothing is known of anybody."""
         self._principals: dict[str, _Principal] = {}
         self._changed = trio.Event()
+        self._shown: Counter[str] = Counter()
+        """Tokens that are looked at now, by the host that shows them."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow who may do what, until cancelled. Started when it was listed once.
@@ -137,7 +143,7 @@ class ClientRights:
                 log.warning("who may do what is not heard now: %s", error)
                 await trio.sleep(RELIST_S)
                 continue
-            revision = await self._relist(revision)
+            revision = await self._relist()
 
     async def _list(self) -> int:
         table, scan = TrustTable(), Scan(self.metadata, TRUST_PREFIX)
@@ -147,14 +153,16 @@ class ClientRights:
         self._heard({EVERYBODY_ELSE})
         return scan.revision
 
-    async def _relist(self, revision: int) -> int:
-        try:
-            return await self._list()
-        except NotAllowed as error:
-            self._be_blind(str(error))
-        except DistributedLogError as error:
-            log.warning("who may do what is not heard now: %s", error)
-        return revision
+    async def _relist(self) -> int:
+        """List until that works: what the watch has missed, or was not let hear, it never tells any more."""
+        while True:
+            try:
+                return await self._list()
+            except NotAllowed as error:
+                self._be_blind(str(error))
+            except DistributedLogError as error:
+                log.warning("who may do what is not heard now: %s", error)
+            await trio.sleep(RELIST_S)
 
     def _be_blind(self, why: str) -> None:
         """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""
@@ -197,7 +205,16 @@ class ClientRights:
         if not meeting.is_secret:
             raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
         token = read_token(proof)  # what is none at all costs the quorum nothing
-        welcome = await ask(proof)
+        host = meeting.peer_address.rpartition(":")[0]
+        if self._shown.total() >= TOKENS_AT_ONCE or self._shown[host] >= TOKENS_OF_ONE_ADDRESS:
+            raise TooBusy(f"{self._shown.total()} tokens are just looked at here: come again")
+        self._shown[host] += 1
+        try:
+            welcome = await ask(proof)
+        finally:
+            self._shown[host] -= 1
+            if not self._shown[host]:
+                del self._shown[host]
         with trio.move_on_after(TOKEN_HEARD_S):
             while not self.is_blind and self.table.why_no_token(token) is not None:
                 await self.changed()
@@ -320,7 +337,7 @@ class Client:
         if self._token is None or not self._token.narrowing:
             return found
         left: dict[str, int] = {}
-        granted = ((path, inner, held) for inner, held in found.items())
+        granted = ((path, inner, through_proxies(held)) for inner, held in found.items())
         for _, inner, held in narrowed(granted, self._token.narrowing):
             left[inner] = left.get(inner, 0) | held
         return left
@@ -474,7 +491,15 @@ class Client:
             if table.why_no_token(self._token) is not None:
                 return False
             needed &= allowed_by(self._token.narrowing, path, name)
-        return bool(needed & table.rights(self.principal, path, name))
+        return bool(needed & through_proxies(table.rights(self.principal, path, name)))
+
+
+def through_proxies(rights: int) -> int:
+    """With what they are worth here: who may write a log may produce, who may read it may consume.
+
+    So a token that was narrowed to ``producer`` has that of its user's ``writer``.
+    """
+    return rights | (PRODUCE if rights & WRITE else 0) | (CONSUME if rights & READ else 0)
 
 
 _VERBS = {PRODUCES: "write", CONSUMES: "read", MANAGE: "change"}

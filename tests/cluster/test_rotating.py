@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from distributedlog.cluster import rotating
-from distributedlog.runtime.errors import QuorumUnreachable
+from distributedlog.runtime.errors import QuorumUnreachable, RequestTimeout
 
 
 class Metadata:
@@ -39,3 +39,34 @@ async def test_a_quorum_that_goes_away_after_it_makes_no_failure_of_it(
         )
         assert done == (7, behind)
     assert set(told) == {"all bookies (nobody leads)"}
+
+
+async def test_bookies_are_asked_at_once(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Ten that hang cost as much as one; one that is down is not waited for."""
+
+    async def bookies(metadata: object, listener: str) -> Sequence[dict[str, Any]]:
+        rows = [{"id": f"i{n}", "label": f"b{n}", "address": "there"} for n in range(10)]
+        return [*rows, {"id": "i10", "label": "b10", "address": None}]
+
+    class Hanging:
+        async def info(self, timeout_s: float) -> dict[str, Any]:
+            await trio.sleep(timeout_s)
+            raise RequestTimeout("silent")
+
+    class Knowing:
+        async def info(self, timeout_s: float) -> dict[str, Any]:
+            return {"trust_generation": 3}
+
+    pool: dict[str, Any] = {f"i{n}": Hanging() for n in range(7)} | {
+        "i8": Knowing(),
+        "i9": Knowing(),
+    }
+    monkeypatch.setattr(rotating, "bookies", bookies)
+    began = trio.current_time()
+    behind = await rotating.bookies_behind(cast("Any", Metadata()), cast("Any", pool), 3)
+    assert trio.current_time() - began == rotating.ASK_S
+    assert behind == [*(f"b{n} (silent)" for n in range(7)), "b7 (no connection)"]
+    behind = await rotating.bookies_behind(cast("Any", Metadata()), cast("Any", pool), 4)
+    assert behind[-2:] == [f"b{n} (checks by generation 3)" for n in (8, 9)]

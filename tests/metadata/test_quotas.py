@@ -1,5 +1,7 @@
 """What one principal may have at the metadata at once (H216, H236)."""
 
+import random
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -8,9 +10,10 @@ import trio
 from distributedlog.log.keys import txn_key
 from distributedlog.metadata import quotas
 from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.commands import Transact, encode_command
+from distributedlog.metadata.commands import Expire, Grant, Revoke, Transact, encode_command
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
 from distributedlog.metadata.owners import client_of
 from distributedlog.metadata.quotas import FRESH_S, Quotas
 from distributedlog.metadata.request_ring import DONE, RequestRing
@@ -19,6 +22,7 @@ from distributedlog.metadata.wire import decode_outcome
 from distributedlog.runtime.errors import OutcomeUnknown, OverQuota, TooBusy
 from distributedlog.runtime.frames import Op
 
+from .test_kv import do
 from .test_trust import LOG, begin
 from .trusted import believe, trusted_quorum
 
@@ -168,6 +172,72 @@ def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPat
     for lease in (1, 2, 3):
         assert found.why_not_lease(state, "user/eve") is None
         state.add_lease(lease, 1000, f"user/~{lease}")
-        found.on_lease(f"user/~{lease}", "user/eve")
+        found.on_owner(f"user/~{lease}", "user/eve", state.leases_of)
     assert found.why_not_lease(state, "user/eve") is not None
     assert found.why_not_lease(state, "user/etl") is None
+
+
+def test_a_narrowed_token_that_has_ended_its_leases_counts_no_more_and_again_when_it_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 1)
+    state, found = KeyValueState(), Quotas()
+    for times in range(3):
+        found.on_owner("user/~1", "user/eve", state.leases_of)
+        assert found.why_not_lease(state, "user/eve") is None  # it has asked, and has none yet
+        do(state, Grant("user/~1/c", times, state.index, 1000))
+        found.on_owner("user/~1", "user/eve", state.leases_of)
+        assert found.why_not_lease(state, "user/eve") is not None
+        do(state, Revoke("user/~1/c", 100 + times, state.index, state.next_lease - 1))
+    assert state.leases_of == {}
+
+
+def test_leases_are_counted_by_owner_as_they_come_and_go() -> None:
+    """Nobody walks over all leases to count those of one; a snapshot has them, too."""
+    chance, state = random.Random(7), KeyValueState()
+    for number in range(300):
+        if state.leases and chance.random() < 0.4:
+            lease = chance.choice(sorted(state.leases))
+            do(state, Expire(lease=lease))
+        else:
+            do(state, Grant(f"user/u{chance.randrange(5)}/c", number, state.index, 1000))
+        builder = SnapshotBuilder(KeyValueState())
+        for chunk in snapshot(state):
+            builder.add(chunk)
+        expected = Counter(one.owner for one in state.leases.values())
+        assert builder.done().leases_of == state.leases_of == expected
+
+
+def test_a_new_leader_counts_narrowed_tokens_with_their_user() -> None:
+    """What the ring remembers of them it has under names that say nothing of whose they are."""
+    ring = RequestRing(RING)
+    for number in range(1, RING + 1):
+        ring.add(number, f"user/~{number % 4}/c", number, DONE, 0)
+    found = Quotas()
+    found.begin(1, ring, 0.0)
+    assert found.why_not_request("user/eve", 1.0) is None, "nothing is known to be its own yet"
+    for number in range(4):
+        found.on_owner(f"user/~{number}", "user/eve", {})
+    assert found.why_not_request("user/eve", 1.0) is not None
+    assert found.why_not_request("user/etl", 1.0) is None
+    for number in range(4):  # which it goes on with
+        found.on_taken(f"user/~{number}", 2.0)
+    assert found.why_not_request("user/etl", FRESH_S + 3) is None, (
+        "all is forgotten, and none below 0"
+    )
+    assert found._taken == {}
+
+
+def test_whose_narrowed_tokens_are_is_forgotten_where_nothing_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quotas, "NARROWED_MAX", 50)
+    state, found = KeyValueState(), Quotas()
+    state.add_lease(1, 1000, "user/~0")
+    found.begin(1, RequestRing(RING), 0.0)
+    for number in range(1000):
+        found.on_owner(f"user/~{number}", "user/eve", state.leases_of)
+    assert len(found._narrowed) <= 50
+    assert "user/~0" in found._narrowed, "it holds a lease"
+    assert found.why_not_lease(state, "user/eve") is None
+    assert len(found._narrowings["user/eve"]) == 1

@@ -8,7 +8,7 @@ import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import incarnation_text, name_key
@@ -29,6 +29,7 @@ from distributedlog.proxy import client_rights, wire
 from distributedlog.proxy.client_rights import ClientRights
 from distributedlog.proxy.log_calls import NEEDED, parts_within
 from distributedlog.runtime.errors import (
+    Compacted,
     DistributedLogError,
     LogNotFound,
     NotAllowed,
@@ -38,6 +39,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 from distributedlog.runtime.frames import Op
+from distributedlog.runtime.principals import Meeting, Welcome
 from distributedlog.runtime.tls import CERTIFICATE, Tls
 from tests.examples import examples
 from tests.log.conftest import World
@@ -591,6 +593,37 @@ async def test_a_narrowed_token_does_its_log_and_no_other(
             await it.call_over(makes.link, "rename", "new/1", "old/1")
 
 
+async def test_a_token_may_through_a_proxy_what_its_users_role_is_worth_there(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A writer may produce and consume; narrowed to one of these it does that, and nothing else."""
+    async with judged(world, takes_tokens=True) as it:
+        await it.grant("wri", "writer", "a/")
+        await it.grant("rea", "reader", "a/")
+        await made(it, "a/x")
+        for user, right, writes, reads in (
+            ("wri", PRODUCE, True, False),
+            ("wri", CONSUME, False, True),
+            ("rea", CONSUME, False, True),
+            ("rea", PRODUCE, False, False),
+        ):
+            token = it.token(user, ("a/", right))
+            producer = RawProducer(await it.link_by(token, it.writes))
+            reader = RawReader(await it.link_by(token, it.reads))
+            if writes:
+                await producer.open(1, "a/x")
+            else:
+                with pytest.raises(NotAllowed):
+                    await producer.open(1, "a/x")
+            if reads:
+                await reader.subscribe("a/x")
+            else:
+                with pytest.raises(NotAllowed):
+                    await reader.subscribe("a/x")
+            listed = (await it.call_over(producer.link, "page", "", "", "", 10))[0]
+            assert listed == (["a/x"] if writes or reads else []), (user, right)
+
+
 async def test_whose_grant_goes_loses_it_by_a_token_as_well(
     world: World, autojump_clock: MockClock
 ) -> None:
@@ -754,6 +787,78 @@ async def test_what_the_watch_has_not_heard_is_heard_when_something_is_opened(
         assert producer.link.closed is None, "nobody was told by the watch yet"
         await trio.sleep(10)
         assert isinstance(producer.link.closed, NotAuthenticated)
+
+
+async def test_strangers_who_show_tokens_wait_for_each_other_and_others_do_not(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Each look at a token is a round of the quorum: one address has so many at once, and all together."""
+    async with judged(world) as it:
+        token = it.token("etl")
+        go, asked, busy = trio.Event(), 0, 0
+
+        async def ask(proof: bytes) -> Welcome:
+            nonlocal asked
+            asked += 1
+            await go.wait()
+            raise NotAuthenticated("a token that this cluster has not made")
+
+        async def show(address: str) -> None:
+            nonlocal busy
+            try:
+                await it.rights.verify_token(ask, Meeting(address, 4181, is_secret=True), token)
+            except TooBusy:
+                busy += 1
+            except NotAuthenticated:
+                pass
+
+        async with trio.open_nursery() as nursery:
+            for port in range(100):
+                nursery.start_soon(show, f"10.0.0.1:{port}")
+            await wait_all_tasks_blocked()
+            assert asked == client_rights.TOKENS_OF_ONE_ADDRESS
+            nursery.start_soon(show, "10.0.0.2:1")
+            await wait_all_tasks_blocked()
+            assert asked == client_rights.TOKENS_OF_ONE_ADDRESS + 1, "another one is looked at"
+            for host in range(100):
+                nursery.start_soon(show, f"10.0.1.{host}:1")
+            await wait_all_tasks_blocked()
+            assert asked == client_rights.TOKENS_AT_ONCE
+            assert busy == 201 - asked
+            go.set()
+        await show("10.0.0.1:1")
+        assert asked == client_rights.TOKENS_AT_ONCE + 1, "who is done makes room"
+
+
+async def test_a_proxy_that_cannot_list_rests_and_lists_again(autojump_clock: MockClock) -> None:
+    """What a watch missed is compacted away, and nobody leads: asked at once again it would turn for ever;
+    and no watch says what it missed."""
+    watched = listed = 0
+    is_away = False
+
+    class Away(LocalMetadata):
+        def watch(self, start: bytes, end: bytes, *, after_revision: int) -> Any:
+            nonlocal watched, is_away
+            watched += 1
+            is_away = True
+            raise Compacted("what came after that is forgotten")
+
+        async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
+            nonlocal listed
+            listed += 1
+            if is_away:
+                raise QuorumUnreachable("nobody leads")
+            return await super().range(start, end, limit=limit)
+
+    rights = ClientRights(Away())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(rights.run)
+        await trio.sleep(10.25 * client_rights.RELIST_S)
+        assert (listed, watched) == (1 + 11, 1)
+        is_away = False
+        await trio.sleep(client_rights.RELIST_S)
+        assert watched == 2
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_blind_proxy_calls_no_token_revoked(
