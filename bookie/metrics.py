@@ -72,7 +72,7 @@ METRICS = (
         "rot_stuck_ledgers",
         "Of those: no bookie had a good copy of some entry.",
         "0",
-        "entries may be lost: docs/operations.md, losses",
+        "entries may be lost: docs/operations.md, entries that are gone for good",
     ),
     Metric(
         "dlog_bookie_rot_healed_entries_total",

@@ -34,13 +34,17 @@ def set_(settings: Settings, name: str, location: str) -> None:
 
     parse_uri(location)
     named_clusters.check_name(name)
-    contexts = named_clusters.load()
-    contexts["contexts"][name] = location
-    contexts["credentials"].pop(name, None)
-    if settings.credentials:
-        contexts["credentials"][name] = settings.credentials
-    contexts["current"] = contexts["current"] or name
-    named_clusters.store(contexts)
+    with named_clusters.changing() as contexts:
+        contexts["contexts"][name] = location
+        contexts["credentials"].pop(name, None)
+        if settings.credentials:
+            contexts["credentials"][name] = settings.credentials
+        chosen = contexts["current"] = contexts["current"] or name
+    settings.note(
+        f"{name} is the chosen context"
+        if chosen == name
+        else f"{name} is named; the chosen context is {chosen}: dlog context use {name}"
+    )
 
 
 @command.command(cls=Command, examples="dlog context show")
@@ -63,19 +67,18 @@ def show(settings: Settings, name: str | None) -> None:
 @common
 def rename(settings: Settings, old: str, new: str) -> None:
     """Give a named cluster another name; refused where that is taken."""
-    contexts = named_clusters.load()
-    _known(contexts, old)
-    named_clusters.check_name(new)
-    if new in contexts["contexts"]:
-        raise click.UsageError(f"there is a context {new!r} already: delete it first")
-    contexts["contexts"] = {
-        new if name == old else name: uri for name, uri in contexts["contexts"].items()
-    }
-    if old in contexts["credentials"]:
-        contexts["credentials"][new] = contexts["credentials"].pop(old)
-    for key in ("current", "previous"):
-        contexts[key] = new if contexts[key] == old else contexts[key]
-    named_clusters.store(contexts)
+    with named_clusters.changing() as contexts:
+        _known(contexts, old)
+        named_clusters.check_name(new)
+        if new in contexts["contexts"]:
+            raise click.UsageError(f"there is a context {new!r} already: delete it first")
+        contexts["contexts"] = {
+            new if name == old else name: uri for name, uri in contexts["contexts"].items()
+        }
+        if old in contexts["credentials"]:
+            contexts["credentials"][new] = contexts["credentials"].pop(old)
+        for key in ("current", "previous"):
+            contexts[key] = new if contexts[key] == old else contexts[key]
 
 
 @command.command(cls=Command, examples="dlog context delete here")
@@ -83,11 +86,10 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @common
 def delete(settings: Settings, name: str) -> None:
     """Forget a name; the cluster stays as it is. If it was the chosen one, none is chosen after that."""
-    contexts = named_clusters.load()
-    del contexts["contexts"][_known(contexts, name)]
-    for key in ("current", "previous"):
-        contexts[key] = "" if contexts[key] == name else contexts[key]
-    named_clusters.store(contexts)
+    with named_clusters.changing() as contexts:
+        del contexts["contexts"][_known(contexts, name)]
+        for key in ("current", "previous"):
+            contexts[key] = "" if contexts[key] == name else contexts[key]
 
 
 @command.command(
@@ -101,15 +103,14 @@ def delete(settings: Settings, name: str) -> None:
 @common
 def use(settings: Settings, name: str) -> None:
     """Choose a named cluster."""
-    contexts = named_clusters.load()
-    if name == "-":
-        name = contexts["previous"]
-        if not name:
-            raise click.UsageError("no context was chosen before this one")
-    _known(contexts, name)
-    if name != contexts["current"]:
-        contexts["previous"], contexts["current"] = contexts["current"], name
-        named_clusters.store(contexts)
+    with named_clusters.changing() as contexts:
+        if name == "-":
+            name = contexts["previous"]
+            if not name:
+                raise click.UsageError("no context was chosen before this one")
+        _known(contexts, name)
+        if name != contexts["current"]:
+            contexts["previous"], contexts["current"] = contexts["current"], name
     settings.note(f"{name}: {contexts['contexts'][name]}")
 
 

@@ -12,7 +12,7 @@ import traceback
 
 import click
 
-from ..runtime.errors import DistributedLogError, LogNotFound
+from ..runtime.errors import DistributedLogError, LogNotFound, NotAllowed
 from .output import visible
 
 FAILED = 1
@@ -100,6 +100,8 @@ def with_hint(error: DistributedLogError) -> str:
     named = re.search(r'log "([^"]+)" (does not exist|is not there)', text)
     if isinstance(error, LogNotFound) and named and "dlog log create" not in text:
         text += f'; create it with "dlog log create {shlex.quote(named[1])}"'
+    if isinstance(error, NotAllowed):
+        text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
     return text
 
 

@@ -38,7 +38,16 @@ def command() -> None:
 @common
 def add_grant(settings: Settings, name: str, role: str, path: str | None) -> None:
     """Give a user a role on a path, instead of the one that it may have there."""
-    change(settings, "grant", name, role, *_place(settings, role, path))
+    namespace, place = _place(settings, role, path)
+    change(
+        settings,
+        f"{name}: {role} on {_where(namespace, place)}",
+        "grant",
+        name,
+        role,
+        namespace,
+        place,
+    )
 
 
 @command.command(name="revoke", cls=Command, examples="dlog grant revoke etl orders/")
@@ -48,7 +57,15 @@ def add_grant(settings: Settings, name: str, role: str, path: str | None) -> Non
 def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
     """Take away what a user has on exactly this path; without one, its role on the cluster."""
     role = "admin" if path is None else "reader"
-    change(settings, "revoke", name, *_place(settings, role, path))
+    namespace, place = _place(settings, role, path)
+    change(
+        settings,
+        f"{name}: nothing on {_where(namespace, place)} any more",
+        "revoke",
+        name,
+        namespace,
+        place,
+    )
 
 
 @command.command(name="list", cls=Command, examples="dlog grant list\ndlog grant list --user etl")
@@ -109,6 +126,10 @@ def check(settings: Settings, name: str, log: str) -> None:
             print(f"  {role} on {namespace}/{path}")
     if not rights:
         raise Answer(NO)
+
+
+def _where(namespace: str, path: str) -> str:
+    return f"{namespace}/{path}" if namespace else "the cluster"
 
 
 def _place(settings: Settings, role: str, path: str | None) -> tuple[str, str]:

@@ -192,39 +192,44 @@ class LocalContext:
 
     def choose(self, uri: str) -> bool:
         """Name the cluster; chosen is it where nothing else is. Is it?"""
-        contexts = named_clusters.load()
-        contexts["contexts"][LOCAL] = self._uri = uri
-        contexts.get("credentials", {}).pop(LOCAL, None)
-        contexts["current"] = contexts["current"] or LOCAL
-        named_clusters.store(contexts)
-        return bool(contexts["current"] == LOCAL)
+        with named_clusters.changing() as contexts:
+            contexts["contexts"][LOCAL] = self._uri = uri
+            contexts["credentials"].pop(LOCAL, None)
+            contexts["current"] = contexts["current"] or LOCAL
+            return bool(contexts["current"] == LOCAL)
 
     def take_back(self) -> None:
         """Forget a cluster whose data are gone, unless the name is another one's by now."""
         if self._kept or not self._uri:
             return
-        contexts = named_clusters.load()
-        if contexts["contexts"].get(LOCAL) == self._uri:
-            del contexts["contexts"][LOCAL]
-            if contexts["current"] == LOCAL:
-                contexts["current"] = ""
-            named_clusters.store(contexts)
+        with named_clusters.changing() as contexts:
+            if contexts["contexts"].get(LOCAL) == self._uri:
+                del contexts["contexts"][LOCAL]
+                if contexts["current"] == LOCAL:
+                    contexts["current"] = ""
 
 
 def for_people(line: dict[str, Any], chosen: bool) -> str:
-    """What a terminal shows when the cluster serves."""
+    """What a terminal shows when the cluster serves; what is to be copied out of it is no wider than one."""
     kinds = [node["kind"] for node in line["nodes"]]
+    names = max(len(node["name"]) for node in line["nodes"])
     lines = [
         f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
         "",
-        *(f"  {node['name']:4} {node['kind']:11} {node['address']}" for node in line["nodes"]),
+        *(
+            f"  {node['name']:{names}}  {node['kind']:11}  {node['address']}"
+            for node in line["nodes"]
+        ),
         "",
-        "In another terminal, for programs and for dlog:",
-        f"  export DLOG_URI='{line['uri']}'",
+        "Its URI:",
+        f"  {line['uri']}",
         *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
+        "",
         f"dlog finds it without that: it is the context {LOCAL}."
         if chosen
         else f"dlog finds it without that after: dlog context use {LOCAL}",
+        "In another terminal, for programs:",
+        f"  export DLOG_URI=$(dlog context show {LOCAL})",
         "",
         *(["In a browser:", f"  {line['console']}", ""] if "console" in line else []),
         "To try next:",

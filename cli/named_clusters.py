@@ -1,7 +1,13 @@
-"""Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``."""
+"""Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``.
 
+Who changes them does so in `changing`: of two at one moment none is lost.
+"""
+
+import contextlib
+import copy
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +53,35 @@ def load() -> dict[str, Any]:
         "contexts": contexts,
         "credentials": credentials,
     }
+
+
+@contextlib.contextmanager
+def changing() -> Iterator[dict[str, Any]]:
+    """What `load` gives, for the block to change; stored at its end, where it is another one then."""
+    with _alone():
+        contexts = load()
+        before = copy.deepcopy(contexts)
+        yield contexts
+        if contexts != before:
+            store(contexts)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No other process is in here, where the system has such locks: they end with their holder."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    there = path().with_suffix(".lock")
+    there.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(there, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def check_name(name: str) -> str:

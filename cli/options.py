@@ -18,6 +18,8 @@ from .errors import NO, Answer, say, tell
 from .output import visible
 
 TIMEOUT_S = 30.0
+LINE_CHARS = 200
+"""Of a command's first line of help, in the list of its group: wrapped there, and not cut."""
 FIELDS = {
     "uri": "uri",
     "as_json": "json",
@@ -237,12 +239,13 @@ class Group(Command, click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, without importing them."""
-        if not self.lazy:
-            super().format_commands(ctx, formatter)
-            return
+        """The list of commands, each with its whole line; lazy ones are not imported."""
+        rows = [(name, text) for name, (_, text) in self.lazy.items()]
+        for name in self.commands:
+            one = self.commands[name]
+            rows.append((name, one.get_short_help_str(LINE_CHARS)))
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.lazy.items()])
+            formatter.write_dl(rows)
 
 
 def consent(question: str, yes: bool, *, typed: str = "") -> None:
@@ -281,9 +284,10 @@ def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
 
 
 def fitted(lines: list[str], width: int) -> list[str]:
-    """Commands with what they do after them, or above them where one is too wide: to be copied."""
-    if all(len(line) <= width for line in lines):
-        return lines
+    """Commands with what they do after them, or above them where one is too wide; a shell takes both."""
+    beside = [re.sub(r"(?<=\S)(\s{3,})(?=\S)", r"\1# ", line) for line in lines]
+    if all(len(line) <= width for line in beside):
+        return beside
     found = []
     for line in lines:
         command, _, note = line.partition("   ")

@@ -22,8 +22,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 @click.group(
     cls=Group,
     examples="""
-    dlog serve metadata --name m1 --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data /var/lib/dlog
-    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4182 --advertise h4:4182 --data /d
+    dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
+    dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
     """,
 )
 def command() -> None:
@@ -115,7 +115,7 @@ def places(function: Function) -> Function:
 @command.command(
     cls=Command,
     examples="""
-    dlog serve metadata --name m1 --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data /var/lib/dlog
+    dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
     dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
     """,
 )
@@ -151,7 +151,7 @@ def metadata(settings: Settings, **given: Any) -> None:
 @command.command(
     cls=Command,
     examples="""
-    dlog serve bookie --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4182 --advertise h4:4182 --data /d
+    dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
     dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
     """,
 )
@@ -214,7 +214,7 @@ RACK = click.option("--rack", help="Where it stands.")
     name="write-proxy",
     cls=Command,
     examples="""
-    dlog serve write-proxy --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4183 --advertise h7:4183
+    dlog serve write-proxy --name w1 --tls w1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4183
     dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
     """,
 )
@@ -232,7 +232,7 @@ def write_proxy(settings: Settings, **given: Any) -> None:
     name="read-proxy",
     cls=Command,
     examples="""
-    dlog serve read-proxy --metadata h1:4181,h2:4181,h3:4181 --listen 0.0.0.0:4184 --advertise h7:4184
+    dlog serve read-proxy --name r1 --tls r1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4184
     dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
     """,
 )

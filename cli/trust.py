@@ -59,7 +59,8 @@ def require(settings: Settings, mode: str, admin: str) -> None:
     there and know of it once. `yes` is for an admin who has proved who he is.
     """
     stored = {"no": "open", "report": "report", "yes": "required"}[mode]
-    change(settings, "mode", stored, admin)
+    also = f"; {admin} is an admin" if admin else ""
+    change(settings, f"mode: {stored}{also}", "mode", stored, admin)
 
 
 @command.command(
@@ -155,11 +156,13 @@ async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[st
     return users, grants
 
 
-def change(settings: Settings, *wanted: str) -> None:
-    """Have it changed, or say why not."""
+def change(settings: Settings, said: str, *wanted: str) -> None:
+    """Have it changed, and say so in these words, or say why not."""
     asked(settings, "changing rights", lambda metadata: metadata.change_trust(*wanted))
     if settings.json:
         emit({"changed": list(wanted)})
+    else:
+        settings.note(said)
 
 
 def asked(settings: Settings, what: str, call: Any) -> Any:

@@ -30,7 +30,12 @@ def command() -> None:
 @common
 def add(settings: Settings, name: str) -> None:
     """A user without any right."""
-    change(settings, "user", name)
+    change(
+        settings,
+        f"{name} is a user, without any right: dlog grant add {name} ROLE PATH",
+        "user",
+        name,
+    )
 
 
 @command.command(name="list", cls=Command, examples="dlog user list\ndlog user list --json")
@@ -51,7 +56,7 @@ def list_users(settings: Settings) -> None:
 @common
 def disable(settings: Settings, name: str) -> None:
     """End all that it may do, and its connections; its grants stay."""
-    change(settings, "disable", name)
+    change(settings, f"{name} is disabled", "disable", name)
 
 
 @command.command(cls=Command, examples="dlog user enable etl")
@@ -59,7 +64,7 @@ def disable(settings: Settings, name: str) -> None:
 @common
 def enable(settings: Settings, name: str) -> None:
     """It may do again what its grants say."""
-    change(settings, "enable", name)
+    change(settings, f"{name} may do again what its grants say", "enable", name)
 
 
 @command.command(cls=Command, examples="dlog user remove etl --yes")
@@ -69,7 +74,7 @@ def enable(settings: Settings, name: str) -> None:
 def remove(settings: Settings, name: str, yes: bool) -> None:
     """With all its grants."""
     consent(f"remove user {name} and all its grants", yes)
-    change(settings, "remove", name)
+    change(settings, f"{name} is removed, with all its grants", "remove", name)
 
 
 @command.command(
@@ -180,6 +185,7 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
 def revoke(settings: Settings, name: str, serial: str) -> None:
     """Take no token any more that was made up to now, nor one certificate."""
     if serial:
-        change(settings, "refuse", name, serial)
+        said = f"certificate {serial} of {name} is refused, and all tokens of up to now"
+        change(settings, said, "refuse", name, serial)
     else:
-        change(settings, "tokens", name)
+        change(settings, f"all tokens of {name} of up to now are void", "tokens", name)

@@ -60,6 +60,7 @@ from .trust_records import (
 )
 
 KEY_SHOWN_BYTES = 80
+NAMES = Classes().names
 GRANTS_MAX = 64
 """Of one user."""
 PAGE = 1000
@@ -638,6 +639,10 @@ KEPT = (TRUST_PREFIX, AUDIT_PREFIX, b"secret/")
 def _refused(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
     """The same for what is absent and what is forbidden; the key is the asker's own word."""
     shown = repr(key[:KEY_SHOWN_BYTES])[1:]
+    namespace, of_a_log, log = key.removeprefix(NAMES).partition(b"\0")
+    if key.startswith(NAMES) and of_a_log:
+        name, place = (one[:KEY_SHOWN_BYTES].decode(errors="replace") for one in (log, namespace))
+        shown = f"log {name!r} of {place}"
     return NotAllowed(f"{principal} may not {verb} {shown}: it needs {words(needed)}")
 
 

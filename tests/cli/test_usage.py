@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from distributedlog.cli import named_clusters
 from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
 from distributedlog.cli.output import table
@@ -16,7 +17,7 @@ from distributedlog.cli.status import show
 from distributedlog.cluster.overview import EMPTY, disks_lost_for_good
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.runtime import errors
-from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound
+from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound, NotAllowed
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +104,24 @@ def test_a_flag_can_come_from_its_variable(
     assert "xml" in capsys.readouterr().err
 
 
+def test_of_many_who_name_clusters_at_one_moment_none_is_lost(tmp_path: Path) -> None:
+    """The file was read, changed and stored without a lock (docs/open.md had it)."""
+    program = (
+        "import sys\n"
+        "from distributedlog.cli.named_clusters import changing\n"
+        "for number in range(50):\n"
+        "    with changing() as contexts:\n"
+        "        contexts['contexts'][f'{sys.argv[1]}-{number}'] = 'distributedlog://h:1/n'\n"
+    )
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", program, name], env=environment) for name in "abc"
+    ]
+
+    assert [one.wait(60) for one in writers] == [0, 0, 0]
+    assert len(named_clusters.load()["contexts"]) == 150
+
+
 def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "set", "a", "distributedlog://h:1/n"]) == 0
     assert run(["context", "set", "b", "distributedlog://h:2/n"]) == 0
@@ -150,6 +169,13 @@ def test_a_missing_log_is_named_in_the_command_that_makes_it() -> None:
     assert with_hint(missing).endswith('; create it with "dlog log create orders/eu"')
     assert "dlog log create" in with_hint(odd)
     assert with_hint(deleted) == 'log "orders" has been deleted'
+
+
+def test_who_may_not_is_told_who_gives_rights() -> None:
+    """A new user met `may not read 'name/ns\\x00orders'` and nothing to do."""
+    assert with_hint(
+        NotAllowed("user/etl may not write log 'orders' of ns: it needs manage")
+    ).endswith('; an admin gives rights: "dlog grant add USER ROLE PATH"')
 
 
 def _python(program: str) -> "subprocess.CompletedProcess[str]":

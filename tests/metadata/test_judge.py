@@ -406,6 +406,14 @@ def test_the_janitor_is_who_holds_the_lease_of_who_repairs() -> None:
     assert judge.transact("bookie/b2", cut) is not None
 
 
+def test_who_is_refused_a_log_is_told_its_name_as_people_write_it() -> None:
+    """Not the key of the metadata that holds it."""
+    judge, _ = world(READER)
+    refused = judge.transact("user/ann", changes(Put(log_keys.name_key(NS, "bills/eu"), b"\0" * 8)))
+
+    assert "user/ann may not write log 'bills/eu' of shop: it needs" in str(refused)
+
+
 def test_a_position_may_be_a_readers_own() -> None:
     judge, _ = world(READER, ("eve", "reader", NS, "orders"))
     own = changes(Put(log_keys.position_key(ORDERS, "~ann/app"), b""))
