@@ -18,6 +18,7 @@ from ..runtime.errors import (
     ConnectionLost,
     DistributedLogError,
     Moved,
+    NotAuthenticated,
     OutcomeUnknown,
     ProtocolError,
     QuorumUnreachable,
@@ -151,6 +152,8 @@ class ProxyClient:
         self._timeout_s = timeout_s
         self._members: dict[str, MemberRow] = {}
         self._changed = trio.Event()
+        self._refused: NotAuthenticated | None = None
+        """What a proxy said of who we are, before any of them told anything."""
         self._links: dict[str, ProxyLink] = {}
         self._dialling: dict[str, trio.Lock] = {}
         self._owners: dict[tuple[str, str], str] = {}
@@ -174,20 +177,27 @@ class ProxyClient:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow who there is, until cancelled. Started when that was told once.
 
-        Raises `QuorumUnreachable`, naming the addresses, where no proxy answers at first.
+        Raises `NotAuthenticated` where none of those that answer at first takes who we are, and
+        `QuorumUnreachable`, naming the addresses, where none answers.
         """
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._sweep)
             told = trio.Event()
             self._nursery.start_soon(self._follow, told)
-            with trio.move_on_after(self._timeout_s) as scope:
-                await told.wait()
-            if scope.cancelled_caught:
-                places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-                raise QuorumUnreachable(
-                    f"no proxy answered at {places} within {self._timeout_s:g} s"
-                )
-            task_status.started()
+            failure = await self._first_told(told)
+            if failure is None:
+                task_status.started()
+            else:
+                self._nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure  # the nursery would wrap it
+
+    async def _first_told(self, told: trio.Event) -> DistributedLogError | None:
+        with trio.move_on_after(self._timeout_s):
+            await told.wait()
+            return self._refused
+        places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        return QuorumUnreachable(f"no proxy answered at {places} within {self._timeout_s:g} s")
 
     async def _follow(self, told: trio.Event) -> None:
         """Hear from one proxy after another who there is."""
@@ -197,12 +207,15 @@ class ProxyClient:
             known = [(one.host, one.port) for one in self._members.values()]
             places = list(dict.fromkeys([*self._addresses, *known]))
             chance.shuffle(places)
+            refused: NotAuthenticated | None = None
             for place in places:
                 ended = trio.Event()
                 try:
                     link = await self._dial(place)
                 except DistributedLogError as error:
                     log.debug("proxy %s:%d: %s", *place, error)
+                    if isinstance(error, NotAuthenticated):
+                        refused = error
                     continue
 
                 def on_reply(
@@ -229,6 +242,9 @@ class ProxyClient:
                     await ended.wait()
                 except DistributedLogError as error:
                     log.debug("proxy %s:%d: %s", *place, error)
+            if refused is not None and not told.is_set():
+                self._refused = refused  # the same credentials meet the same answer
+                told.set()
             await trio.sleep(backoff.next_s(chance.random()))
 
     async def _dial(self, place: Address, expected: str = "") -> ClientLink:

@@ -1,5 +1,6 @@
 """A whole proxy that serves, before a quorum that makes tokens: what it takes, over TLS in one process."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,13 @@ from trio.testing import MockClock
 from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY, ProxyNodeConfig
 from distributedlog.cluster.proxies import serve_proxy_node
 from distributedlog.metadata.rights import READ
+from distributedlog.proxy.client import ProxyClient
 from distributedlog.proxy.wire import LogCall
 from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
 from distributedlog.runtime.frames import Op, unpack
 from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.host import Address, Host
 from distributedlog.runtime.principals import PROXY, Credentials
 from distributedlog.runtime.rpc import Endpoint
 from distributedlog.runtime.tls import Tls, token_credentials, with_tls
@@ -23,6 +26,16 @@ from tests.metadata.test_tokens import world
 from tests.runtime.pki import authority, directory_of
 
 NS = "ns"
+TIMEOUT_S = 30.0
+
+
+async def client_of(
+    address: Address, host: Host, tls: Tls, token: bytes, nursery: trio.Nursery
+) -> None:
+    """Begin as a program does that has a token."""
+    known = replace(with_tls(host, tls), credentials=lambda _: token_credentials(lambda: token))
+    endpoint = Endpoint(known, lambda: Hello("", "", "client"))
+    await nursery.start(ProxyClient(endpoint, [address], timeout_s=TIMEOUT_S).run)
 
 
 async def exists(link: ClientLink, log: str) -> Any:
@@ -61,9 +74,14 @@ async def test_a_proxy_takes_tokens_over_tls_for_as_long_as_they_are_good(
             await exists(link, "bills")
         with pytest.raises(NotAuthenticated, match="in clear"):
             await dial(Credentials(METHOD, lambda meeting: token), None)
+        await client_of(ready.address, network.host("client"), tls, token, nursery)
         await root.change_trust("tokens", "etl")
         await trio.sleep(1)
         assert isinstance(link.closed, NotAuthenticated)
         with pytest.raises(NotAuthenticated, match="revoked"):
             await dial(token_credentials(lambda: token), tls)
+        begun = trio.current_time()
+        with pytest.raises(NotAuthenticated, match="revoked"):
+            await client_of(ready.address, network.host("client"), tls, token, nursery)
+        assert trio.current_time() < begun + TIMEOUT_S, "it is no matter of trying for long"
         nursery.cancel_scope.cancel()

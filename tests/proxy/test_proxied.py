@@ -23,6 +23,7 @@ from distributedlog.runtime.errors import (
     LogExists,
     LogNotFound,
     Moved,
+    QuorumUnreachable,
     TransactionIdOutOfOrder,
     WriteFailed,
 )
@@ -35,6 +36,13 @@ from .proxy_world import world
 
 def uri_of(*addresses: tuple[str, int]) -> str:
     return f"distributedlog+proxy://{';'.join(map(format_address, addresses))}/default"
+
+
+async def test_where_no_proxy_answers_it_is_said_which_were_asked() -> None:
+    """As one error, and no group of errors that its caller does not look for."""
+    with pytest.raises(QuorumUnreachable, match=r"127\.0\.0\.1:1"):
+        async with open_namespace(uri_of(("127.0.0.1", 1)), config={"metadata_timeout_s": 0.1}):
+            pass
 
 
 async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
