@@ -410,6 +410,19 @@ class Client:
         if error is not None:
             raise error
 
+    def check_producer(self, name: str) -> None:
+        """Raise `NotAllowed` where a producer's name begins with ``~USER/`` of somebody else."""
+        owner, slash, _ = name[1:].partition("/")
+        if not (self.judged and slash and name[0] == "~") or self.principal == f"{USER}/{owner}":
+            return
+        of = shown(owner, NAME_CHARS_SHOWN)
+        refused = NotAllowed(
+            f"{self.principal} may not open producers ~{of}/…: they are user {of}'s own"
+        )
+        error = self._rights.count(self.principal, refused)
+        if error is not None:
+            raise error
+
     def check_cluster(self, what: str) -> None:
         """Raise `NotAllowed` where it does not run the cluster."""
         rights = self._rights

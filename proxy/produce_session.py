@@ -181,6 +181,7 @@ class ProduceSession:
         client = self._client
         try:
             path = check_namespace_path(request.path)
+            client.check_producer(request.producer)
             here = self._owner.has(path, request.log)
             if here is not None and here.incarnation == request.incarnation:
                 await client.check(PRODUCES, path, request.log)

@@ -118,6 +118,32 @@ async def test_who_may_write_and_read_what(world: World, autojump_clock: MockClo
     assert told == {(principal, True) for principal in (*WHO, *NOBODIES)}, "each is told who he is"
 
 
+async def test_a_producer_that_is_named_after_a_user_is_opened_by_that_one_alone(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A gateway names producers so: nobody else fences them, or sends as them."""
+    async with judged(world) as it:
+        await everybody(it)
+        await made(it, "a/x")
+        for principal, name, may in (
+            ("user/pro", "~pro/import", True),
+            ("user/wri", "~pro/import", False),
+            ("user/wri", "~pro/", False),
+            ("user/wri", "~pro", True),
+            ("user/wri", "a~pro/import", True),
+            ("user/wri", "~wri/~pro/import", True),
+        ):
+            producer = await it.producer(principal)
+            if may:
+                await producer.open(1, "a/x", producer=name)
+            else:
+                with pytest.raises(NotAllowed, match="user pro's own"):
+                    await producer.open(1, "a/x", producer=name)
+        await it.mode("report")
+        await (await it.producer("user/wri")).open(1, "a/x", producer="~pro/import")
+        assert any("~pro/" in why for _, why in it.rights.would_refuse)
+
+
 @pytest.mark.parametrize("mode", ["open", "report"])
 async def test_nothing_is_refused_before_it_is_required(
     world: World, autojump_clock: MockClock, mode: str
