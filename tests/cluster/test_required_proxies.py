@@ -9,8 +9,6 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
-from distributedlog.cluster.plan import Plan, PlannedNode
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.runtime.errors import (
     DistributedLogError,
@@ -22,12 +20,10 @@ from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import client_host
 from distributedlog.runtime.rpc import Endpoint
 from distributedlog.uri import parse_uri
-from tests.cluster.story import Cluster
+from tests.cluster.secured import NS, secured
 from tests.runtime.pki import directory_of
 
 pytestmark = pytest.mark.processes
-
-NS = "default"
 AWAY = (NotAllowed, NotAuthenticated, WriteFailed)
 
 
@@ -113,28 +109,10 @@ async def story(uri: str, through: str) -> None:
 
 
 def test_a_producer_a_consumer_a_stranger_and_an_ex_user_through_proxies(tmp_path: Path) -> None:
-    with Cluster.planned(tmp_path, bookies=3, metadata_nodes=1) as cluster:
-        *nodes, writes, reads = cluster.plan.nodes
-        proxies = [
-            PlannedNode("w1", WRITE_PROXY, writes.address),
-            PlannedNode("r1", READ_PROXY, reads.address),
-        ]
-        cluster.plan = Plan((*nodes, *proxies))
-        for node in cluster.plan.nodes:
-            kind = "proxy" if node.kind in (WRITE_PROXY, READ_PROXY) else node.kind
-            cluster.more[node.name] = ["--tls", str(directory_of(f"{kind}/{node.name}"))]
-        for name in ("w1", "r1"):
-            cluster.more[name] += [
-                word
-                for option in ("ensemble_size", "write_quorum", "ack_quorum")
-                for word in ("--set", f"{option}=1")
-            ]
-        cluster.start(*(node.name for node in nodes))
-        cluster.start("w1", "r1")
-        places = ";".join(f"{one.address[0]}:{one.address[1]}" for one in proxies)
+    with secured(tmp_path, bookies=1) as it:
 
         async def limited() -> None:
             with trio.fail_after(90):
-                await story(cluster.uri, f"distributedlog+proxy://{places}/{NS}")
+                await story(it.cluster.uri, it.through)
 
         trio.run(limited)
