@@ -61,6 +61,8 @@ uri = "distributedlog+proxy://h7:4183;h8:4184/ns"
 # listen = "127.0.0.1:8491"
 # allow-host = ["logs.example.org"]   names that it is reached by, beyond this machine
 # token-file = "/etc/dlog/token"     only who sends it is answered
+# users = true                       what is asked is done as the user whose token is sent
+# tls = "/etc/dlog/https"            cert.pem and key.pem of the listener
 """,
 }
 

@@ -38,6 +38,9 @@ OF_A_GATEWAY = {
     "listen": "listen",
     "allow-host": "hosts",
     "token-file": "token_file",
+    "users": "users",
+    "tls": "tls",
+    "insecure": "insecure",
     "end_with_stdin": "end_with_stdin",
 }
 """Likewise, of a gateway."""

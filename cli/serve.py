@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -271,7 +272,8 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
     examples="""
     dlog serve gateway --uri 'distributedlog+proxy://h7:4183;h8:4184/ns'
     dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port
-    dlog serve gateway --listen 0.0.0.0:8491 --allow-host logs.example.org --token-file /etc/dlog/token
+    dlog serve gateway --users --credentials file:/etc/dlog/ca --tls /etc/dlog/https \
+        --listen 0.0.0.0:8491 --allow-host logs.example.org
     """,
 )
 @CONFIG
@@ -290,7 +292,24 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Answer only those who send what stands there as a bearer token.",
+    help="Answer only those who send what stands there as a bearer token; with --users this is for /metrics.",
+)
+@click.option(
+    "--users",
+    is_flag=True,
+    help="Do what is asked as the user whose token (dlog user token) is sent, with that one's rights. Of"
+    " --credentials the ca.pem is used, and nothing else.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Speak HTTPS by the cert.pem and key.pem there: of an authority that your clients know.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Without --tls, listen where other machines reach it: who is between reads records and tokens.",
 )
 @click.option(
     "--set",
@@ -312,6 +331,8 @@ def gateway(settings: Settings, **given: Any) -> None:
     from ..cluster.config import parse_address
     from ..gateway.door import may_listen
     from ..gateway.options import GatewayOptions
+    from ..runtime.local_secret import is_loopback
+    from ..runtime.machine import CREDENTIALS
     from ..uri import parse_uri
     from .node_settings import check_options, words
 
@@ -324,6 +345,21 @@ def gateway(settings: Settings, **given: Any) -> None:
     if not may_listen(address[0], given["hosts"]):
         raise click.UsageError(
             f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+        )
+    if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
+        raise click.UsageError(
+            f"other machines may reach {listen}, and who is between reads what is sent: give --tls DIR, or"
+            " --insecure where something before it ends TLS"
+        )
+    told = os.environ.get(CREDENTIALS, "")
+    if given["users"] and not told:
+        raise click.UsageError(
+            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+        )
+    if told and not given["users"] and given["token_file"] is None:
+        raise click.UsageError(
+            "whoever reaches this gateway would have the rights of --credentials: give --users, and each has"
+            " its own, or --token-file, and who sends that token has them"
         )
     changes = check_options("gateway", words(given["changes"]), "--set")
     options = GatewayOptions(**{**given.get("settings", {}), **changes})
@@ -343,6 +379,8 @@ def gateway(settings: Settings, **given: Any) -> None:
             name=name,
             hosts=given["hosts"],
             token=token,
+            users=given["users"],
+            tls=given["tls"],
             timeout_s=settings.timeout_s,
             task_status=status,
         ),

@@ -11,6 +11,8 @@
         key_classes.py              what kinds of keys there are, and who may read and write them
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     rotating.py                     new secrets, until each bookie checks by them
+    token_sessions.py               a door's users: what is opened for a token, and kept while it is used
+        token_attempts.py           what tokens that nobody knows yet may cost
     overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent

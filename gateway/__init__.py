@@ -2,7 +2,9 @@
 
     running.py              a gateway from its start to its end
     server.py               connections: hypercorn on listeners that bound them
+    https.py                the certificate that they show, where it speaks TLS itself
     door.py                 who is answered at all, and how many at once
+    sessions.py, share.py   with whose rights a request is done; what one user may have of all
     app.py                  which path answers what (starlette); openapi.json says the same
     tail.py                 records as server-sent events, as they come
     appending.py            the writers of logs, and their producers, whichever way the gateway has to them

@@ -20,7 +20,6 @@ from starlette.routing import Route
 from ..log.dlsn import DLSN
 from ..log.keys import incarnation_text
 from ..log.names import check_log_name
-from ..log.namespace import Namespace
 from ..log.reader import LogReader
 from ..log.record import LogRecord
 from ..runtime.errors import (
@@ -28,12 +27,12 @@ from ..runtime.errors import (
     EndOfStream,
     InternalError,
     InvalidRequest,
+    NotAuthenticated,
     RecordTooLarge,
     RequestTimeout,
     TooBusy,
 )
 from ..runtime.exposition import KIND, text_of
-from .appending import Appending
 from .door import App, Receive, Scope, Send
 from .faults import fault, headers_of, turned_away
 from .forms import (
@@ -52,6 +51,7 @@ from .forms import (
 )
 from .metrics import GatewayMeters
 from .options import GatewayOptions
+from .sessions import AsItself, AsUsers, Served
 from .tail import Tail, until_gone
 
 SEND_BYTES = 64 * 1024
@@ -94,14 +94,17 @@ Call = Callable[[Request], Awaitable[Answer]]
 
 
 class Gateway:
-    """The calls, over one namespace. `app` answers requests."""
+    """The calls, on logs of one namespace. `app` answers requests."""
 
     def __init__(
-        self, namespace: Namespace, options: GatewayOptions, name: str, meters: GatewayMeters
+        self,
+        sessions: AsItself | AsUsers,
+        options: GatewayOptions,
+        name: str,
+        meters: GatewayMeters,
     ) -> None:
         self.meters = meters
-        self.appending = Appending(namespace, options, meters)
-        self._namespace = namespace
+        self._sessions = sessions
         self._options = options
         self._name = name
         self._description = files(__package__).joinpath("openapi.json").read_bytes()
@@ -109,7 +112,7 @@ class Gateway:
     def app(self) -> App:
         """What answers, for a `Door`."""
         one, records = "/v1/logs/{log}", "/v1/logs/{log}/records"
-        routes: list[tuple[str, str, Call, bool]] = [
+        calls: list[tuple[str, str, Call, bool]] = [
             ("GET", "/v1/logs", self.logs, False),
             ("GET", one, self.describe, False),
             ("PUT", one, self.create, True),
@@ -118,14 +121,19 @@ class Gateway:
             ("POST", records, self.append, True),
             ("GET", records, self.read, False),
             ("GET", f"{one}/tail", self.tail, False),
-            ("GET", "/openapi.json", self.description, False),
-            ("GET", "/health", self.health, False),
-            ("GET", "/metrics", self.metrics, False),
+        ]
+        own: list[tuple[str, Call]] = [
+            ("/openapi.json", self.description),
+            ("/health", self.health),
+            ("/metrics", self.metrics),
         ]
         app: App = Starlette(
             routes=[
-                Route(path, _answering(call, writing), methods=[method])
-                for method, path, call, writing in routes
+                *(
+                    Route(path, self._answering(call, writing), methods=[method])
+                    for method, path, call, writing in calls
+                ),
+                *(Route(path, call, methods=["GET"]) for path, call in own),
             ],
             exception_handlers={HTTPException: _not_there},
         )
@@ -138,7 +146,7 @@ class Gateway:
         query = _query(request, "prefix", "after", "limit")
         limit = whole("limit", query.get("limit", str(LOGS_A_PAGE)), 1, LOGS_A_PAGE)
         with trio.fail_after(self._options.read_s):
-            page = await self._namespace.log_page(
+            page = await _served(request).namespace.log_page(
                 query.get("prefix", ""), query.get("after", ""), limit
             )
         return _json(200, {"logs": list(page.names), "next": page.next})
@@ -169,7 +177,7 @@ class Gateway:
         given = await self._object(request, "txids", "durability", "config")
         name = _name(request)
         with trio.fail_after(self._options.read_s):
-            await self._namespace.create_log(
+            await _served(request).namespace.create_log(
                 name,
                 durability=given.get("durability", "standard"),
                 config=given.get("config") or {},
@@ -182,7 +190,7 @@ class Gateway:
         query = _query(request, "wait_s")
         wait_s = seconds("wait_s", query.get("wait_s", "0"), WAIT_MAX_S)
         with trio.fail_after(self._options.read_s + wait_s):
-            await self._namespace.delete_log(_name(request), wait_s=wait_s)
+            await _served(request).namespace.delete_log(_name(request), wait_s=wait_s)
         return Whole(204, b"", "")
 
     # --- writing ----------------------------------------------------------------------------------
@@ -192,7 +200,7 @@ class Gateway:
         name = (await self._object(request, "name")).get("name", "")
         if not isinstance(name, str):
             raise InvalidRequest("name is a text")
-        found = await self.appending.open_producer(_name(request), name)
+        found = await _served(request).appending.open_producer(_name(request), name)
         return _json(
             201,
             {
@@ -220,10 +228,10 @@ class Gateway:
             raise InvalidRequest("Dlog-Producer and Dlog-Sequence come together")
         name = _name(request)
         if producer is None or sequence is None:
-            found = await self.appending.append(name, given, expect)
+            found = await _served(request).appending.append(name, given, expect)
             return _json(200, {"dlsns": places(found)})
         at = whole("Dlog-Sequence", sequence, 0, SEQUENCE_MAX)
-        stored = await self.appending.append_once(
+        stored = await _served(request).appending.append_once(
             name, ProducerRef.parse(producer), at, given, expect
         )
         return _json(200, _of_producer(stored.first, given, at, stored.repeated))
@@ -310,14 +318,26 @@ class Gateway:
             raise TooBusy(f"{self.meters.tails} tails are open")
         if request.method != "GET":
             raise InvalidRequest("a tail is answered to GET alone")
+        share = _served(request).share
+        if share is not None:
+            share.begin_tail()
         self.meters.tails += 1
         try:
             with trio.fail_after(self._options.read_s):
                 reader = await self._log(request).open_reader(**begins)
         except BaseException:
             self.meters.tails -= 1
+            if share is not None:
+                share.end_tail()
             raise
-        return Tail(reader, self.meters, quiet_s=self._options.quiet_s, where=_where(request))
+        return Tail(
+            reader,
+            self.meters,
+            quiet_s=self._options.quiet_s,
+            where=_where(request),
+            share=share,
+            by_users=self._sessions.by_users,
+        )
 
     # --- about the gateway ------------------------------------------------------------------------
 
@@ -331,13 +351,43 @@ class Gateway:
 
     async def metrics(self, _: Request) -> Whole:
         """Its numbers, for Prometheus."""
+        self._sessions.measure()
         node = {"name": self._name, "kind": "gateway"}
         return Whole(200, text_of(self.meters.samples(), node), KIND)
 
     # --- requests ---------------------------------------------------------------------------------
 
+    def _answering(self, call: Call, writing: bool) -> Call:
+        """A call, done as whoever it is done as; its errors are answers."""
+
+        async def answer(request: Request) -> Answer:
+            try:
+                try:
+                    request.scope["dlog.served"] = await self._sessions.enter(request.scope)
+                    return await call(request)
+                except trio.TooSlowError:
+                    raise RequestTimeout("the cluster did not answer in time") from None
+                except ClientDisconnect:
+                    raise InvalidRequest("the peer has gone") from None
+            except DistributedLogError as error:
+                if isinstance(error, NotAuthenticated):
+                    self._sessions.refused(request.scope)
+                return self._fault(error, request, writing)
+            except Exception as error:
+                log.exception("a request: %s", _where(request))
+                said = InternalError(f"a defect of the gateway: {type(error).__name__}")
+                return self._fault(said, request, writing)
+
+        return answer
+
+    def _fault(self, error: DistributedLogError, request: Request, writing: bool) -> Whole:
+        status, said = fault(
+            error, _where(request), writing=writing, by_users=self._sessions.by_users
+        )
+        return _json(status, said, headers_of(status))
+
     def _log(self, request: Request) -> Any:
-        return self._namespace.open_log(_name(request))
+        return _served(request).namespace.open_log(_name(request))
 
     async def _body(self, request: Request) -> bytes:
         """All of it. Raises `RecordTooLarge`, `InvalidRequest` where it does not come in time."""
@@ -368,32 +418,6 @@ class Gateway:
         return found
 
 
-def _answering(call: Call, writing: bool) -> Call:
-    """A call whose errors are answers."""
-
-    async def answer(request: Request) -> Answer:
-        try:
-            try:
-                return await call(request)
-            except trio.TooSlowError:
-                raise RequestTimeout("the cluster did not answer in time") from None
-            except ClientDisconnect:
-                raise InvalidRequest("the peer has gone") from None
-        except DistributedLogError as error:
-            return _fault(error, request, writing)
-        except Exception as error:
-            log.exception("a request: %s", _where(request))
-            said = InternalError(f"a defect of the gateway: {type(error).__name__}")
-            return _fault(said, request, writing)
-
-    return answer
-
-
-def _fault(error: DistributedLogError, request: Request, writing: bool) -> Whole:
-    status, said = fault(error, _where(request), writing=writing)
-    return _json(status, said, headers_of(status))
-
-
 async def _not_there(request: Request, error: Exception) -> Whole:
     """No such path, or no such method of it."""
     status = error.status_code if isinstance(error, HTTPException) else 500
@@ -408,6 +432,12 @@ def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> 
 def hold(request: Request, size: int) -> None:
     """So many bytes more are held until the request is answered. Raises `TooBusy`."""
     request.scope["dlog.place"].hold(size)
+
+
+def _served(request: Request) -> Served:
+    """What it is done with."""
+    found: Served = request.scope["dlog.served"]
+    return found
 
 
 def _where(request: Request) -> str:

@@ -7,7 +7,7 @@ Over proxies that is a stream to whoever has the log (`FrameSender`); else the l
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import trio
@@ -15,7 +15,7 @@ import trio
 from ..log.dlsn import DLSN
 from ..log.frames import Frame
 from ..log.namespace import Namespace
-from ..log.producing import OpenedProducer
+from ..log.producing import OpenedProducer, check_name
 from ..log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from ..log.writer import LogWriter
 from ..proxy.frame_sender import FrameSender, StoredFrame
@@ -61,9 +61,18 @@ class Appending:
     """See the module. `run` must be running."""
 
     def __init__(
-        self, namespace: Namespace, options: GatewayOptions, meters: GatewayMeters
+        self,
+        namespace: Namespace,
+        options: GatewayOptions,
+        meters: GatewayMeters,
+        *,
+        own: str = "",
     ) -> None:
+        """``own``: what the log has before these producers' names, so that no other one is meant by them."""
         self._namespace = namespace
+        self._own = own
+        self._told = (0, 0)
+        """Writers and producers, as they are counted."""
         self._options = options
         self._meters = meters
         self._writing: dict[str, _Writing] = {}
@@ -84,15 +93,26 @@ class Appending:
                 async with trio.open_nursery() as nursery:
                     for writing in self._writing.values():
                         nursery.start_soon(_close, writing)
+            self._tell(0, 0)
 
     def _sweep(self, nursery: trio.Nursery) -> None:
         options, meters = self._options, self._meters
+        self._tell(len(self._writing), len(self._sending))
         since = trio.current_time() - options.writer_idle_s
-        for log in _unused(self._writing, options.writers_max, since):
+        above = meters.writers - options.writers_max
+        for log in _unused(self._writing, above, since):
             nursery.start_soon(_close, self._writing.pop(log))
-        for key in _unused(self._sending, options.producers_max, since):
+        above = meters.producers - options.producers_max
+        for key in _unused(self._sending, above, since):
             self._sending.pop(key).sender.close()
-        meters.writers, meters.producers = len(self._writing), len(self._sending)
+        self._tell(len(self._writing), len(self._sending))
+
+    def _tell(self, writers: int, producers: int) -> None:
+        """How many there are here: others of the gateway have their own."""
+        meters = self._meters
+        meters.writers += writers - self._told[0]
+        meters.producers += producers - self._told[1]
+        self._told = writers, producers
 
     # --- what requests do -------------------------------------------------------------------------
 
@@ -120,12 +140,13 @@ class Appending:
 
         ``name``: "" for one that is drawn.
         """
-        name = name or f"{self._random.getrandbits(128):032x}"
+        shown = name or f"{self._random.getrandbits(128):032x}"
+        name = check_name(self._own + shown)
         deadline = trio.current_time() + self._options.append_s
         with trio.move_on_at(deadline):
             if not isinstance(self._namespace, ProxiedNamespace):
                 async with self._writer(log) as writer:
-                    return await writer.open_producer(name)
+                    return replace(await writer.open_producer(name), name=shown)
             sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
             try:
                 opened = await sender.open(deadline)
@@ -134,7 +155,7 @@ class Appending:
                 raise
             key = log, ProducerRef(opened.number, name)
             self._sending[key] = _Sending(sender, used_at=trio.current_time())
-            return opened
+            return replace(opened, name=shown)
         raise OutcomeUnknown(
             f'log "{log}": producer {name} was not opened in time; who had it may be fenced: open it again'
         )
@@ -147,6 +168,7 @@ class Appending:
         Raises `OutcomeUnknown` where nobody answered: the same again tells. What is definite stored nothing.
         """
         check_sizes(given.payloads, one_entry=True)
+        producer = ProducerRef(producer.number, check_name(self._own + producer.name))
         if isinstance(self._namespace, ProxiedNamespace):
             stored = await self._send(self._namespace, log, producer, sequence, given, expect)
         else:
@@ -306,11 +328,10 @@ def check_sizes(payloads: Sequence[bytes], *, one_entry: bool) -> None:
         )
 
 
-def _unused(found: "Mapping[Key, _Writing | _Sending]", most: int, since: float) -> list[Key]:
-    """Those that nobody uses: for long, or above the bound."""
+def _unused(found: "Mapping[Key, _Writing | _Sending]", above: int, since: float) -> list[Key]:
+    """Those that nobody uses: for long, or as many as are above the bound."""
     idle = sorted((one.used_at, at) for at, one in enumerate(found.values()) if not one.users)
     keys = list(found)
-    above = len(found) - most
     return [keys[at] for rank, (used_at, at) in enumerate(idle) if rank < above or used_at <= since]
 
 

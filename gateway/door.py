@@ -2,7 +2,8 @@
 
 - Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
 - What comes from a page comes from one of ours (Origin; 403 else): no other site writes by a browser.
-- Where there is a token, each request has it (`Authorization: Bearer …`; 401 else).
+- Where there is a token, each request has it (`Authorization: Bearer …`; 401 else). Where requests are done
+  as users, each has one of a user: whose it is, the cluster says (`sessions.py`).
 - So many requests are under way at a time (503 else).
 """
 
@@ -12,10 +13,12 @@ from typing import Any
 
 import trio
 
-from ..runtime.errors import TooBusy
+from ..runtime.errors import NotAuthenticated, TooBusy
+from ..runtime.tokens import is_token, read_token
 from .faults import headers_of, turned_away
 from .forms import JSON
 from .metrics import GatewayMeters
+from .share import Share
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -28,6 +31,9 @@ SENDS = 2
 """Times `write_s` that a part of an answer may take."""
 OPEN = ("/health", "/openapi.json")
 """Say nothing of a log: they need no token."""
+OF_THE_GATEWAY = "/metrics"
+"""Is nobody's of the users: it needs the gateway's own token."""
+AS_USERS = "dlog serve gateway --users does it as whom a token names"
 HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
@@ -45,6 +51,12 @@ class Place:
         self._meters: GatewayMeters | None = meters
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
+        self._share: Share | None = None
+
+    def join(self, share: Share) -> None:
+        """It is of a user, who has a share. Raises `TooBusy`."""
+        share.begin()
+        self._share = share
 
     def hold(self, size: int) -> None:
         """So many bytes more, until it leaves. Raises `TooBusy` where that is too much of all together."""
@@ -52,6 +64,8 @@ class Place:
         assert meters is not None, "who has left holds nothing"
         if meters.held_bytes + size > self._held_bytes_max:
             raise TooBusy(f"the gateway holds {meters.held_bytes} bytes for others")
+        if self._share is not None:
+            self._share.hold(size)
         meters.held_bytes += size
         self._held_bytes += size
 
@@ -61,6 +75,9 @@ class Place:
         if meters is not None:
             meters.under_way -= 1
             meters.held_bytes -= self._held_bytes
+        share, self._share = self._share, None
+        if share is not None:
+            share.end(self._held_bytes)
 
 
 class Door:
@@ -77,14 +94,22 @@ class Door:
         requests_max: int,
         held_bytes_max: int,
         write_s: float,
+        by_users: bool = False,
+        left: Callable[[Scope], None] = lambda scope: None,
     ) -> None:
-        """``hosts``: names that it is reached by, beside this machine's own."""
+        """``hosts``: names that it is reached by, beside this machine's own.
+
+        ``token``: of all who ask; where requests are done as users, ``by_users``, of who asks about the
+        gateway itself. ``left``: told of each request that is over.
+        """
         self._app = app
         self._meters = meters
+        self._by_users = by_users
+        self._left = left
         # Whoever stands before it leaves the port of its scheme out, or has one of its own.
         self._hosts = {f"{name}:{port}".lower() for name in (*LOCAL, *hosts)}
         self._hosts |= {name.lower() for name in hosts}
-        if port == 80:
+        if port in (80, 443):
             self._hosts |= set(LOCAL)
         self._token = token.encode()
         self._requests_max = requests_max
@@ -127,6 +152,7 @@ class Door:
             meters.hung_up += 1
         finally:
             place.leave()
+            self._left(scope)
 
     def refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         """Why a request is not answered: status, what, what to do. None: it may be."""
@@ -147,18 +173,37 @@ class Door:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")
             if scheme not in ("http", "https") or name not in self._hosts:
                 return 403, "only pages of the gateway's own names may ask", "ask from a program"
-        if self._token and scope["path"] not in OPEN:
-            kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if kind.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token):
+        if scope["path"] in OPEN:
+            return None
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        given = given.strip() if kind.lower() == b"bearer" else b""
+        if self._by_users and scope["path"] != OF_THE_GATEWAY:
+            return self._of_a_user(scope, given)
+        if self._token or self._by_users:
+            if not self._token or not hmac.compare_digest(given, self._token):
                 return 401, "no token, or another one", "send Authorization: Bearer TOKEN"
+        elif is_token(given):
+            return 401, "this gateway does what it does as itself, for all", AS_USERS
+        return None
+
+    def _of_a_user(self, scope: Scope, given: bytes) -> tuple[int, str, str] | None:
+        if not given:
+            return (
+                401,
+                "no user's token",
+                "send Authorization: Bearer TOKEN, one of dlog user token",
+            )
+        try:
+            read_token(given)  # what is none at all costs the cluster nothing
+        except NotAuthenticated as error:
+            return 401, str(error), "send a token that dlog user token has made"
+        scope["dlog.token"] = given
         return None
 
 
 async def _turn_away(send: Send, status: int, what: str, do: str) -> None:
     body = turned_away(status, what, do)
     named = {"content-type": JSON, "content-length": str(len(body)), **headers_of(status)}
-    if status == 401:
-        named["www-authenticate"] = "Bearer"
     headers = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

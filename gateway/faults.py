@@ -14,6 +14,9 @@ from ..runtime.errors import (
     LogExists,
     LogNotFound,
     LogTruncated,
+    NotAllowed,
+    NotAuthenticated,
+    OverQuota,
     OwnershipAcquireFailed,
     PositionConflict,
     ProducerFenced,
@@ -52,7 +55,9 @@ STATUSES: tuple[tuple[type[DistributedLogError], int, str], ...] = (
     (TransactionIdOutOfOrder, 409, "txids must not go back: nothing of the request was written"),
     (RecordTooLarge, 413, "send it in smaller pieces"),
     (UnsupportedFormat, 501, "the gateway is older than what wrote this: upgrade it"),
+    (NotAllowed, 403, "ask an admin for the right that is missing: dlog grant add"),
     (InvalidRequest, 400, "correct the request: the same one again meets the same answer"),
+    (OverQuota, 429, "try again after the seconds of Retry-After: nothing was done"),
     (TooBusy, 429, "try again after the seconds of Retry-After: nothing was done"),
     (AlreadyClosed, 503, "the gateway is ending: try again, there or elsewhere"),
     (CorruptData, 500, "the stored bytes are damaged: tell whoever runs the cluster"),
@@ -63,11 +68,19 @@ UNKNOWN = (
     "nothing twice; else read the log before you send it again"
 )
 AGAIN = "nothing was changed: try again after the seconds of Retry-After"
+OTHER_TOKEN = "send another token: dlog user token makes one"
 BROKEN = "tell whoever runs the gateway: its log has the reason"
 
 
-def status_of(error: DistributedLogError, *, writing: bool) -> tuple[int, str]:
-    """A status, and what to do about it. ``writing``: the request would have changed something."""
+def status_of(
+    error: DistributedLogError, *, writing: bool, by_users: bool = False
+) -> tuple[int, str]:
+    """A status, and what to do about it. ``writing``: the request would have changed something.
+
+    ``by_users``: it was done as a user; else it is the gateway that the cluster did not take.
+    """
+    if by_users and isinstance(error, NotAuthenticated):
+        return 401, OTHER_TOKEN
     for kind, status, advice in STATUSES:
         if isinstance(error, kind):
             return status, advice
@@ -78,9 +91,11 @@ def status_of(error: DistributedLogError, *, writing: bool) -> tuple[int, str]:
     return 500, BROKEN
 
 
-def fault(error: DistributedLogError, where: str, *, writing: bool) -> tuple[int, dict[str, Any]]:
+def fault(
+    error: DistributedLogError, where: str, *, writing: bool, by_users: bool = False
+) -> tuple[int, dict[str, Any]]:
     """The status, and the body's object. ``where``: what was asked, such as ``POST /v1/logs/a/records``."""
-    status, advice = status_of(error, writing=writing)
+    status, advice = status_of(error, writing=writing, by_users=by_users)
     return status, {
         "error": {
             "code": error.code,
@@ -97,6 +112,8 @@ def fault(error: DistributedLogError, where: str, *, writing: bool) -> tuple[int
 
 def headers_of(status: int) -> dict[str, str]:
     """What an answer of this status has besides."""
+    if status == 401:
+        return {"www-authenticate": "Bearer"}
     return {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
 
 

@@ -53,6 +53,22 @@ METRICS = (
     Metric("dlog_gateway_bytes_written_total", "counter", "bytes_written", "Of those records."),
     Metric("dlog_gateway_records_read_total", "counter", "records_read", "Sent, tails included."),
     Metric("dlog_gateway_bytes_read_total", "counter", "bytes_read", "Of those records."),
+    Metric(
+        "dlog_gateway_sessions",
+        "gauge",
+        "sessions",
+        "Users' tokens that it has a session for.",
+        "below `sessions_max`",
+        "more gateways, or fewer tokens a program",
+    ),
+    Metric(
+        "dlog_gateway_tokens_refused_total",
+        "counter",
+        "tokens_refused",
+        "That the cluster did not take: made up, ended, revoked.",
+        "few",
+        "a program with an old token, or a stranger who tries",
+    ),
     Metric("dlog_gateway_writers", "gauge", "writers", "Logs that are open for writing."),
     Metric("dlog_gateway_producers", "gauge", "producers", "Producers that it has a stream for."),
 )
@@ -76,6 +92,8 @@ class GatewayMeters:
     bytes_written: int = 0
     records_read: int = 0
     bytes_read: int = 0
+    sessions: int = 0
+    tokens_refused: int = 0
     writers: int = 0
     producers: int = 0
 

@@ -45,6 +45,12 @@ class GatewayOptions:
     writer_idle_s: float = option(
         60.0, "s", "a writer or a stream that nobody used is closed after"
     )
+    sessions_max: int = option(
+        200,
+        "tokens",
+        "of users that it has a session for at a time; above, the one that was idle longest ends, or 429",
+    )
+    session_idle_s: float = option(60.0, "s", "a session that nobody used ends after")
     stop_s: float = option(2.0, "s", "requests that are under way have so long when it ends")
     reader_bytes: int = option(
         256 * KIB, "bytes", "that a reader of it fetches ahead", at_least=64 * KIB

@@ -1,18 +1,28 @@
-"""A gateway from its start to its end: listeners, a namespace, who is let in, requests that may end well."""
+"""A gateway from its start to its end: listeners, whose rights, who is let in, requests that may end well."""
 
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import trio
 
 from .. import open_namespace
-from ..runtime.host import Address
+from ..log.namespace import Namespace
+from ..runtime.host import Address, Host
+from ..runtime.machine import authority_host, showing
+from ..runtime.options import MIB
 from ..uri import format_address
 from .app import Gateway
 from .door import Door
+from .https import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .server import listen, serve
+from .sessions import AsItself, AsUsers
+
+USER_BYTES_MIN = 4 * MIB
+"""Of one user, taken and not yet durable: at least."""
 
 
 async def run_gateway(
@@ -23,14 +33,20 @@ async def run_gateway(
     name: str = "gateway",
     hosts: Collection[str] = (),
     token: str = "",
+    users: bool = False,
+    tls: Path | None = None,
     timeout_s: float = 30.0,
     task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; then requests that are under way have `stop_s`. Started with its ready line.
 
-    Raises `AddressInUse`, `InvalidUri`, `QuorumUnreachable`.
+    ``users``: do everything as whom a token names; the `ca.pem` by which the cluster is known is that of
+    DLOG_CREDENTIALS, and nothing else of it is used. ``tls``: a directory with the listener's certificate.
+    Raises `AddressInUse`, `InvalidUri`, `InvalidRequest`, `QuorumUnreachable`.
     """
     meters = GatewayMeters()
+    certificates = None if tls is None else Certificates(tls)
+    known = authority_host(name) if users else None
     listeners = await listen(address, options, meters)
     told = trio.Event()
 
@@ -42,8 +58,8 @@ async def run_gateway(
             "read_bytes": options.reader_bytes,
         }
         with trio.CancelScope() as scope:
-            async with open_namespace(uri, config=config) as namespace:
-                gateway = Gateway(namespace, options, name, meters)
+            async with _sessions(uri, config, known, options, meters) as sessions:
+                gateway = Gateway(sessions, options, name, meters)
                 door = Door(
                     gateway.app(),
                     meters,
@@ -53,19 +69,48 @@ async def run_gateway(
                     requests_max=options.requests_max,
                     held_bytes_max=options.held_bytes_max,
                     write_s=options.write_s,
+                    by_users=users,
+                    left=sessions.leave,
                 )
                 scope.shield = True  # from now on it ends when it is told, and in order
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(gateway.appending.run)
+                    await nursery.start(sessions.run)
                     task_status.started()
-                    await serve(door, listeners, options, told)
+                    await serve(door, listeners, options, told, certificates)
                     nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         await nursery.start(all_of_it)
         place = format_address(listeners[0].address)
-        task_status.started({"name": name, "kind": "gateway", "url": f"http://{place}"})
+        task_status.started(
+            {"name": name, "kind": "gateway", "url": f"{'https' if tls else 'http'}://{place}"}
+        )
         try:
             await trio.sleep_forever()
         finally:
             told.set()
+
+
+@asynccontextmanager
+async def _sessions(
+    uri: str,
+    config: Mapping[str, Any],
+    known: Host | None,
+    options: GatewayOptions,
+    meters: GatewayMeters,
+) -> AsyncIterator[AsItself | AsUsers]:
+    """``known``: a host that knows the cluster and shows nobody; None: all is done as the gateway itself."""
+    if known is None:
+        async with open_namespace(uri, config=config) as namespace:
+            yield AsItself(namespace, options, meters)
+        return
+    own = {
+        **config,
+        "metadata_timeout_s": min(config["metadata_timeout_s"], options.read_s),
+        "process_bytes_max": max(USER_BYTES_MIN, options.held_bytes_max // 2),
+    }
+
+    def opened(token: bytes) -> AbstractAsyncContextManager[Namespace]:
+        return open_namespace(uri, config=own, host=showing(known, token))
+
+    yield AsUsers(opened, options, meters)

@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
@@ -19,6 +20,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from ..runtime.errors import AddressInUse
 from ..runtime.host import Address
 from .door import App
+from .https import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 
@@ -147,7 +149,11 @@ async def listen(
 
 
 async def serve(
-    app: App, listeners: Sequence[BoundedListener], options: GatewayOptions, told: trio.Event
+    app: App,
+    listeners: Sequence[BoundedListener],
+    options: GatewayOptions,
+    told: trio.Event,
+    certificates: Certificates | None = None,
 ) -> None:
     """Answer until told to end; then requests that are under way have `stop_s`."""
     config = Config()
@@ -156,6 +162,7 @@ async def serve(
     config.loglevel = "WARNING"
     config.include_server_header = False
     config.keep_alive_timeout = options.idle_s
+    config.ssl_handshake_timeout = options.idle_s
     config.h11_max_incomplete_size = HEAD_BYTES_MAX
     config.h2_max_header_list_size = HEAD_BYTES_MAX
     config.h2_max_concurrent_streams = STREAMS_OF_A_CONNECTION
@@ -163,7 +170,8 @@ async def serve(
 
     async def one(stream: BoundedStream) -> None:
         try:
-            await TCPServer(ASGIWrapper(app), config, context, {}, stream)
+            spoken: Any = stream if certificates is None else certificates.speak(stream)
+            await TCPServer(ASGIWrapper(app), config, context, {}, spoken)
         except Exception:
             log.exception("a connection")  # and no other one
         finally:

@@ -14,6 +14,7 @@ from .door import Receive, Scope, Send
 from .faults import fault
 from .forms import EVENTS, event, named_event
 from .metrics import GatewayMeters
+from .share import Share
 
 BACK_MS = 2000
 """After this a browser comes back to a stream that ended."""
@@ -27,9 +28,21 @@ class Tail:
     """The answer of a request: an app of its own, which ends when the peer goes or the log does."""
 
     def __init__(
-        self, reader: LogReader, meters: GatewayMeters, *, quiet_s: float, where: str
+        self,
+        reader: LogReader,
+        meters: GatewayMeters,
+        *,
+        quiet_s: float,
+        where: str,
+        share: Share | None = None,
+        by_users: bool = False,
     ) -> None:
-        """Takes over ``reader``, and one of those that are counted as tails. ``where``: what was asked."""
+        """Takes over ``reader``, and one of those that are counted as tails, of a user too.
+
+        ``where``: what was asked. ``by_users``: see `fault`.
+        """
+        self._share = share
+        self._by_users = by_users
         self._reader = reader
         self._meters = meters
         self._quiet_s = quiet_s
@@ -45,6 +58,8 @@ class Tail:
                 nursery.cancel_scope.cancel()
         finally:
             self._meters.tails -= 1
+            if self._share is not None:
+                self._share.end_tail()
 
     async def _answer(self, send: Send) -> None:
         headers = [(b"content-type", EVENTS.encode()), (b"x-accel-buffering", b"no")]
@@ -55,7 +70,7 @@ class Tail:
         except EndOfStream:
             await _part(send, named_event("end", {"sealed": True}))
         except DistributedLogError as error:
-            _, said = fault(error, self._where, writing=False)
+            _, said = fault(error, self._where, writing=False, by_users=self._by_users)
             await _part(send, named_event("error", said))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -78,6 +78,33 @@ def authority_of(credentials: str) -> str:
         raise InvalidRequest(f"{file}: {error}") from None
 
 
+def authority_host(name: str, credentials: str = "") -> Host:
+    """For a client that knows the cluster by the ``ca.pem`` of these credentials, and shows nobody.
+
+    `showing` makes of it a host of whoever has a token. Never this machine's secret: what is done for a user
+    is not done as whoever runs this program. Raises `InvalidRequest`.
+    """
+    from .tls import Tls, with_tls
+
+    told = credentials or os.environ.get(CREDENTIALS, "")
+    how, _, where = told.partition(":")
+    if how != "file" or not where:
+        raise InvalidRequest(
+            "the cluster is known by its ca.pem: --credentials file:DIR names a directory with it"
+        )
+    place = Path(where).expanduser()
+    directory = place if place.is_dir() else place.parent
+    return with_tls(real_host(name), Tls(directory, shows_certificate=False))
+
+
+def showing(host: Host, token: bytes) -> Host:
+    """The host, who proves by this token who it is."""
+    from .tls import token_credentials
+
+    proof = token_credentials(lambda: token)
+    return replace(host, credentials=lambda address: proof)
+
+
 def token_host(name: str, read: Callable[[], bytes], authority: str) -> Host:
     """For a client that has a token and the cluster's ``ca.pem`` in memory. Raises `InvalidRequest`."""
     from .tls import Tls, token_credentials, with_tls

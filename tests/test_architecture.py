@@ -67,7 +67,8 @@ TYPES_ONLY = {"datetime", "random"}
 
 PURE = {
     "console": {"advice", "rates"},
-    "gateway": {"faults", "metrics", "options"},
+    "cluster": {"token_attempts"},
+    "gateway": {"faults", "metrics", "options", "share"},
     "runtime": {
         "backoff", "blocks", "capabilities", "capability_messages", "errors",
         "events", "frame_reader", "frames", "hello", "meters", "ops",

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -169,7 +170,15 @@ class Gate:
             await self.ended.wait()
 
 
-async def gate(nursery: trio.Nursery, uri: str, *, token: str = "", **options: Any) -> Gate:
+async def gate(
+    nursery: trio.Nursery,
+    uri: str,
+    *,
+    token: str = "",
+    users: bool = False,
+    tls: Path | None = None,
+    **options: Any,
+) -> Gate:
     """Start a gateway over ``uri``."""
     found = Gate("")
 
@@ -180,6 +189,8 @@ async def gate(nursery: trio.Nursery, uri: str, *, token: str = "", **options: A
                 ("127.0.0.1", 0),
                 GatewayOptions(**options),
                 token=token,
+                users=users,
+                tls=tls,
                 task_status=task_status,
             )
         found.ended.set()

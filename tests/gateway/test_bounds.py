@@ -25,6 +25,7 @@ from distributedlog.gateway.faults import fault
 from distributedlog.gateway.forms import Given, ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
+from distributedlog.gateway.sessions import AsItself
 from distributedlog.runtime.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -233,7 +234,9 @@ def test_the_description_and_the_routes_say_the_same() -> None:
         class context:
             random = None
 
-    gateway = Gateway(NoNamespace(), GatewayOptions(), "g", GatewayMeters())  # type: ignore[arg-type]
+    options, meters = GatewayOptions(), GatewayMeters()
+    sessions = AsItself(NoNamespace(), options, meters)  # type: ignore[arg-type]
+    gateway = Gateway(sessions, options, "g", meters)
     routes = {
         (route.path, method.lower())
         for route in gateway.app().routes  # type: ignore[attr-defined]

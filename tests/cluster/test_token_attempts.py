@@ -1,0 +1,74 @@
+"""What tokens that nobody knows may cost: few at a time, so many in vain, and an honest one nothing."""
+
+import pytest
+
+from distributedlog.cluster.token_attempts import (
+    ADDRESSES_MAX,
+    ALL_IN_VAIN,
+    AT_ONCE,
+    IN_VAIN,
+    TokenAttempts,
+)
+from distributedlog.runtime.errors import TooBusy
+
+
+def vain(attempts: TokenAttempts, address: str, now: float) -> int:
+    """How many an address may show in vain at that time."""
+    count = 0
+    while True:
+        try:
+            attempts.end(attempts.begin(address, now), refused=True)
+        except TooBusy:
+            return count
+        count += 1
+
+
+def test_an_address_may_show_so_many_in_vain_and_others_are_not_kept_out() -> None:
+    attempts = TokenAttempts()
+
+    assert vain(attempts, "10.0.0.1", 0.0) == IN_VAIN
+    assert vain(attempts, "10.0.0.1", 3.0) == 3
+    attempts.end(attempts.begin("10.0.0.2", 3.0), refused=False)
+
+
+def test_a_token_that_is_taken_costs_nothing() -> None:
+    attempts = TokenAttempts()
+
+    for _ in range(10 * int(IN_VAIN)):
+        attempts.end(attempts.begin("10.0.0.1", 0.0), refused=False)
+
+
+def test_few_are_looked_at_at_a_time_and_one_address_has_half_of_it() -> None:
+    attempts = TokenAttempts()
+    begun = [attempts.begin("10.0.0.1", 0.0) for _ in range(AT_ONCE // 2)]
+
+    with pytest.raises(TooBusy, match="are being looked at"):
+        attempts.begin("10.0.0.1", 0.0)
+    others = [attempts.begin(f"10.0.1.{one}", 0.0) for one in range(AT_ONCE // 2)]
+    with pytest.raises(TooBusy, match="are being looked at"):
+        attempts.begin("10.0.2.1", 0.0)
+    for one in (*begun, *others):
+        attempts.end(one, refused=False)
+    attempts.begin("10.0.0.1", 0.0)
+
+
+def test_all_together_may_show_so_many_in_vain_from_however_many_addresses() -> None:
+    attempts = TokenAttempts()
+
+    tried = sum(vain(attempts, f"10.0.0.{one}", 0.0) for one in range(50))
+    assert tried == ALL_IN_VAIN
+    assert vain(attempts, "10.9.9.9", 1.0) == 10
+
+
+def test_whoever_has_many_addresses_is_one() -> None:
+    """IPv6 gives everybody 2^64; and the table does not grow with those of IPv4."""
+    attempts = TokenAttempts()
+
+    assert vain(attempts, "2001:db8::1", 0.0) == IN_VAIN
+    assert vain(attempts, "2001:db8::2", 0.0) == 0
+    assert vain(attempts, "::ffff:10.0.0.1", 0.0) == IN_VAIN
+    assert vain(attempts, "::ffff:10.0.0.2", 0.0) == IN_VAIN
+    for one in range(2 * ADDRESSES_MAX):
+        now = 100.0 + one
+        attempts.end(attempts.begin(f"10.1.{one >> 8}.{one & 255}", now), refused=True)
+    assert len(attempts._of) <= ADDRESSES_MAX + 1

@@ -1,0 +1,241 @@
+"""A gateway that does what is asked as a user: at its door, what one user may have of it, its own TLS."""
+
+import os
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
+pytest.importorskip("starlette", reason="pip install '.[gateway]'")
+
+import trio
+
+from distributedlog.cluster.processes import environment
+from distributedlog.gateway import https, running
+from distributedlog.gateway.door import Door
+from distributedlog.gateway.faults import fault
+from distributedlog.gateway.metrics import GatewayMeters
+from distributedlog.gateway.options import GatewayOptions
+from distributedlog.gateway.share import Share
+from distributedlog.runtime.errors import InvalidRequest, NotAllowed, NotAuthenticated, TooBusy
+from distributedlog.runtime.host import Host
+from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.principals import Token
+from distributedlog.runtime.tokens import seal
+
+from ..cluster.story import dlog
+from ..runtime.pki import directory_of
+from .http_kit import TIMEOUT_S, Gate, gate
+from .https_kit import Caller, certificate
+from .test_bounds import scope
+from .test_gateway import behind
+
+pytestmark = pytest.mark.extra
+
+
+def token(user: str, number: int = 0) -> str:
+    name = number.to_bytes(8, "big")
+    return seal(Token(user, 10**9, 0, 1, "00" * 16, name, ()), bytes(32)).decode()
+
+
+def bearer(user: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token(user)}"}
+
+
+async def nobody(*_: object) -> None:
+    raise AssertionError("not reached")
+
+
+def door(*, by_users: bool, own: str = "") -> Door:
+    return Door(
+        nobody,
+        GatewayMeters(),
+        port=8491,
+        token=own,
+        requests_max=1,
+        held_bytes_max=1,
+        write_s=1.0,
+        by_users=by_users,
+    )
+
+
+def test_a_door_of_users_lets_in_who_shows_a_users_token_and_nobody_else() -> None:
+    it = door(by_users=True, own="secret-of-sixteen")
+
+    def status(given: str, path: str = "/v1/logs") -> int:
+        asked = scope(path, authorization=given) if given else scope(path)
+        refused = it.refusal(asked)
+        assert ("dlog.token" in asked) == (refused is None and path == "/v1/logs")
+        return 200 if refused is None else refused[0]
+
+    assert status(f"Bearer {token('etl')}") == 200
+    for given in ("", token("etl"), f"Basic {token('etl')}", "Bearer dlog1_", "Bearer dlog1_AAAA"):
+        assert status(given) == 401
+    assert status("Bearer secret-of-sixteen") == 401, "it is no user's"
+    assert status("Bearer secret-of-sixteen", "/metrics") == 200
+    assert status(f"Bearer {token('etl')}", "/metrics") == 401
+    assert status("", "/health") == status("", "/openapi.json") == 200
+    assert door(by_users=True).refusal(scope("/metrics")) is not None, "nobody's is not everybody's"
+
+
+def test_a_gateway_that_lends_its_own_rights_takes_no_users_token() -> None:
+    """Who shows his means to be himself: it would be done with the gateway's rights."""
+    refused = door(by_users=False).refusal(scope(authorization=f"Bearer {token('etl')}"))
+
+    assert refused is not None
+    assert (refused[0], "--users" in refused[2]) == (401, True)
+
+
+def test_who_it_is_and_what_it_may_are_two_statuses() -> None:
+    no_user, no_right = NotAuthenticated("revoked"), NotAllowed("it needs write")
+
+    assert fault(no_user, "", writing=True, by_users=True)[0] == 401
+    assert fault(no_right, "", writing=True, by_users=True)[0] == 403
+    assert fault(no_user, "", writing=True)[0] == 500, "the gateway's own: no matter of who asks"
+
+
+def test_one_user_has_half_of_a_gateway_at_most() -> None:
+    share = Share("etl", GatewayOptions(requests_max=4, tails_max=2, held_bytes_max=10))
+    share.begin()
+    share.begin()
+    with pytest.raises(TooBusy, match="user etl"):
+        share.begin()
+    share.hold(5)
+    with pytest.raises(TooBusy):
+        share.hold(1)
+    share.end(5)
+    share.begin()
+    share.hold(5)
+    share.begin_tail()
+    with pytest.raises(TooBusy):
+        share.begin_tail()
+    share.end_tail()
+    share.begin_tail()
+
+
+@pytest.fixture
+def believing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a token names is taken: the cluster here asks for none."""
+
+    def shows(host: Host, token: bytes) -> Host:
+        return host
+
+    monkeypatch.setattr(running, "authority_host", real_host)
+    monkeypatch.setattr(running, "showing", shows)
+
+
+async def test_a_greedy_user_leaves_room_for_others(believing: None) -> None:
+    async with behind("w1") as (w, uri):
+        one: Gate = await gate(w.nursery, uri, users=True, requests_max=4, tails_max=2)
+        assert (await one.ask("PUT", "/v1/logs/a", **bearer("etl"))).status == 201
+        tail = await one.client()
+        assert (await tail.begin("GET", "/v1/logs/a/tail", **bearer("etl"))).status == 200
+        busy = await one.ask("GET", "/v1/logs/a/tail", **bearer("etl"))
+        assert (busy.status, busy.error, "user etl" in busy.json["error"]["what"]) == (
+            429,
+            "TooBusy",
+            True,
+        )
+        long = "/v1/logs/a/records?from=latest&wait_s=20"
+        async with trio.open_nursery() as nursery:
+            waiting = [await one.client() for _ in range(2)]
+            for each in waiting:
+                nursery.start_soon(partial(each.ask, "GET", long, **bearer("etl")))
+            with trio.fail_after(TIMEOUT_S):
+                while (await one.ask("GET", "/v1/logs", **bearer("etl"))).status != 429:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert (await one.ask("GET", "/v1/logs", **bearer("ann"))).status == 200
+            nursery.cancel_scope.cancel()
+        for each in (tail, *waiting):
+            await each.close()
+        with trio.fail_after(TIMEOUT_S):
+            while (await one.ask("GET", "/v1/logs", **bearer("etl"))).status != 200:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+
+
+async def test_producers_of_one_name_are_each_users_own_and_go_on_at_another_gateway(
+    believing: None,
+) -> None:
+    """Planted: with bare names the second opening fences the first user's producer."""
+    async with behind("w1") as (w, uri):
+        gates = [await gate(w.nursery, uri, users=True) for _ in range(2)]
+        assert (await gates[0].ask("PUT", "/v1/logs/a", **bearer("etl"))).status == 201
+        path = "/v1/logs/a"
+        refs = {}
+        for user in ("etl", "ann"):
+            made = await gates[0].ask("POST", f"{path}/producers", '{"name": "x"}', **bearer(user))
+            assert (made.status, made.json["name"]) == (201, "x"), made
+            refs[user] = {"dlog_producer": made.json["producer"], "dlog_sequence": "0"}
+        for user, ref in refs.items():
+            for number, each in enumerate(gates):
+                answer = await each.ask("POST", f"{path}/records", user, **bearer(user), **ref)
+                assert (answer.status, answer.json["repeated"]) == (200, number == 1), answer
+        long = await gates[0].ask(
+            "POST", f"{path}/producers", f'{{"name": "{"x" * 255}"}}', **bearer("etl")
+        )
+        assert (long.status, long.error) == (400, "InvalidRequest"), long
+        found = await gates[1].ask("GET", f"{path}/records", **bearer("ann"))
+        assert [one["payload"] for one in found.json["records"]] == ["etl", "ann"]
+
+
+async def test_a_gateway_speaks_https_and_takes_a_new_certificate_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(https, "SETTLED_S", 0.0)
+    place = certificate(tmp_path / "https")
+    old = tmp_path / "old.pem"
+    old.write_bytes((place / "cert.pem").read_bytes())
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri, tls=place)
+        assert one.url.startswith("https://")
+
+        def status(trusts: Path) -> int:
+            return Caller(one.url, trusts=trusts).ask("GET", "/health").status
+
+        assert await trio.to_thread.run_sync(status, old) == 200
+        (place / "key.pem").write_bytes(b"half of a key")
+        assert await trio.to_thread.run_sync(status, old) == 200, "what is no good is not used"
+        certificate(place)
+        assert await trio.to_thread.run_sync(status, place / "cert.pem") == 200
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            await trio.to_thread.run_sync(status, old)
+
+
+def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
+    place = certificate(tmp_path / "https")
+    (place / "key.pem").chmod(0o640)
+
+    with pytest.raises(InvalidRequest, match="chmod 600"):
+        https.Certificates(place)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--listen", "0.0.0.0:0", "--allow-host", "h"], "--insecure"),
+        (["--users"], "ca.pem"),
+        (["--credentials", "file:USER"], "--users"),
+        (["--credentials", "file:EMPTY", "--users"], "ca.pem"),
+        (["--tls", "EMPTY"], "key.pem"),
+    ],
+)
+def test_what_a_gateway_wants_to_know_before_it_starts(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    places = {"USER": str(directory_of("user/etl")), "EMPTY": str(tmp_path)}
+    for name, place in places.items():
+        arguments = [one.replace(name, place) for one in arguments]
+    done = subprocess.run(
+        dlog("serve", "gateway", "--uri", "distributedlog+proxy://127.0.0.1:1/ns", *arguments),
+        capture_output=True,
+        timeout=60,
+        env={**environment(), "HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        check=False,
+    )
+    said = done.stderr.decode()
+
+    assert done.returncode == 2, said
+    assert words in said
+    assert len(said.strip().splitlines()) == 1, said
