@@ -165,7 +165,7 @@ class FrameReader:
         size = len(before)
         if took_s > SERVED_S and size >= 2 * WINDOW_LEAST_BYTES:
             size //= 2
-        elif count >= size and 4 * took_s < SERVED_S and size < WINDOW_BYTES:
+        elif 4 * count >= 3 * size and 4 * took_s < SERVED_S and size < WINDOW_BYTES:
             size *= 2
         else:
             return

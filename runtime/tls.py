@@ -51,12 +51,19 @@ CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.p
 PLAIN, EITHER, TLS = "plain", "either", "tls"
 TRANSPORTS = (PLAIN, EITHER, TLS)
 """``either`` is for the way from one to the other: both are taken, and TLS is tried first."""
-CIPHER_BYTES = 256 * 1024
+CIPHER_BYTES = 1024 * 1024
+"""Of ciphertext, received at once; one buffer a process. As much as plain connections receive: a server does
+what came together in one turn."""
 RECORD_BYTES = 16 * 1024
 FED_BYTES = 32 * 1024
 """Of ciphertext, into OpenSSL at once."""
 PIECE_BYTES = 64 * 1024
 """Of plaintext, encrypted at once."""
+BURST_BYTES = 256 * 1024
+"""Of plaintext, encrypted before the socket is offered it: a call of the system for each piece, and a peer
+that is woken for each, cost more than encrypting them."""
+RECORD_MORE_BYTES = 64
+"""What a record is longer by than its plaintext; at most."""
 RETIRE_BYTES = 64 << 30
 RETIRE_S = 8 * 3600.0
 """A connection whose keys were used for so much, or so long, ends; a new one has new keys (H222)."""
@@ -218,7 +225,7 @@ class TlsConnection:
         self._refused_by = 0.0
         self._inside = False
         """OpenSSL may hold more than was read out of it."""
-        self._rest = memoryview(b"")
+        self._rest: list[memoryview] = []
         """Encrypted, and not yet taken by the socket."""
         self._owed = 0
         """So many bytes of what is offered next are in `_rest`, or went with it: they are not taken again."""
@@ -245,8 +252,11 @@ class TlsConnection:
             if count := self._read(buffers):
                 self._heard = True
                 return count
-        # No more than fits the caller's buffers: what does not fit would stay inside of OpenSSL.
-        room = max(sum(map(len, buffers)), 2 * RECORD_BYTES)
+        # About as much as fits the caller's buffers: what does not fit stays inside of OpenSSL. Their last
+        # record is to come whole: without its end it would be waited for once more.
+        room = sum(map(len, buffers))
+        room += (room // RECORD_BYTES + 2) * RECORD_MORE_BYTES
+        room = max(room, 2 * RECORD_BYTES)
         cipher = self._cipher[:room]
         while True:
             got = await self._inner.receive_into(cipher)
@@ -282,7 +292,8 @@ class TlsConnection:
     def _read(self, buffers: Sequence[memoryview]) -> int:
         """Decrypt into the buffers, until they are full or nothing is left."""
         assert self._object is not None, "a live connection has one"
-        read, total = self._object.read, 0
+        read, pending, incoming = self._object.read, self._object.pending, self._incoming
+        total: int = 0
         self._inside = False
         try:
             for buffer in buffers:
@@ -293,6 +304,8 @@ class TlsConnection:
                         return total
                     at += count
                     total += count
+                    if not incoming.pending and not pending():
+                        return total  # asked for more, OpenSSL would say so by an error that costs more
         except ssl.SSLWantReadError:
             return total
         except ssl.SSLZeroReturnError:
@@ -424,19 +437,30 @@ class TlsConnection:
         if not self._flush():
             return 0
         assert self._object is not None, "a live connection has one"
-        taken = 0
+        if not self._owed:
+            size = sum(map(len, buffers))
+            if size <= RECORD_BYTES:  # one record, in few steps: what a lone message waits for
+                return self._send_record(buffers, size)
+        write, taken, burst = self._object.write, 0, 0
         for piece, size in _pieces(buffers, self._owed):
             if piece is None:  # it went before
                 taken += size
                 self._owed -= size
                 continue
-            self._object.write(piece)
+            write(piece)
             self._bytes_left -= size
-            if not self._flush():
-                self._owed = size
-                break
-            taken += size
-        return taken
+            self._encrypted()
+            burst += size
+            if burst >= BURST_BYTES:
+                if not self._flush():
+                    self._owed = burst
+                    return taken
+                taken += burst
+                burst = 0
+        if burst and not self._flush():
+            self._owed = burst
+            return taken
+        return taken + burst
 
     async def wait_writable(self) -> None:
         """See `Connection.wait_writable`. One task at a time."""
@@ -458,16 +482,31 @@ class TlsConnection:
             self._check()
             raise
 
+    def _send_record(self, buffers: Sequence[Buffer], size: int) -> int:
+        if not size:
+            return 0
+        assert self._object is not None, "a live connection has one"
+        self._object.write(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        self._bytes_left -= size
+        self._encrypted()
+        if self._flush():
+            return size
+        self._owed = size
+        return 0
+
+    def _encrypted(self) -> None:
+        """Take what OpenSSL has encrypted: its buffer keeps the largest size it ever had (H219)."""
+        if self._outgoing.pending:
+            self._rest.append(memoryview(self._outgoing.read()))
+
     def _flush(self) -> bool:
         """Send what is encrypted; is all of it sent?"""
-        if self._outgoing.pending:
-            cipher = self._outgoing.read()
-            self._rest = memoryview(bytes(self._rest) + cipher if self._rest else cipher)
+        self._encrypted()
         while self._rest:
-            sent = self._inner.try_send((self._rest,))
+            sent = self._inner.try_send(self._rest)
             if not sent:
                 return False
-            self._rest = self._rest[sent:]
+            self._rest = _after(self._rest, sent)
         return True
 
     async def _flush_all(self) -> None:
@@ -610,7 +649,11 @@ def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
 
 
 def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | None, int]]:
-    """The buffers, cut and joined to pieces of at most `PIECE_BYTES`; the first ``owed`` bytes as None."""
+    """The buffers as pieces to encrypt, the first ``owed`` bytes as None.
+
+    What is small is joined to records, the beginning of what is large with what is small before it; the rest
+    of what is large goes as it is, `PIECE_BYTES` at a time.
+    """
     small: list[Buffer] = []
     small_bytes = 0
     for buffer in buffers:
@@ -620,12 +663,17 @@ def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | Non
             owed -= at
             yield None, at
         while at < size:
-            part = min(size - at, PIECE_BYTES - small_bytes)
-            small.append(buffer if part == size else memoryview(buffer)[at : at + part])
-            small_bytes += part
+            whole = not small and size - at >= RECORD_BYTES
+            part = min(size - at, PIECE_BYTES if whole else RECORD_BYTES - small_bytes)
+            some = buffer if part == size else memoryview(buffer)[at : at + part]
             at += part
-            if small_bytes == PIECE_BYTES:
-                yield (small[0] if len(small) == 1 else b"".join(small)), small_bytes
+            if whole:
+                yield some, part
+                continue
+            small.append(some)
+            small_bytes += part
+            if small_bytes == RECORD_BYTES:
+                yield b"".join(small), small_bytes
                 small, small_bytes = [], 0
     if small:
         yield (small[0] if len(small) == 1 else b"".join(small)), small_bytes

@@ -100,6 +100,16 @@ def test_the_smallest_requests_are_served_some_at_a_time() -> None:
     assert incoming.taken > 512 * 1024
 
 
+def test_a_window_that_was_nearly_filled_grows() -> None:
+    """TLS fills none to its last byte: what is received at a time is ciphertext, longer than what it says."""
+    incoming = Incoming(space=ReceiveSpace(1024 * 1024, 1 << 30))
+    (window,) = incoming.reader.buffers
+    incoming.reader.served(len(window) - 1000, 0.0)
+    assert len(incoming.reader.buffers[0]) == 2 * len(window)
+    incoming.reader.served(len(window), 0.0)
+    assert len(incoming.reader.buffers[0]) == 2 * len(window)
+
+
 def frame(size: int, ident: int = 0) -> bytes:
     head = envelope(100, size, ident=ident, flags=ident % 7, status=ident % 5, deadline_ms=ident)
     return head + bytes([ident % 256]) * size

@@ -5,7 +5,7 @@ import os
 import shutil
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from distributedlog.runtime.errors import (
     NotAuthenticated,
 )
 from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Connection
+from distributedlog.runtime.host import Address, Buffer, Connection
 from distributedlog.runtime.principals import BY_CERTIFICATE, Credentials
 from distributedlog.runtime.rpc import Endpoint
 from distributedlog.runtime.tls import EITHER, TLS, Tls, TlsConnection, identity_of, with_tls
@@ -89,19 +89,20 @@ async def test_a_lone_message_gets_through_a_send_buffer_of_one_byte(
             assert await asked(host, address) == "user/etl 0"
 
 
+@pytest.mark.parametrize(("pipe_bytes", "offered_bytes"), [(3000, 30_011), (400_000, 900_001)])
 async def test_what_was_counted_as_sent_is_not_encrypted_again(
-    autojump_clock: trio.testing.MockClock,
+    pipe_bytes: int, offered_bytes: int, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """A piece that went in part is offered again in other cuts: each byte comes once."""
-    network = PipeNetwork(bytes_max=3000)
+    """A record, or a burst of pieces, that went in part is offered in other cuts: each byte comes once."""
+    network = PipeNetwork(bytes_max=pipe_bytes)
     dialled, accepted = await ends_of(network)
-    data = os.urandom(200_000)
+    data = os.urandom(20 * offered_bytes // 3)
     got = bytearray()
 
     async def send() -> None:
         at, step = 0, 7
         while at < len(data):
-            step = step * 5 % 30_011 + 1
+            step = step * 5 % offered_bytes + 1
             parts = [data[at : at + step], b"", data[at + step : at + 3 * step]]
             sent = dialled.try_send(parts)
             assert sent <= sum(map(len, parts))
@@ -119,6 +120,40 @@ async def test_what_was_counted_as_sent_is_not_encrypted_again(
             got += buffer[: await accepted.receive_into(buffer)]
 
     assert bytes(got) == data
+
+
+async def test_what_fits_the_buffers_comes_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """With the end of its last record: who has a frame but for that end waits, and serves it another time."""
+    dialled, accepted = await ends_of(PipeNetwork(bytes_max=1 << 20))
+    data = os.urandom(100_000)
+    buffers = [memoryview(bytearray(size)) for size in (30_000, 70_000)]
+    assert dialled.try_send([data]) == len(data)
+
+    assert await accepted.receive_into(*buffers) == len(data)
+    assert b"".join(buffers) == data
+
+
+async def test_what_is_large_is_offered_to_the_socket_in_few_calls(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its heads go with it; what is encrypted and waits is bounded, and so is OpenSSL's buffer (H219)."""
+    dialled, _ = await ends_of(PipeNetwork(bytes_max=4 << 20))
+    offered: list[int] = []
+    inner = dialled._inner
+    try_send = inner.try_send
+
+    def counted(buffers: Sequence[Buffer]) -> int:
+        assert dialled._outgoing.pending == 0
+        offered.append(sum(map(len, buffers)))
+        return try_send(buffers)
+
+    monkeypatch.setattr(inner, "try_send", counted)
+    assert dialled.try_send([b"head", bytes(1 << 20), b"head", bytes(100)]) == (1 << 20) + 108
+
+    assert len(offered) <= (1 << 20) // module.BURST_BYTES + 1
+    assert max(offered) <= module.BURST_BYTES + module.PIECE_BYTES + module.RECORD_BYTES
 
 
 @pytest.mark.parametrize("window", [1, 100, 16_385])
