@@ -97,6 +97,7 @@ async def console(
     from ..console.cluster_state import ClusterState
     from ..console.guard import HEADERS, Guard
     from ..console.http import serve_http
+    from ..console.node_links import node_links
     from ..console.server import Console
     from ..console.work_state import WorkState
     from ..runtime.errors import DistributedLogError
@@ -122,10 +123,10 @@ async def console(
     token = secrets.token_urlsafe(24)
     listener = await here.listen(address)  # first: who finds the port taken has started nothing
     port = listener.address[1]
-    async with quorum(settings) as metadata:
+    async with quorum(settings) as metadata, node_links(host) as nodes:
         guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
         served = Console(
-            ClusterState(host, metadata, uri, host.wall_ms),
+            ClusterState(nodes, metadata, uri, host.wall_ms),
             WorkState(metadata, host.wall_ms),
             lambda: opened[0] if opened else None,
             guard,

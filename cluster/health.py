@@ -71,7 +71,7 @@ async def ask_info(
     """Who a node says it is, and its counters and gauges by name. Raises `DistributedLogError`."""
 
     async def info(link: ClientLink, timeout_s: float) -> tuple[Hello, dict[str, Any]]:
-        return link.peer, await _info(link, timeout_s)
+        return link.peer, await info_over(link, timeout_s)
 
     return await _ask(host, address, info, timeout_s)
 
@@ -122,7 +122,7 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ..
         if len(rows) != 1:
             raise ProtocolError(f"META_STATUS: {len(rows)} rows of one node")
         return rows[0].status.role, rows[0].status.reasons
-    value = await _info(link, timeout_s)
+    value = await info_over(link, timeout_s)
     try:
         reasons = reasons_of(value.get("reasons"))
     except ValueError as error:
@@ -130,7 +130,8 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ..
     return "read-only" if value.get("read_only") else "up", reasons
 
 
-async def _info(link: ClientLink, timeout_s: float) -> dict[str, Any]:
+async def info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
+    """A node's counters and gauges by name, over a link that is there. Raises `DistributedLogError`."""
     reply = await link.request(Op.INFO, timeout_s=timeout_s)
     value = unpack(reply.body, "INFO")
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):

@@ -4,6 +4,7 @@
         http.py         requests, pages and streams over HTTP
         guard.py        who is let in, and what the page may do
     cluster_state.py    the verdict, nodes, rates
+        node_links.py   links to the nodes, while somebody looks
     work_state.py       what is being mended and drained, and what it waits for
     log_states.py       the list of logs, and one log
     records.py          records from a position on, and a tail

@@ -4,6 +4,7 @@ What a node says is a peer's: numbers are taken as numbers or not at all, texts 
 What is not known is None, never 0.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from statistics import median
@@ -11,15 +12,14 @@ from typing import Any
 
 import trio
 
-from ..cluster.config import format_address, parse_address
-from ..cluster.health import ask_info
-from ..cluster.overview import status, unknown
+from ..cluster.config import format_address
+from ..cluster.overview import Seldom, status, unknown
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
-from ..runtime.host import Host
 from .advice import command_for
+from .node_links import NodeLinks
 from .rates import Rates
 
 STATUS_S = 6.0
@@ -28,6 +28,8 @@ INFO_S = 1.0
 """A node that says nothing for so long is a row without numbers."""
 ASKED_AT_ONCE = 32
 ROWS_MAX = 200
+POINTS_MAX = 900
+"""Of the charts: what was seen last, while somebody looked. History is Prometheus' task."""
 REASONS_MAX = 100
 TEXT_MAX = 300
 """Characters of what somebody else said."""
@@ -40,13 +42,15 @@ class ClusterState:
     """Looks at one cluster, again and again. For one task at a time."""
 
     def __init__(
-        self, host: Host, metadata: MetadataClient, where: str, wall_ms: Callable[[], int]
+        self, nodes: NodeLinks, metadata: MetadataClient, where: str, wall_ms: Callable[[], int]
     ) -> None:
-        self._host = host
+        self._nodes = nodes
         self._metadata = metadata
         self._where = where
         self._wall_ms = wall_ms
         self._rates = Rates()
+        self._seldom = Seldom()
+        self._points: deque[dict[str, float | None]] = deque(maxlen=POINTS_MAX)
         self._answered: dict[str, float] = {}
         """By address: when a node's numbers came last."""
         self.waited_s = 0.0
@@ -72,9 +76,15 @@ class ClusterState:
         mark_slow(rows)
         reasons = list(zip(found["reasons"], found["about"], strict=True))[:REASONS_MAX]
         applied = max((one["applied"] for one in members if one["alive"]), default=0)
+        now_ms = self._wall_ms()
+        self._points.append(
+            {"at": now_ms}
+            | {name: total(rows, name) for name in ("in_bytes_s", "out_bytes_s", "entries_s")}
+        )
         return {
             "where": self._where,
-            "now_ms": self._wall_ms(),
+            "now_ms": now_ms,
+            "point": self._points[-1],
             "health": found["health"],
             "healthy": found["healthy"],
             "reasons": [
@@ -92,12 +102,16 @@ class ClusterState:
             "damaged_records": len(found["damaged_records"]),
         }
 
+    def points(self) -> list[dict[str, float | None]]:
+        """What was seen of all bookies together, a point a look, the oldest first."""
+        return list(self._points)
+
     async def _status(self) -> dict[str, Any]:
         """As `overview.status`; also where not one metadata node answers."""
         why = f"no metadata node has answered for {STATUS_S:g} s"
         with trio.move_on_after(STATUS_S):
             try:
-                return await status(self._metadata, STATUS_S)
+                return await status(self._metadata, STATUS_S, self._seldom)
             except DistributedLogError as error:
                 why = f"no metadata quorum: {error}"
         return unknown(why)
@@ -110,8 +124,7 @@ class ClusterState:
         async def ask(address: str) -> None:
             async with places:
                 try:
-                    place = parse_address(address, "an address")
-                    _, found[address] = await ask_info(self._host, place, timeout_s=INFO_S)
+                    found[address] = await self._nodes.info(address, timeout_s=INFO_S)
                 except DistributedLogError:
                     return
             self._answered[address] = trio.current_time()
@@ -254,6 +267,12 @@ def mark_slow(rows: Sequence[dict[str, Any]]) -> None:
         row["slow"] = len(others) >= 2 and row["sync_p99_s"] > max(
             SLOW_S, SLOW_TIMES * median(others)
         )
+
+
+def total(rows: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """Of those that are known; None: of none."""
+    known = [row[name] for row in rows if row[name] is not None]
+    return sum(known) if known else None
 
 
 def number(said: Mapping[str, Any], name: str) -> float | None:

@@ -4,7 +4,7 @@ machine can reach.
 - A token opens it. It comes in the link's fragment, which no browser sends, logs or refers; the page hands it
   over by POST and gets a cookie that scripts cannot read and other sites cannot send.
 - Only names that are ours are answered (421 else): a page whose name was pointed here reads nothing.
-- Whatever changes something comes from a page of ours (Origin; 403 else).
+- Whatever is asked comes from a page of ours (Sec-Fetch-Site; where it changes something, Origin; 403 else).
 - What the page may do is written into each answer: scripts and styles of ours alone, none within the page, no
   request elsewhere, in nobody's frame.
 """
@@ -30,6 +30,9 @@ HEADERS = {
 }
 """On everything that is answered."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
+OTHERS = ("cross-site", "same-site")
+"""What a browser says in Sec-Fetch-Site of a request by a page that is not ours. To it another port of an
+address is the same site: it sends our cookie along, and what was asked would be done, though not shown."""
 
 
 class Guard:
@@ -61,8 +64,11 @@ class Guard:
             scheme, _, name = origin.partition("://")
             if scheme not in ("http", "https") or name not in self._hosts:
                 return as_page(403, {"error": "only pages of the console may ask that"})
-        elif request.path not in open_paths and self.session(request) is None:
-            return as_page(401, {"error": "open the link that dlog console printed"})
+        elif request.path not in open_paths:
+            if request.headers.get("sec-fetch-site", "").lower() in OTHERS:
+                return as_page(403, {"error": "only pages of the console may ask that"})
+            if self.session(request) is None:
+                return as_page(401, {"error": "open the link that dlog console printed"})
         return None
 
     def session(self, request: Request) -> str | None:

@@ -5,6 +5,7 @@ POST /session           the token for a cookie
 GET  /events?page=…     cluster, logs (prefix, after), log (name), work
 GET  /records?log=…     a page of records (from, at); GET /payload?log=…&dlsn=…: one, whole
 GET  /tail?log=…        records as they come, as events
+GET  /points            of the charts, what was seen before this page came
 """
 
 import json
@@ -135,6 +136,8 @@ class Console:
             case "/tail":
                 records, name = self._records(), query.get("log", "")
                 return self._stream(request, lambda send: _tail(records, name, send))
+            case "/points":
+                return as_page(200, {"points": self._cluster.points()})
             case "/records":
                 return as_page(200, await self._records().page(query.get("log", ""), query))
             case "/payload":

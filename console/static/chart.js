@@ -3,23 +3,37 @@
 import { h, svg } from "./dom.js";
 import { short, time } from "./format.js";
 
-const WIDTH = 600;
-const HEIGHT = 120;
-const LEFT = 56;
+const WIDTH_MAX = 900;
+const TWO_FROM = 900;  // pixels from which two charts stand beside each other; style.css has the same
+const HEIGHT = 130;
+const LEFT = 60;
 const TABLE_ROWS = 12;
+const GAP_MS = 15_000;  // nobody looked: a line across that would be made up
 
-// `points`: [{ at, values: [number or null, …] }]; a null is a gap. `names`: of the lines.
-export function lines(title, names, points, format, axis = short) {
+// Pixels of the page that a picture of so many beside each other has: text in it is as large as text beside it.
+function room(columns) {
+  const page = document.getElementById("main").clientWidth - 32;
+  return Math.max(260, Math.min(WIDTH_MAX, page >= TWO_FROM ? (page - 24 * (columns - 1)) / columns : page));
+}
+
+// `named`: [name, key] of each line; `points`: [{ at, [key]: number or null }]; a null is a gap.
+export function lines(title, named, points, format, axis = short) {
+  const width = room(2);
+  const names = named.map(([name]) => name);
+  points = points.map((one) => ({ at: one.at, values: named.map(([, key]) => one[key]) }));
   const values = points.flatMap((one) => one.values).filter((one) => one !== null);
   const most = Math.max(...values, 1);
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
-  const x = (at) => LEFT + ((at - first) / Math.max(last - first, 1)) * (WIDTH - LEFT - 4);
+  const x = (at) => LEFT + ((at - first) / Math.max(last - first, 1)) * (width - LEFT - 4);
   const y = (value) => HEIGHT - 16 - (value / most) * (HEIGHT - 28);
   const paths = names.map((_, line) => {
     let path = "";
     let pen = "M";
+    let before = first;
     for (const one of points) {
       const value = one.values[line];
+      if (one.at - before > GAP_MS) pen = "M";
+      before = one.at;
       if (value === null) pen = "M";
       else {
         path += `${pen}${x(one.at).toFixed(1)} ${y(value).toFixed(1)}`;
@@ -32,10 +46,10 @@ export function lines(title, names, points, format, axis = short) {
   const words = names.map((name, line) => `${name} ${now[line] === null || now[line] === undefined ? "not known" : format(now[line])}`);
   return h("figure", {},
     h("figcaption", {}, title, names.map((name, line) => h("span", { class: `key key-${line}` }, words[line]))),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img",
+    svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, role: "img",
       "aria-label": `${title}: ${words.join(", ")}; at most ${format(values.length ? most : 0)} since ${time(first)}` },
     [0, 0.5, 1].map((part) => [
-      svg("line", { x1: LEFT, x2: WIDTH, y1: y(most * part), y2: y(most * part), class: "grid" }),
+      svg("line", { x1: LEFT, x2: width, y1: y(most * part), y2: y(most * part), class: "grid" }),
       svg("text", { x: LEFT - 6, y: y(most * part) + 4, class: "axis" }, values.length ? axis(most * part) : "–"),
     ]),
     paths),
@@ -48,8 +62,9 @@ export function lines(title, names, points, format, axis = short) {
 // `parts`: [{ size, kind, title, missing }]; `marks`: [{ part, name }], at the part that each is in.
 export function strip(label, parts, marks) {
   const total = parts.reduce((sum, one) => sum + Math.max(one.size, 0), 0);
-  const least = Math.min(6, WIDTH / Math.max(parts.length, 1) / 2);
-  const rest = WIDTH - least * parts.length;
+  const wide = room(1);
+  const least = Math.min(6, wide / Math.max(parts.length, 1) / 2);
+  const rest = wide - least * parts.length;
   let left = 0;
   const boxes = parts.map((one) => {
     const width = least + (total > 0 ? (Math.max(one.size, 0) / total) * rest : rest / parts.length);
@@ -57,7 +72,7 @@ export function strip(label, parts, marks) {
     left += width;
     return box;
   });
-  return svg("svg", { viewBox: `0 0 ${WIDTH} ${marks.length ? 70 : 34}`, role: "img", "aria-label": label, class: "strip" },
+  return svg("svg", { viewBox: `0 0 ${wide} ${[34, 54][marks.length] ?? 68}`, role: "img", "aria-label": label, class: "strip" },
     boxes.map(({ left: x, width, one }) => [
       svg("rect", { x: x + 0.5, y: 4, width: Math.max(width - 1, 1), height: 26, class: `segment ${one.kind}` }, svg("title", {}, one.title)),
       one.missing ? svg("rect", { x: x + 0.5, y: 22, width: Math.max(width - 1, 1), height: 8, class: "hole" }) : null,
@@ -65,9 +80,9 @@ export function strip(label, parts, marks) {
     marks.map(({ part, name }, at) => {
       const box = boxes[part];
       if (box === undefined) return null;
-      const x = Math.min(Math.max(box.left + box.width / 2, 4), WIDTH - 4);
+      const x = Math.min(Math.max(box.left + box.width / 2, 4), wide - 4);
       const y = 44 + (at % 2) * 14;
       return [svg("path", { d: `M${x - 4} 38L${x + 4} 38L${x} 31Z`, class: "mark" }),
-        svg("text", { x, y: y + 6, class: x > WIDTH - 80 ? "axis" : x < 80 ? "axis first" : "axis middle" }, name)];
+        svg("text", { x, y: y + 6, class: x > wide - 80 ? "axis" : x < 80 ? "axis first" : "axis middle" }, name)];
     }));
 }

@@ -5,30 +5,37 @@ import { command, h, morph, table } from "./dom.js";
 import { bytes, count, known, seconds, visible } from "./format.js";
 
 const POINTS_MAX = 900;
-const points = [];  // since this page was opened: history is Prometheus' task
+let points = [];  // what the console saw, and this page since: history is Prometheus' task
 
 export const SHAPES = { up: "●", "read-only": "◐", leaving: "◔", down: "✕" };
 
 export function open(main) {
   const place = main.appendChild(h("div"));
+  let last = null;
+  before().then((found) => {
+    points = found.filter((one) => !points.length || one.at < points[0].at).concat(points).slice(-POINTS_MAX);
+    if (last) morph(place, render(last));
+  });
   return {
     query: "page=cluster",
     title: "Cluster",
     update(state) {
-      note(state);
+      if (!points.length || points.at(-1).at < state.point.at) points.push(state.point);
+      if (points.length > POINTS_MAX) points.shift();
+      last = state;
       morph(place, render(state));
     },
   };
 }
 
-function note(state) {
-  const sum = (name) => {
-    const all = state.bookies.map((one) => one[name]).filter(known);
-    return all.length ? all.reduce((one, other) => one + other, 0) : null;
-  };
-  if (points.length && points.at(-1).at >= state.now_ms) return;
-  points.push({ at: state.now_ms, values: [sum("in_bytes_s"), sum("out_bytes_s")], entries: sum("entries_s") });
-  if (points.length > POINTS_MAX) points.shift();
+// What was seen before this page came; without it the charts begin now.
+async function before() {
+  try {
+    const answer = await fetch("/points");
+    return answer.ok ? (await answer.json()).points : [];
+  } catch {
+    return [];
+  }
 }
 
 export function verdict(state) {
@@ -70,9 +77,10 @@ function render(state) {
       ["", "sync p99", "number"], ["", "late", "number"], ["", "in", "number"], ["", "out", "number"], ["", "rack"], ["", "address"]], bookies,
     state.known ? "No bookie has ever joined." : "Not known."),
     state.bookies_left_out ? h("p", {}, `${state.bookies_left_out} more bookies, all up, are not shown.`) : null,
-    lines("Bytes a second, all bookies", ["in", "out"], points, (value) => `${bytes(value)}/s`, bytes),
-    lines("Entries a second, all replicas", ["entries"], points.map((one) => ({ at: one.at, values: [one.entries] })), count),
-    h("p", { class: "muted" }, "Since this page was opened. Longer ago: Prometheus (docs/metrics.md)."),
+    h("div", { class: "charts" },
+      lines("Bytes a second, all bookies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, (value) => `${bytes(value)}/s`, bytes),
+      lines("Entries a second, all replicas", [["entries", "entries_s"]], points, count)),
+    h("p", { class: "muted" }, "What was seen while somebody looked, 900 looks at most. Longer ago: Prometheus (docs/metrics.md)."),
     h("h2", {}, "Metadata"),
     members(state),
     state.proxies.length ? [h("h2", {}, "Proxies"), proxies(state)] : null,

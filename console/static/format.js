@@ -20,6 +20,10 @@ export function count(value) {
   return known(value) ? value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }) : "–";
 }
 
+export function some(value, what) {
+  return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+}
+
 // For an axis: 320,000 does not fit.
 export function short(value) {
   for (const [limit, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {

@@ -2,7 +2,7 @@
 
 import { strip } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
-import { bytes, count, visible } from "./format.js";
+import { bytes, count, some, visible } from "./format.js";
 import { records } from "./records.js";
 
 export function open(main, route) {
@@ -42,14 +42,14 @@ function render(state) {
       ["size", bytes(state.bytes)], ["truncated before", state.truncated_to ?? "nothing"], ["writer", state.owner ? visible(state.owner) : "none"],
     ].map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
     h("h2", {}, "Segments"),
-    strip(`${state.segments.length} segments, ${holes} with missing copies; ${state.positions.length} positions`, parts, marks),
+    strip(`${some(state.segments.length, "segment")}, ${holes} with missing copies; ${some(state.positions.length, "position")}`, parts, marks),
     h("p", { class: "muted" }, h("span", { class: "swatch truncated" }), " truncated ", h("span", { class: "swatch closed" }), " closed ",
       h("span", { class: "swatch open" }), " in progress ", h("span", { class: "swatch hole" }), " misses copies ▲ position",
       state.segments_left_out ? `; ${count(state.segments_left_out)} older ones are not shown` : ""),
     h("details", {}, h("summary", {}, "Segments as a table"),
       table("Segments", [["", "segment", "number"], ["", "ledger", "number"], ["", "state"], ["", "records", "number"], ["", "size", "number"], ["", "last"], ["", "bookies"], ["", "misses copies on"]],
         rows, "No segment yet.")),
-    h("details", {}, h("summary", {}, `${count(state.positions.length + state.positions_left_out)} positions as a table`),
+    h("details", {}, h("summary", {}, some(state.positions.length + state.positions_left_out, "position") + " as a table"),
       table("Positions", [["", "name"], ["", "goes on at"]], state.positions.map((one) => [visible(one.name), one.dlsn]), "Nobody keeps a position."),
       state.positions_left_out ? h("p", {}, `${state.positions_left_out} more`) : null),
     plain(state.name) ? h("p", {}, command(`dlog log show ${state.name}`)) : null,

@@ -164,3 +164,22 @@ async def test_what_nobody_knows_has_the_keys_of_what_is_known() -> None:
     found = await _look(await _quorum("b1", "b2", "b3"))
 
     assert overview.unknown("why").keys() == found.keys()
+
+
+async def test_who_looks_each_second_has_logs_and_damage_looked_for_seldom(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """With 10,000 logs their names were read each second, for a number."""
+    quorum: Any = await _quorum("b1", "b2", "b3")
+    seldom = overview.Seldom()
+    assert (await overview.status(quorum, 30.0, seldom))["logs"] == 0
+    name = Put(overview.NAME_PREFIX + b"ns/one", bytes(8))
+    await quorum.transact(Transaction((), (name, Put(keys.under_key(7), b"\xc1"))))
+
+    found = await overview.status(quorum, 30.0, seldom)
+    assert (found["logs"], found["damaged_records"]) == (0, [])
+    assert (await _look(quorum))["logs"] == 1, "who asks once is told what is there now"
+
+    await trio.sleep(overview.SELDOM_S)
+    found = await overview.status(quorum, 30.0, seldom)
+    assert (found["logs"], len(found["damaged_records"])) == (1, 1)

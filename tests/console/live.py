@@ -3,12 +3,14 @@
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlencode
 
+from distributedlog.blocking import open_namespace
 from distributedlog.cluster.processes import environment
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
@@ -97,3 +99,31 @@ def shown(*options: str) -> Iterator[Shown]:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=20) == 0
         process.stdout.close()
+
+
+@contextmanager
+def growing(uri: str, *names: str) -> Iterator[None]:
+    """Logs that are written, some records a beat, while the block runs."""
+    done = threading.Event()
+
+    def write(name: str) -> None:
+        with open_namespace(uri) as namespace, namespace.open_log(name).open_writer() as writer:
+            number = 0
+            while not done.wait(0.1):
+                orders = [json.dumps({"order": number + one}).encode() for one in range(20)]
+                writer.write_bulk(orders)
+                number += 20
+
+    with open_namespace(uri) as namespace:
+        for name in names:
+            if not namespace.log_exists(name):
+                namespace.create_log(name)
+    threads = [threading.Thread(target=write, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()

@@ -1,43 +1,43 @@
-"""The pages in Chromium: they load, show hostile text as text, and can be used by keyboard.
+"""The pages in Chromium: they load, show hostile text as text, can be used by keyboard, and shut others out.
 
-Where `playwright` or a Chromium is missing they are skipped, with the reason. With DLOG_PICTURES=DIR the
-pictures for docs/ are stored there.
+Where `playwright` or a Chromium is missing they are skipped, with the reason.
 """
 
 import json
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from distributedlog import DLSN, LogRecord
 from distributedlog.blocking import open_namespace
-from tests.console.live import Shown, shown
+from tests.console.chromium import (
+    ELSEWHERE,
+    TIMEOUT_MS,
+    faults,
+    go,
+    launched,
+    let_in,
+    origin,
+    ready,
+    texts,
+)
+from tests.console.live import Shown, growing, shown
 
 pytestmark = [pytest.mark.processes, pytest.mark.browser]
 
 HOSTILE = '<img src=x onerror="document.title=1">'
-TIMEOUT_MS = 30_000
-PICTURES = os.environ.get("DLOG_PICTURES", "")
+HOSTILE_NAME = "odd/\"onmouseover=alert(1)/&lt;b&gt;'`$(reboot)"
+"""As much of it as the name of a log may have."""
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
-    )
-    path = shutil.which("chromium") or shutil.which("google-chrome")
-    if path is None:
-        pytest.skip("no Chromium is here: apt-get install chromium fonts-dejavu-core")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def world() -> Iterator[Shown]:
                     orders = [json.dumps({"order": one, "total": one * 1.25}) for one in range(400)]
                     writer.write_bulk([one.encode() for one in orders])
         namespace.open_log("orders/eu").positions.advance("billing", DLSN(4, 0, 0))
-        with namespace.open_log("odd").open_writer() as writer:
+        with namespace.open_log(HOSTILE_NAME).open_writer() as writer:
             writer.write_bulk(
                 [
                     LogRecord(1, HOSTILE.encode()),
@@ -58,7 +58,7 @@ def world() -> Iterator[Shown]:
                     LogRecord(3, b"\xff\x00" * 9),
                 ]
             )
-        namespace.open_log("odd").positions.advance(HOSTILE, DLSN(1, 0, 1))
+        namespace.open_log(HOSTILE_NAME).positions.advance(HOSTILE, DLSN(1, 0, 1))
         with open_namespace(found.cluster.uri, config={"owner": HOSTILE}) as other:
             held = other.open_log("held").open_writer()
             with held as writer:
@@ -66,59 +66,21 @@ def world() -> Iterator[Shown]:
                 yield found
 
 
-@contextmanager
-def _page(chromium: Any, world: Shown, **options: Any) -> Iterator[Any]:
-    """A browser of its own that is let in; whatever it complains of, or fetches elsewhere, fails the test."""
-    context = chromium.new_context(**options)
-    context.set_default_timeout(TIMEOUT_MS)
-    page = context.new_page()
-    origin = world.link.partition("/#")[0]
-    wrong: list[str] = []
-
-    def heard(message: Any) -> None:
-        if message.type in ("error", "warning"):
-            wrong.append(message.text)
-
-    def asked(request: Any) -> None:
-        if not request.url.startswith((origin, "data:,")):
-            wrong.append(request.url)
-
-    page.on("console", heard)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("dialog", lambda dialog: wrong.append(dialog.message))
-    page.on("request", asked)
-    page.goto(world.link)
-    _ready(page, "cluster")
-    try:
-        yield page
-    finally:
-        context.close()
-    assert wrong == []
-
-
-def _ready(page: Any, name: str) -> None:
-    page.wait_for_selector(f"html[data-ready={name}]")
-
-
-def _texts(page: Any, selector: str) -> str:
-    return "\n".join(page.locator(selector).all_inner_texts())
-
-
 def test_every_page_by_keyboard_in_both_schemes_and_on_a_narrow_screen(
     chromium: Any, world: Shown
 ) -> None:
     for scheme, width in (("light", 1200), ("dark", 400)):
-        with _page(
-            chromium, world, color_scheme=scheme, viewport={"width": width, "height": 900}
-        ) as page:
+        size = {"width": width, "height": 900}
+        with let_in(chromium, world.link, color_scheme=scheme, viewport=size) as page:
             assert "t=" not in page.url, "the token is out of the address"
             assert page.locator("h1").inner_text() == "✓ healthy"
             for key, name in ((2, "logs"), (3, "work"), (4, "quorum"), (1, "cluster")):
                 page.keyboard.press(str(key))
-                _ready(page, name)
+                ready(page, name)
                 wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
                 assert wide <= 0, f"{name} at {width} px"
                 assert page.locator("nav [aria-current=page]").count() == 1
+                assert faults(page) == [], (name, scheme)
             dark = (
                 page.evaluate("getComputedStyle(document.body).backgroundColor")
                 != "rgb(255, 255, 255)"
@@ -126,42 +88,105 @@ def test_every_page_by_keyboard_in_both_schemes_and_on_a_narrow_screen(
             assert dark == (scheme == "dark")
 
             page.keyboard.press("/")
-            _ready(page, "logs")
+            ready(page, "logs")
             page.wait_for_selector("#search:focus")
             page.keyboard.type("orders/e")
             page.wait_for_selector("text=1 shown")
             page.keyboard.press("Escape")
             page.keyboard.press("j")
             page.keyboard.press("Enter")
-            _ready(page, "log")
+            ready(page, "log")
             assert page.locator("h1").inner_text() == "orders/eu"
             page.wait_for_selector("text=100 records, to the end")
             assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            assert faults(page) == [], ("log", scheme)
             page.keyboard.press("?")
             page.wait_for_selector("#keys[open]")
+            assert faults(page) == [], ("keys", scheme)
             page.keyboard.press("Escape")
             page.wait_for_selector("#keys:not([open])", state="attached")
 
 
-def test_hostile_text_is_text(chromium: Any, world: Shown) -> None:
-    """H257: a position, a writer's name, payloads."""
-    with _page(chromium, world) as page:
-        page.goto(world.link.partition("#")[0] + "#/logs?prefix=held")
-        _ready(page, "logs")
-        assert HOSTILE in _texts(page, "td")
+def test_the_keyboard_alone_reaches_everything_and_a_new_state_takes_nothing_away(
+    chromium: Any, world: Shown
+) -> None:
+    with let_in(chromium, world.link) as page:
+        page.keyboard.press("Tab")
+        page.wait_for_selector("#skip:focus")
+        assert page.locator("#skip").bounding_box()["x"] >= 0, "it is seen when it has the focus"
+        page.keyboard.press("Enter")
+        page.wait_for_selector("main:focus")
+        _tab_to(page, "summary")
+        page.keyboard.press("Enter")
+        _next_state(page)
+        assert page.locator("details[open] summary:focus").count() == 1
 
-        page.goto(world.link.partition("#")[0] + "#/log?name=odd")
+        go(page, world.link, "logs")
+        _tab_to(page, "[data-sort=records]")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("[aria-sort=descending] [data-sort=records]:focus")
+        assert page.locator("tbody tr th").first.inner_text() == "orders/eu"
+        page.keyboard.press("j")
+        page.wait_for_selector("tbody tr:nth-child(1):focus")
+        _next_state(page)
+        assert page.locator("tbody tr:nth-child(1):focus").count() == 1
+        page.keyboard.press("Enter")
+        ready(page, "log")
+
+        _tab_to(page, "#way")
+        page.keyboard.type("DLSN")
+        page.keyboard.press("Tab")
+        page.wait_for_selector("#at:focus")
+        page.keyboard.type("2.0.0")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#said:has-text('100 records')")
+        assert page.locator(".records tbody th").first.inner_text() == "2.0.0"
+        _tab_to(page, "#more")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".records tbody th:has-text('2.0.100')")
+
+        _tab_to(page, "#theme", back=True)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("html[data-theme=light]")
+
+
+def _tab_to(page: Any, selector: str, *, back: bool = False) -> None:
+    """As somebody without a mouse does."""
+    for _ in range(100):
+        if page.locator(f"{selector}:focus").count():
+            return
+        page.keyboard.press("Shift+Tab" if back else "Tab")
+    raise AssertionError(f"no way to {selector} by Tab")
+
+
+def _next_state(page: Any) -> None:
+    """Wait until two more have come: the first may have been under way."""
+    for _ in range(2):
+        page.wait_for_selector(f"#live:not(:text-is('{page.inner_text('#live')}'))")
+
+
+def test_hostile_text_is_text(chromium: Any, world: Shown) -> None:
+    """H257: a log's name, a position, a writer's name, payloads."""
+    with let_in(chromium, world.link) as page:
+        go(page, world.link, "logs?prefix=held")
+        assert HOSTILE in texts(page, "td")
+
+        go(page, world.link, "logs?prefix=odd")
+        page.click("tbody th a")
+        ready(page, "log")
+        assert page.locator("h1").inner_text() == HOSTILE_NAME
         page.wait_for_selector(".payload >> nth=2")
-        page.click("text=1 positions as a table")
+        page.click("text=1 position as a table")
         page.wait_for_selector("text=goes on at")
-        assert HOSTILE in _texts(page, "th")
+        assert HOSTILE in texts(page, "th")
         shown_ = page.locator(".payload").all_inner_texts()
         assert shown_ == [HOSTILE, "\\u202egnp", " ".join(["ff 00"] * 9)]
         page.select_option("#form", "hex")
         assert page.locator(".payload").first.inner_text().startswith("3c 69 6d 67")
 
         assert page.locator("main img").count() == 0
-        assert page.title() == "odd – dlog console"
+        assert page.locator("[data-copy*=reboot]").count() == 0, "no command is made of such a name"
+        assert page.title() == f"{HOSTILE_NAME} – dlog console"
 
 
 def test_a_handler_that_gets_in_all_the_same_does_not_run(chromium: Any, world: Shown) -> None:
@@ -169,7 +194,7 @@ def test_a_handler_that_gets_in_all_the_same_does_not_run(chromium: Any, world: 
     context = chromium.new_context()
     page = context.new_page()
     page.goto(world.link)
-    _ready(page, "cluster")
+    ready(page, "cluster")
     page.evaluate("document.body.setAttribute('onclick', 'document.title = \"owned\"')")
     page.click("strong")
 
@@ -177,10 +202,37 @@ def test_a_handler_that_gets_in_all_the_same_does_not_run(chromium: Any, world: 
     context.close()
 
 
+def test_the_axis_of_a_chart_is_not_cut(chromium: Any, world: Shown) -> None:
+    """The widest words that bytes have: they stood partly outside of the picture."""
+    with let_in(chromium, world.link, viewport={"width": 400, "height": 900}) as page:
+        lefts = page.evaluate(
+            """async () => {
+                const { lines } = await import("/static/chart.js");
+                const { bytes } = await import("/static/format.js");
+                const points = [{ at: 0, value: 1023 * 1024 }, { at: 1000, value: 0 }];
+                document.querySelector("main").append(lines("one", [["in", "value"]], points, bytes, bytes));
+                const [figure] = [...document.querySelectorAll("figure")].slice(-1);
+                return [...figure.querySelectorAll(".axis")].map((one) => one.getBBox().x);
+            }"""
+        )
+
+        assert min(lefts) >= 0
+
+
+def test_a_chart_begins_before_its_page(chromium: Any, world: Shown) -> None:
+    """What was seen while somebody looked is there for who comes later."""
+    with let_in(chromium, world.link) as page:
+        _next_state(page)
+        first = "figure:first-of-type tbody tr:last-child th"
+        began = page.text_content(first)
+        page.reload()
+        ready(page, "cluster")
+        page.wait_for_selector(f"{first}:text-is('{began}')", state="attached")
+
+
 def test_a_tail_in_a_tab(chromium: Any, world: Shown) -> None:
-    with _page(chromium, world) as page, _growing(world, "live"):
-        page.goto(world.link.partition("#")[0] + "#/log?name=live")
-        _ready(page, "log")
+    with let_in(chromium, world.link) as page, growing(world.cluster.uri, "live"):
+        go(page, world.link, "log?name=live")
         page.click("#tail")
         page.wait_for_selector("#said:has-text('live')")
         page.wait_for_selector(".payload >> nth=4")
@@ -190,17 +242,16 @@ def test_a_tail_in_a_tab(chromium: Any, world: Shown) -> None:
 
 def test_eight_tabs_all_load(chromium: Any, world: Shown) -> None:
     """H260: HTTP/1.1 gives an origin six connections."""
-    with _page(chromium, world) as page:
+    with let_in(chromium, world.link) as page:
         tabs = [page.context.new_page() for _ in range(8)]
         for tab in tabs:
-            tab.goto(world.link.partition("#")[0] + "#/cluster")
-            _ready(tab, "cluster")
+            go(tab, world.link, "cluster")
 
 
 def test_who_is_not_let_in_is_told_how(chromium: Any, world: Shown) -> None:
     context = chromium.new_context()
     page = context.new_page()
-    page.goto(world.link.partition("#")[0])
+    page.goto(origin(world.link))
     page.wait_for_selector("html[data-ready=refused]")
 
     assert "Open the link" in page.locator("#notice").inner_text()
@@ -208,44 +259,113 @@ def test_who_is_not_let_in_is_told_how(chromium: Any, world: Shown) -> None:
     context.close()
 
 
+ATTACK = """async (target) => {
+    const said = {};
+    const attempt = async (name, act) => {
+        try { said[name] = await act(); } catch (error) { said[name] = `refused: ${error.name}`; }
+    };
+    const read = (path, options) => async () => await (await fetch(target + path, options)).text();
+    await attempt("read", read("/records?log=held", { credentials: "include" }));
+    await attempt("opaque", read("/records?log=held", { credentials: "include", mode: "no-cors" }));
+    await attempt("let in", read("/session", { method: "POST", body: '{"token": "x"}', mode: "no-cors" }));
+    await attempt("stream", () => new Promise((resolve) => {
+        const source = new EventSource(`${target}/events?page=cluster`, { withCredentials: true });
+        source.onmessage = () => resolve("told");
+        source.onerror = () => { source.close(); resolve("refused: an error"); };
+    }));
+    await attempt("script", () => new Promise((resolve) => {
+        const script = document.createElement("script");
+        script.onload = () => resolve("loaded");
+        script.onerror = () => resolve("refused: an error");
+        script.src = `${target}/events?page=work`;
+        document.head.append(script);
+    }));
+    await attempt("frame", () => new Promise((resolve) => {
+        const frame = document.createElement("iframe");
+        frame.onload = () => { try { resolve(frame.contentDocument ? "seen" : "refused: no document"); }
+            catch { resolve("refused: an error"); } };
+        frame.src = target;
+        document.body.append(frame);
+    }));
+    return said;
+}"""
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost"])
+def test_another_page_gets_nothing_out_of_a_browser_that_is_let_in(
+    chromium: Any, world: Shown, name: str
+) -> None:
+    """H258. To a browser another port of the address is the same site: it sends the cookie along."""
+    context = chromium.new_context()
+    context.set_default_timeout(TIMEOUT_MS)
+    own = context.new_page()
+    own.goto(world.link)
+    ready(own, "cluster")
+    urls: dict[str, str] = {}
+    answered: list[tuple[str, int]] = []
+
+    with _foreign_page() as port:
+        page = context.new_page()
+        page.goto(f"http://{name}:{port}/")
+        asked = context.new_cdp_session(page)  # also tells of what the page itself is not told of
+        asked.on(
+            "Network.requestWillBeSent",
+            lambda one: urls.update({one["requestId"]: one["request"]["url"]}),
+        )
+        asked.on(
+            "Network.responseReceivedExtraInfo",
+            lambda one: answered.append((one["requestId"], one["statusCode"])),
+        )
+        asked.send("Network.enable")
+        said = page.evaluate(ATTACK, origin(world.link))
+
+    assert set(said) == {"read", "opaque", "let in", "stream", "script", "frame"}
+    assert said.pop("opaque") in ("", "refused: TypeError"), "what came cannot be looked into"
+    assert said.pop("let in") in ("", "refused: TypeError")
+    assert all(one.startswith("refused") for one in said.values()), said
+    ours = f"{origin(world.link)}/"
+    seen: dict[str, set[int]] = {}
+    for ident, status in answered:
+        place, _, path = urls.get(ident, "").partition(ours)
+        if not place and path:  # the empty page, for a frame, shows nothing of the cluster
+            seen.setdefault(path.partition("?")[0], set()).add(status)
+    assert set(seen) == {"records", "session", "events"}
+    assert set().union(*seen.values()) <= {401, 403}, "and the console itself gave none of it"
+    context.close()
+
+
+def test_a_name_that_was_pointed_here_is_not_answered(chromium: Any, world: Shown) -> None:
+    """H258: DNS rebinding, in a browser whose resolver says so."""
+    context = chromium.new_context()
+    page = context.new_page()
+    port = origin(world.link).rpartition(":")[2]
+    answer = page.goto(f"http://{ELSEWHERE}:{port}/")
+
+    assert answer.status == 421
+    assert ELSEWHERE in page.inner_text("body")
+    context.close()
+
+
 @contextmanager
-def _growing(world: Shown, *names: str) -> Iterator[None]:
-    """Logs that are written, some records a beat, while the block runs."""
-    done = threading.Event()
+def _foreign_page() -> Iterator[int]:
+    """Somebody else's page on this machine; its port."""
 
-    def write(name: str) -> None:
-        with (
-            open_namespace(world.cluster.uri) as namespace,
-            namespace.open_log(name).open_writer() as writer,
-        ):
-            number = 0
-            while not done.wait(0.1):
-                orders = [json.dumps({"order": number + one}).encode() for one in range(20)]
-                writer.write_bulk(orders)
-                number += 20
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>other</title><body>")
 
-    with open_namespace(world.cluster.uri) as namespace:
-        for name in names:
-            if not namespace.log_exists(name):
-                namespace.create_log(name)
-    threads = [threading.Thread(target=write, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    served = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=served.serve_forever)
+    thread.start()
     try:
-        yield
+        yield served.server_address[1]
     finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-
-
-@pytest.mark.skipif(not PICTURES, reason="pictures for docs/: DLOG_PICTURES=docs")
-def test_pictures(chromium: Any, world: Shown) -> None:
-    size = {"width": 1100, "height": 760}
-    with _page(chromium, world, viewport=size) as page, _growing(world, "orders/eu", "orders/us"):
-        page.wait_for_timeout(15_000)
-        page.screenshot(path=Path(PICTURES) / "console-cluster.png")
-        page.goto(world.link.partition("#")[0] + "#/log?name=orders%2Feu")
-        _ready(page, "log")
-        page.wait_for_timeout(3_000)
-        page.screenshot(path=Path(PICTURES) / "console-log.png")
+        served.shutdown()
+        thread.join()
+        served.server_close()

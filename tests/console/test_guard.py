@@ -110,6 +110,19 @@ def test_another_pages_request_changes_nothing(origin: str) -> None:
     assert _status(_guard().refusal(_post({"token": TOKEN}, origin=origin), OPEN)) == 403
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_page_asks_for_nothing_of_the_cluster(site: str) -> None:
+    """H258: on another port of this address it has our cookie, as Chromium says (test_browser.py)."""
+    guard = _guard()
+    cookie = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+
+    assert guard.refusal(_get("/", cookie=cookie, **{"sec-fetch-site": site}), OPEN) is None
+    for own in ("same-origin", "none"):
+        assert guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": own}), OPEN) is None
+    refused = guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": site}), OPEN)
+    assert _status(refused) == 403
+
+
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_a_form_cannot_carry_the_token(kind: str) -> None:
     """What a form sends needs no leave of the browser; JSON does."""
