@@ -1,5 +1,6 @@
 """`dlog trust`: is it judged who may do what, whom would that refuse, who changed it."""
 
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +10,33 @@ from .errors import NO, Answer
 from .options import Command, Group, Settings, common
 from .output import emit, rows_or_table, table
 
+MIB = 1024 * 1024
+COUNT = click.IntRange(0, (1 << 63) - 1)
+NEARLY = 0.9
+"""A namespace that has so much of what it may have is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a namespace takes of the metadata, and may take."""
+
+    namespace: str
+    keys: int
+    bytes: int
+    ledgers: int
+    keys_max: int
+    bytes_max: int
+    ledgers_max: int
+
+    @property
+    def full(self) -> float:
+        """The greatest of its shares; above 1: what it may have was made less, or it was there before."""
+        return max(
+            self.keys / max(1, self.keys_max),
+            self.bytes / max(1, self.bytes_max),
+            self.ledgers / max(1, self.ledgers_max),
+        )
+
 
 @click.group(
     cls=Group,
@@ -16,6 +44,7 @@ from .output import emit, rows_or_table, table
     dlog trust show
     dlog trust require report --admin me      judge, count, and do it all the same
     dlog trust require yes                    refuse; as an admin
+    dlog trust quota                          what namespaces take of the metadata, and may take
     dlog trust rotate                         new secrets for what opens ledgers
     dlog trust audit                          who changed it
     """,
@@ -37,9 +66,15 @@ def show(settings: Settings) -> None:
         for who, what, times in report.would_refuse
     ]
     if settings.json:
-        emit({"mode": report.mode, "would_refuse": would})
+        spaces = [asdict(one) for one in spaces_of(report)]
+        emit({"mode": report.mode, "would_refuse": would, "namespaces": spaces})
         return
     print(f"mode: {report.mode}")
+    for one in spaces_of(report):
+        if one.full >= NEARLY:
+            print(
+                f"namespace {one.namespace} has {one.full:.0%} of what it may have: dlog trust quota"
+            )
     if report.mode == "report":
         columns = ("principal", "times", "refused")
         rows = [[one[column] for column in columns] for one in would]
@@ -61,6 +96,65 @@ def require(settings: Settings, mode: str, admin: str) -> None:
     stored = {"no": "open", "report": "report", "yes": "required"}[mode]
     also = f"; {admin} is an admin" if admin else ""
     change(settings, f"mode: {stored}{also}", "mode", stored, admin)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog trust quota                             what namespaces have, and may have
+    dlog trust quota shop --keys 1000000 --mib 512
+    dlog trust quota shop --default              what all others may have
+    dlog trust quota --all --ledgers 200000      what those may have
+    """,
+)
+@click.argument("namespace", default="")
+@click.option("--keys", type=COUNT, metavar="N", help="Keys of its logs and their ledgers.")
+@click.option("--mib", type=COUNT, metavar="N", help="Of these keys and their values.")
+@click.option("--ledgers", type=COUNT, metavar="N")
+@click.option("--default", "none", is_flag=True, help="It has none of its own any more.")
+@click.option("--all", "of_all", is_flag=True, help="Of all that have none of their own.")
+@common
+def quota(
+    settings: Settings,
+    namespace: str,
+    keys: int | None,
+    mib: int | None,
+    ledgers: int | None,
+    none: bool,
+    of_all: bool,
+) -> None:
+    """What each namespace takes of the metadata, and its bounds; or set those of one.
+
+    Beyond them nothing new is made there, where rights are required: `OverQuota`. It can still be read,
+    truncated and deleted, and what is open is closed. What is not given stays as it is.
+    """
+    given = [keys, None if mib is None else mib * MIB, ledgers]
+    sets = none or any(one is not None for one in given)
+    if sets and none == any(one is not None for one in given):
+        raise click.UsageError("--default takes what was set away: give it alone")
+    if bool(namespace) + of_all > 1 or (sets and not (namespace or of_all)):
+        raise click.UsageError("say whose: a namespace, or --all")
+    if sets:
+        words = ("", "", "") if none else ("" if one is None else str(one) for one in given)
+        whose = namespace or "all that have none of their own"
+        change(settings, f"the quota of {whose} is set", "quota", namespace, *words)
+        return
+    report = asked(settings, "quotas", lambda metadata: metadata.trust_report())
+    found = [one for one in spaces_of(report) if namespace in ("", one.namespace)]
+    columns = ("namespace", "keys", "of", "MiB", "of", "ledgers", "of", "full")
+    if settings.json:
+        emit({"counted": report.counted, "namespaces": [asdict(one) for one in found]})
+        return
+    rows = [
+        [
+            *(one.namespace, one.keys, one.keys_max, f"{one.bytes / MIB:.1f}"),
+            *(f"{one.bytes_max / MIB:.0f}", one.ledgers, one.ledgers_max, f"{one.full:.0%}"),
+        ]
+        for one in found
+    ]
+    table(columns, rows, empty="nothing is counted: namespaces are, once rights are judged")
+    if found and not report.counted:
+        print("not all of it is counted yet")
 
 
 @command.command(
@@ -154,6 +248,11 @@ async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[st
         (*grant_of(one.key), decode_grant(one.value)) async for one in Scan(metadata, GRANT_PREFIX)
     ]
     return users, grants
+
+
+def spaces_of(report: Any) -> list[Space]:
+    """The fullest first."""
+    return [Space(*one) for one in report.spaces]
 
 
 def change(settings: Settings, said: str, *wanted: str) -> None:

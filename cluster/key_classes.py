@@ -9,6 +9,7 @@ keys of the store but secrets, and no record of any log.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from ..ledger import ids, keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
@@ -46,6 +47,10 @@ NAMES = b"name/"
 ID_DIGITS = 16
 IDS_AT_ONCE = 1_000_000
 """``next/ledger`` moves no further in one step: it is never to reach its end."""
+
+KNOWN_RECORDS = 256
+KNOWN_BYTES_MAX = 4096
+"""Ledgers' records, the last ones, of which it is known whose they are."""
 
 Where = Callable[[bytes], Place | None]
 
@@ -177,9 +182,17 @@ def _ledger_of_segment(value: bytes) -> bytes:
 
 
 def _log_of_ledger(key: bytes, value: bytes) -> bytes:
+    # Asked some times over of a record that is put: to judge it, and to count it where it is applied.
+    return (_small_log_of if len(value) <= KNOWN_BYTES_MAX else _read_log_of)(key, value)
+
+
+def _read_log_of(key: bytes, value: bytes) -> bytes:
     record = LedgerMetadata.decode(key, value)
     log_id = record.owner[0] if record.owner is not None else record.incarnation
     return b"%016x" % log_id if log_id else b""
+
+
+_small_log_of = lru_cache(KNOWN_RECORDS)(_read_log_of)
 
 
 def _is_deleting(key: bytes, value: bytes) -> bool:
@@ -242,6 +255,7 @@ _READERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN | JANITOR, _of_reader,
 _OF_LEDGER = WRITE | HOLDER | JANITOR | OPERATOR
 _BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie)
 _WRITERS = KeyClass(READ | BOOKIE | OPERATOR, _SEGMENTS, _LOG, _LOG_SPAN)
+_TO_DO = replace(_WRITERS, note=True)
 
 KEY_CLASSES = Classes(
     by_third={
@@ -250,7 +264,7 @@ KEY_CLASSES = Classes(
             READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN, lasting=True
         ),
         (b"log/", b"segment"): replace(_WRITERS, ledger_in=_ledger_of_segment),
-        (b"log/", b"lock"): _WRITERS,
+        (b"log/", b"lock"): _TO_DO,
         (b"log/", b"stamps"): _WRITERS,
         (b"log/", b"txn"): _WRITERS,
         (b"log/", b"position"): _READERS,
@@ -273,16 +287,21 @@ KEY_CLASSES = Classes(
         ),
         UNLINKED_PREFIX: _log_class(UNLINKED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
         RETIRED_PREFIX: _log_class(RETIRED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
-        PURGE_PREFIX: _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
-        CONF_PREFIX: replace(
-            _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR), each=True
+        PURGE_PREFIX: replace(
+            _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS), note=True
         ),
-        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1)),
+        # A full namespace is emptied by settings, too.
+        CONF_PREFIX: replace(
+            _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR),
+            each=True,
+            note=True,
+        ),
+        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=True),
         keys.LEDGER_PREFIX: KeyClass(READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger),
-        keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger),
-        keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy),
-        keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy),
-        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy),
+        keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger, note=True),
+        keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy, note=True),
+        keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=True),
+        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=True),
         keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie),
         keys.COOKIE_PREFIX: KeyClass(KNOWN, _change_of_cookie, _of_bookie),
         b"seen/": _BOOKIES_OWN,

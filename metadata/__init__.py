@@ -44,6 +44,7 @@ A node, which drives both:
     replica.py                      persist, then send, then apply, then answer
     intake.py                       what is refused early, that the rest is done in time (pure)
     quotas.py                       what one principal may have at once (pure)
+    namespace_use.py, namespace_quotas.py   what each namespace has, and may have (pure)
     storage.py, log_operations.py, snapshot_files.py, members.py, room.py   its disk
     sessions.py, served_watches.py, wire.py             its connections: clients,
     peers.py, strangers.py, receiving.py                peers, snapshots

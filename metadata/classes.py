@@ -52,6 +52,9 @@ class KeyClass:
     that its asker has any right on."""
     lasting: bool = False
     """It is made once, and never again after it went: no condition on a version that is past will hold."""
+    note: bool = False
+    """It says what is to be done, or where something is, and there are no more of these than of what they
+    tell of: one may be made also where its namespace is full."""
     each: bool = False
     """Whoever is known may list and watch all of them, and is shown those that it may read."""
     ledger_in: Callable[[bytes], bytes] | None = None

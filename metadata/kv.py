@@ -10,7 +10,7 @@ What a key has is one `bytes`: its numbers, then its value. An object a key woul
 values, and the search for cyclic garbage would look at each of them: 0.3 s in one turn at a million keys.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from struct import Struct
 from sys import maxsize
@@ -107,6 +107,8 @@ class KeyValueState:
         self._sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
+        self.on_change: Callable[[bytes, bytes | None, bytes | None], None] | None = None
+        """Told of each key that is made, replaced or deleted, with what is stored before and after."""
         self._is_viewed = False
         """There may be some of these:"""
         self._views: WeakSet[StateView] = WeakSet()
@@ -317,14 +319,19 @@ class KeyValueState:
         else:
             version, _, created, _ = HEAD.unpack_from(before)
             version += 1
+        stored = HEAD.pack(version, lease, created, revision) + value
         self._leave(key, before)
-        self._enter(key, lease, HEAD.pack(version, lease, created, revision) + value)
+        self._enter(key, lease, stored)
+        if self.on_change is not None:
+            self.on_change(key, before, stored)
         return Event("put", KeyValue(key, value, version, created, revision, lease))
 
     def _delete(self, key: bytes, revision: int) -> Event:
         before = self.stored.pop(key)
         self.keys.remove(key)
         self._leave(key, before)
+        if self.on_change is not None:
+            self.on_change(key, before, None)
         version, _, created, _ = HEAD.unpack_from(before)
         return Event("delete", KeyValue(key, b"", version, created, revision, 0))
 

@@ -4,7 +4,7 @@ What the parts do is theirs; here they are made, know each other, and are run.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -35,6 +35,8 @@ from .kv import KeyValueState
 from .leases import Leases
 from .ledger_rights import may_have
 from .members import Members
+from .namespace_quotas import NOTHING, NamespaceQuotas
+from .namespace_use import Growth
 from .options import MetadataOptions
 from .peers import REFUSED_S, Peers
 from .quorum import majority
@@ -55,6 +57,8 @@ from .trust_records import AuditLine
 from .wire import TrustReport
 
 ASK_S = 1.0
+WALK_PAUSE_S = 0.005
+"""After each piece of a walk over all keys: at most half of the time goes to it."""
 ROT = "rot"
 STATE = "state"
 
@@ -120,6 +124,8 @@ class MemberNode:
         )
         self.leases = Leases(self.replica)
         self.quotas = Quotas()
+        self.namespaces = NamespaceQuotas(classes)
+        self._counting = trio.Event()
         self.secrets = Secrets(self.replica, endpoint.host.secret_bytes)
         self.desk = CapabilityDesk(
             members.cluster_id,
@@ -187,6 +193,7 @@ class MemberNode:
             self.replica.end_if_too_old,
             self.replica.mind_room,
             self._mind_quorum,
+            self._count_namespaces,
             self.admission.run,
             self.quorum_contact.run,
             self.leases.run,
@@ -289,17 +296,35 @@ class MemberNode:
         )
         return head
 
-    def over_quota(self, principal: str, meant: Command) -> DistributedLogError | None:
+    def growth(self, principal: str, meant: Command) -> Mapping[str, Growth]:
+        """What a command would add to namespaces, where rights are required; by `over_quota`, `on_taken`."""
+        state = self.replica.state
+        if not isinstance(meant, Transact) or not self.namespaces.use.follows(state):
+            return NOTHING
+        return self.namespaces.growth(principal, meant.transaction)
+
+    def over_quota(
+        self, principal: str, meant: Command, growth: Mapping[str, Growth]
+    ) -> DistributedLogError | None:
         """Why no command of this principal is taken now, where rights are required."""
         replica, quotas = self.replica, self.quotas
         if not replica.state.trust_revision or self.trust.mode != "required":
             return None
+        self.namespaces.begin(replica.raft.term)
+        over = self.namespaces.why_not(replica.state, growth)
+        if over is not None:
+            return over
         quotas.begin(replica.raft.term, replica.state.ring, trio.current_time())
         if isinstance(meant, Grant):
             over = quotas.why_not_lease(replica.state, principal)
             if over is not None:
                 return over
         return quotas.why_not_request(principal, trio.current_time())
+
+    def on_taken(self, owner: str, index: int, growth: Mapping[str, Growth]) -> None:
+        """A command of that owner was put into the log, at this place."""
+        self.quotas.on_taken(owner, trio.current_time())
+        self.namespaces.on_taken(index, growth)
 
     def over_watches(self, principal: str) -> OverQuota | None:
         """Why it is served no further watch here."""
@@ -339,7 +364,14 @@ class MemberNode:
         would = tuple(
             (who, what, times) for (who, what), times in trust.would_refuse.items() if not own
         )
-        return TrustReport(trust.mode, principal, trust.cluster_rights(principal), would)
+        state, namespaces = self.replica.state, self.namespaces
+        told = () if own or not namespaces.use.follows(state) else namespaces.told(state)
+        spaces = tuple(
+            (name, use.keys, use.size_bytes, use.ledgers, most.keys, most.size_bytes, most.ledgers)
+            for name, use, most in told
+        )
+        rights = trust.cluster_rights(principal)
+        return TrustReport(trust.mode, principal, rights, would, namespaces.use.whole, spaces)
 
     def _judge_watches(self) -> None:
         """Who may what has changed: what was opened before is judged again, and who is out is put out."""
@@ -352,11 +384,24 @@ class MemberNode:
     def _push_changes(self) -> None:
         state = self.replica.state
         if state.trust_revision:
+            if not self.namespaces.use.follows(state):
+                self.namespaces.use.begin(state)
+                self._counting.set()
             trust = self.trust
             if (trust.revision, trust.renames) != self._judged_by:
                 self._judge_watches()
         for watches in self._watches:
             watches.push(self.replica.state)
+
+    async def _count_namespaces(self) -> None:
+        """What was there when it began to matter who does what, some at a time; then each change is told."""
+        while True:
+            await self._counting.wait()
+            self._counting = trio.Event()
+            left = True
+            while left:
+                left = self.namespaces.use.walk()
+                await trio.sleep(WALK_PAUSE_S)
 
     def _send_snapshot(self, wanted: SendSnapshot) -> None:
         if wanted.peer not in self._snapshots_out:

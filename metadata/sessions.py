@@ -3,8 +3,6 @@
 Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
 """
 
-import trio
-
 from ..runtime.capability_messages import decode_question
 from ..runtime.errors import (
     DistributedLogError,
@@ -29,6 +27,7 @@ from .intake import NEVER_S
 from .interface import RangePage
 from .member_node import MemberNode
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
+from .namespace_quotas import NOTHING
 from .node import MetadataNode
 from .owners import PRINCIPAL_CHARS_MAX, client_of, is_principal, owner_by
 from .recalling import Statement
@@ -259,14 +258,15 @@ class MetadataSession:
         if self._principal != ANONYMOUS:
             meant.client = client_of(self._owner, meant.client)
             command = encode_command(meant)
-        replica = member.replica
+        replica, growth = member.replica, NOTHING
         if replica.leads:
             refused = self._why_not(member, meant)
             if refused is not None and not _is_done(replica.state.answered(meant)):
                 self._link.reply_error(ident, refused)
                 return
             self._tell_owner(member)
-            over = member.over_quota(self._principal, meant)
+            growth = member.growth(self._principal, meant)
+            over = member.over_quota(self._principal, meant, growth)
             if over is not None and replica.state.answered(meant) is None:
                 self._link.reply_error(ident, over)
                 return
@@ -288,7 +288,7 @@ class MetadataSession:
         last = replica.raft.log.last_index
         replica.request(command, meant, done, asker=self._link, within_s=within_s)
         if replica.state.trust_revision and replica.raft.log.last_index > last:
-            member.quotas.on_taken(self._owner, trio.current_time())
+            member.on_taken(self._owner, replica.raft.log.last_index, growth)
 
     def _tell_owner(self, member: MemberNode) -> None:
         leases_of = member.replica.state.leases_of

@@ -5,6 +5,7 @@
     ["tokens", NAME]              those that were made up to now are taken no more
     ["refuse", NAME, SERIAL]      that certificate is taken no more, nor tokens that were made up to now
     ["token", NAME, WHAT]         one is made: a line of the audit (`token_desk.py`); of the leader alone
+    ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     in digits; "": as it is; all "": its own are none any more
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
 
 The forms are in `wire.py`. The leader composes it from the state that it has applied, and proposes nothing
@@ -26,7 +27,7 @@ from .judge import GRANTS_MAX, PAGE, Judge
 from .kv import KeyValueState
 from .owners import is_name
 from .rights import ADMIN, CLUSTER_ROLES, words
-from .transaction import OPERATIONS_MAX, Delete, Put, Transaction
+from .transaction import NUMBER_MAX, OPERATIONS_MAX, Delete, Put, Transaction
 from .trust_records import (
     AUDIT_PREFIX,
     MODE_KEY,
@@ -34,6 +35,7 @@ from .trust_records import (
     TRUST_PREFIX,
     USER_PREFIX,
     AuditLine,
+    Bounds,
     User,
     audit_key,
     encode_ended,
@@ -42,6 +44,7 @@ from .trust_records import (
     ended_key,
     grant_key,
     grants_prefix,
+    quota_key,
     user_key,
 )
 
@@ -241,6 +244,26 @@ class _Change:
             self._not_the_last_admin(name)
         self.delete(key)
         self._end(name)
+
+    def do_quota(self, namespace: str, *most: str) -> None:
+        """What a namespace may have; "": all that have no quota of their own."""
+        if "\0" in namespace:
+            raise InvalidRequest("the name of a namespace holds no zero byte")
+        key = quota_key(namespace)
+        if not any(most):
+            self.delete(key)
+            return
+        for said in most:
+            if said and not (said.isascii() and said.isdigit() and int(said) <= NUMBER_MAX):
+                raise InvalidRequest(f"a quota is a number, not {said!r:.40}")
+        before = Bounds()
+        for one in ("", namespace):
+            found = None if self._is_first else self._state.get(quota_key(one))
+            if found is not None:
+                before = Bounds.decode(found.value)
+        now = (before.keys, before.size_bytes, before.ledgers)
+        numbers = (int(said) if said else old for said, old in zip(most, now, strict=True))
+        self.put(key, Bounds(*numbers).encode())
 
     # --- what they share --------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
     trust/mode               [1, mode]
     trust/user/NAME         [1, made ms, disabled, tokens from, [serial refused, ...], quota]
     trust/grant/NAME 00 NAMESPACE 00 PATH    [1, role]     both empty for a role of the cluster
+    trust/quota/NAMESPACE    [1, keys, bytes, ledgers]     NAMESPACE empty: of all that have none of their own
     trust/ended/PRINCIPAL    [1, ms]      put anew with all that takes something away from it
     audit/<log index, 16 hex>    [1, ms, principal, address, action, subject]
 
@@ -23,6 +24,7 @@ MODE_KEY = b"trust/mode"
 USER_PREFIX = b"trust/user/"
 GRANT_PREFIX = b"trust/grant/"
 ENDED_PREFIX = b"trust/ended/"
+QUOTA_PREFIX = b"trust/quota/"
 FORMAT = 1
 MODES = ("open", "report", "required")
 """Nothing is judged; judged and counted, and done all the same; judged, and refused."""
@@ -58,6 +60,25 @@ class User:
         """Raises `CorruptData`."""
         _, made_ms, disabled, tokens_from, serials, quota = stored(value, _USER, "a user's record")
         return cls(made_ms, disabled, tokens_from, serials, quota)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a namespace may have in the metadata."""
+
+    keys: int = 500_000
+    size_bytes: int = 128 * 1024 * 1024
+    """Of its keys and their values."""
+    ledgers: int = 100_000
+
+    def encode(self) -> bytes:
+        """As the value of its key."""
+        return pack([FORMAT, self.keys, self.size_bytes, self.ledgers])
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Bounds":
+        """Raises `CorruptData`."""
+        return cls(*stored(value, _QUOTA, "the quota of a namespace")[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +171,11 @@ def decode_grant(value: bytes) -> str:
     return role
 
 
+def quota_key(namespace: str) -> bytes:
+    """Of a namespace's bounds; "": of all that have none of their own."""
+    return QUOTA_PREFIX + namespace.encode()
+
+
 def ended_key(principal: str) -> bytes:
     """Says since when (its revision) something was taken away from a principal."""
     return ENDED_PREFIX + principal.encode()
@@ -170,6 +196,7 @@ _MODE = row(_VERSION, word(*MODES))
 _GRANT = row(_VERSION, word(*ROLES))
 _SERIALS = rows(text(NAME_CHARS_MAX), SERIALS_MAX)
 _USER = row(_VERSION, number(), flag, number(), _SERIALS, text(QUOTA_CHARS_MAX))
+_QUOTA = row(_VERSION, number(), number(), number())
 _AUDIT = row(
     _VERSION,
     number(),

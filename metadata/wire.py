@@ -61,6 +61,8 @@ ROWS_MAX = 64 * 1024
 PATH_CHARS_MAX = 255
 NODES_MAX = 64
 """Rows of a status: the members, and those that wait to be."""
+SPACES_MAX = 1000
+"""Namespaces that a report tells of."""
 PLACE_CHARS_MAX = 300
 """Of "host:port"."""
 
@@ -89,14 +91,17 @@ _EVENT = row(word("put", "delete"), _there)
 _FOUND = row(number(), number(), item_from_list)
 _PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
 _EVENTS = row(number(), rows(_event, ROWS_MAX))
-_TRUST = row(
+_TRUST_BEFORE = (
     word(*MODES),
     text(),
     number(),
     rows(row(text(), text(4096), number()), WOULD_REFUSE_MAX),
-    later=True,
 )
+_TRUST_OF_BEFORE = row(*_TRUST_BEFORE)
+_SPACE = row(text(), *[number()] * 6)
+_TRUST = row(*_TRUST_BEFORE, row(flag, rows(_SPACE, SPACES_MAX)), later=True)
 _NAME = text(NAME_CHARS_MAX)
+_DIGITS = text(19)
 _PATH_OF_LOGS = text(PATH_CHARS_MAX)
 _CHANGES = {
     "mode": row(word("mode"), word(*MODES), _NAME),
@@ -107,9 +112,17 @@ _CHANGES = {
     "tokens": row(word("tokens"), _NAME),
     "refuse": row(word("refuse"), _NAME, _NAME),
     "grant": row(word("grant"), _NAME, word(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
+    "quota": row(word("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
     "revoke": row(word("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
 }
 """Of trust: see `trust_changes.py`."""
+
+
+def _trust_report(value: Any) -> tuple[Any, ...]:
+    """A leader of before says nothing of namespaces."""
+    known = type(value) is list and len(value) > len(_TRUST_BEFORE)
+    found: tuple[Any, ...] = _TRUST(value) if known else _TRUST_OF_BEFORE(value)
+    return found
 
 
 def _change(value: Any) -> tuple[str, ...]:
@@ -324,17 +337,23 @@ class TrustReport:
     """Its rights on the cluster (`rights.py`)."""
     would_refuse: tuple[tuple[str, str, int], ...] = ()
     """In mode report: principal, what it was let do all the same, how often since this node leads."""
+    counted: bool = True
+    """Is that all of it?"""
+    spaces: tuple[tuple[str, int, int, int, int, int, int], ...] = ()
+    """Namespaces, the fullest first: keys, bytes, ledgers, and how many of each there may be."""
 
 
 def encode_trust(report: TrustReport) -> bytes:
     """The answer to META_TRUST without a change."""
     rows_ = [list(one) for one in report.would_refuse]
-    return pack([report.mode, report.principal, report.rights, rows_])
+    spaces = [report.counted, [list(one) for one in report.spaces]]
+    return pack([report.mode, report.principal, report.rights, rows_, spaces])
 
 
 def decode_trust(body: Buffer) -> TrustReport:
     """Raises `ProtocolError`."""
-    return TrustReport(*message(body, _TRUST, "META_TRUST"))
+    mode, principal, rights, would, *later = message(body, _trust_report, "META_TRUST")
+    return TrustReport(mode, principal, rights, would, *(later[0] if later else ()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -568,6 +568,13 @@ CODECS = [
         ("metadata/trust_records.py User.decode",),
     ),
     Codec(
+        "the quota of a namespace",
+        trust_records.Bounds.decode,
+        [trust_records.Bounds(1, 2, 3).encode()],
+        (CorruptData,),
+        ("metadata/trust_records.py Bounds.decode",),
+    ),
+    Codec(
         "a line of the audit",
         trust_records.AuditLine.decode,
         [trust_records.AuditLine(1, "user/a", "h:1", "grant", "b reader").encode()],

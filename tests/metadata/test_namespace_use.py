@@ -1,0 +1,274 @@
+"""What each namespace takes of the store is counted as it changes, and is what a count from nothing finds."""
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributedlog.cluster.key_classes import KEY_CLASSES
+from distributedlog.ledger import keys
+from distributedlog.log import keys as log_keys
+from distributedlog.log.settings import bind_key
+from distributedlog.log.state import LogState
+from distributedlog.metadata.commands import Transact
+from distributedlog.metadata.kv import HEAD, KeyValueState
+from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.namespace_quotas import NamespaceQuotas
+from distributedlog.metadata.namespace_use import NamespaceUse, Use
+from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.trust_records import Bounds
+from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.frames import pack, unpack
+from tests.examples import examples
+
+from .test_judge import record
+from .test_kv import do
+
+SPACES = ("shop", "bank")
+LOGS = (0x11, 0x22, 0x33)
+LEDGERS = (1, 2, 3, 4)
+BOOKIES = ("i1", "i2")
+
+
+def counted(state: KeyValueState) -> dict[str, Use]:
+    """From nothing, by another way: first all names, then all records, then each key by these."""
+    spaces: dict[bytes, str] = {}
+    for key in sorted(state.stored, key=lambda key: key.split(b"\0")[0], reverse=True):
+        if key.startswith(b"name/"):
+            log = state.stored[key][HEAD.size :]
+            spaces[log] = key.removeprefix(b"name/").split(b"\0")[0].decode()
+    logs: dict[bytes, bytes] = {}
+    for key, stored in state.stored.items():
+        if key.startswith(keys.LEDGER_PREFIX):
+            with suppress(CorruptData):
+                logs[key] = KEY_CLASSES.log_of_ledger(key, stored[HEAD.size :])
+    found: dict[str, Use] = {}
+    for key, stored in state.stored.items():
+        place = KEY_CLASSES.of(key).place(key)
+        assert place is not None
+        log = logs.get(place.ledger, b"") if place.ledger else place.log
+        space = place.path[0] if place.path is not None else spaces.get(log)
+        if space is not None:
+            is_ledger = key.startswith(keys.LEDGER_PREFIX)
+            found.setdefault(space, Use()).add(1, len(key) + len(stored) - HEAD.size, is_ledger)
+    return found
+
+
+def some_change(chance: random.Random) -> Transaction:
+    log, ledger = chance.choice(LOGS), chance.choice(LEDGERS)
+    space, bookie = chance.choice(SPACES), chance.choice(BOOKIES)
+    value = b"v" * chance.randrange(30)
+    owned = record(ledger, chance.choice((*LOGS, 0))).encode()
+    makes: list[Callable[[], Put]] = [
+        lambda: Put(log_keys.name_key(space, f"n{log}"), log_keys.encode_log_id(log)),
+        lambda: Put(log_keys.state_key(log), LogState(log, "n", 0).encode()),
+        lambda: Put(log_keys.segment_key(log, ledger), value),
+        lambda: Put(log_keys.position_key(log, "p"), value),
+        lambda: Put(log_keys.unlinked_key(log, ledger), value),
+        lambda: Put(keys.ledger_key(ledger), owned),
+        lambda: Put(keys.ledger_key(ledger), value),  # that nobody can read
+        lambda: Put(keys.on_key(bookie, ledger), b""),
+        lambda: Put(keys.under_key(ledger), value),
+        lambda: Put(keys.delete_key(bookie, ledger), b""),
+        lambda: Put(bind_key(space), value),
+        lambda: Put(b"cookie/" + bookie.encode(), value),
+    ]
+    found: dict[bytes, Put | Delete] = {}
+    for _ in range(chance.randrange(1, 4)):
+        put = chance.choice(makes)()
+        found[put.key] = Delete(put.key) if chance.random() < 0.4 else put
+    return Transaction((), tuple(found.values()))
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_what_is_counted_is_what_there_is(seed: int) -> None:
+    """Begun anywhere, walked by pieces between changes, with names that come later and go to elsewhere;
+    growth that was foretold is what came; after a snapshot the same."""
+    chance, state = random.Random(seed), KeyValueState()
+    use = NamespaceUse(KEY_CLASSES)
+    begins = chance.randrange(60)
+    for number in range(120):
+        if number == begins:
+            use.begin(state)
+        if number >= begins and chance.random() < 0.3:
+            use.walk(chance.randrange(1, 6))
+        change = some_change(chance)
+        do(state, Transact("c", number, state.index, change))
+        if use.whole:
+            assert use.spaces == counted(state)
+    while use.walk(3):
+        pass
+    assert use.spaces == counted(state)
+    builder = SnapshotBuilder(KeyValueState())
+    for chunk in snapshot(state):
+        builder.add(chunk)
+    other = NamespaceUse(KEY_CLASSES)
+    other.begin(builder.done())
+    while other.walk(7):
+        pass
+    assert other.spaces == use.spaces
+
+
+def full_world(bounds: Bounds) -> tuple[KeyValueState, NamespaceQuotas]:
+    """A log in each of two namespaces. ``bounds`` of shop; 0: what it has."""
+    state = KeyValueState()
+    quotas = NamespaceQuotas(KEY_CLASSES)
+    quotas.use.begin(state)
+    quotas.use.walk()
+    made = (
+        Put(log_keys.name_key("shop", "a"), log_keys.encode_log_id(0x11)),
+        Put(log_keys.state_key(0x11), LogState(0x11, "a", 0, last_segment=1).encode()),
+        Put(log_keys.segment_key(0x11, 1), b"s" * 100),
+        Put(log_keys.work_key(0x11, "w"), b"w" * 20_000),
+        Put(keys.ledger_key(1), record(1, 0x11).encode()),
+        Put(keys.on_key("i1", 1), b""),
+        Put(keys.on_key("i2", 1), b""),
+        Put(log_keys.name_key("bank", "b"), log_keys.encode_log_id(0x22)),
+        Put(log_keys.state_key(0x22), LogState(0x22, "b", 0).encode()),
+    )
+    do(state, Transact("c", 1, 0, Transaction((), made)))
+    use = quotas.use.spaces["shop"]
+    full = Bounds(
+        bounds.keys or use.keys, bounds.size_bytes or use.size_bytes, bounds.ledgers or use.ledgers
+    )
+    do(state, Transact("c", 2, 0, Transaction((), (Put(b"trust/quota/shop", full.encode()),))))
+    return state, quotas
+
+
+def over(
+    state: KeyValueState, quotas: NamespaceQuotas, *operations: Put | Delete, who: str = "user/etl"
+) -> str:
+    growth = quotas.growth(who, Transaction((), operations))
+    refused = quotas.why_not(state, growth)
+    return "" if refused is None else str(refused)
+
+
+PLENTY = Bounds(1 << 40, 1 << 40, 1 << 40)
+NEW_LEDGER = (Put(keys.ledger_key(2), record(2, 0x11).encode()), Put(keys.on_key("i1", 2), b""))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "refused"),
+    [
+        (replace(PLENTY, keys=0), "has 7 keys"),
+        (replace(PLENTY, size_bytes=0), "bytes"),
+        (replace(PLENTY, ledgers=0), "has 1 ledgers"),
+    ],
+)
+def test_a_full_namespace_makes_nothing_new_and_is_closed_truncated_and_deleted(
+    bounds: Bounds, refused: str
+) -> None:
+    state, quotas = full_world(bounds)
+    at, segment = log_keys.state_key(0x11), log_keys.segment_key(0x11, 1)
+    assert refused in over(state, quotas, *NEW_LEDGER)
+    named = Put(log_keys.name_key("shop", "c"), log_keys.encode_log_id(0x33))
+    log = Put(log_keys.state_key(0x33), LogState(0x33, "c", 0).encode())
+    if "ledgers" not in refused:
+        assert refused in over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
+        assert refused in over(state, quotas, named, log), "its name comes with it"
+    assert not over(state, quotas, *NEW_LEDGER, who="bookie/b1"), "repair"
+    assert "namespace shop" in over(state, quotas, *NEW_LEDGER, who="proxy/p1"), "for its clients"
+    other = Put(log_keys.position_key(0x22, "p"), b"1" * 5000)
+    assert not over(state, quotas, other), "another namespace"
+
+    claimed = LogState(0x11, "a", 0, epoch=7, owner="o" * 200, writer_id="w" * 16, last_segment=1)
+    lock = Put(log_keys.lock_key(0x11), b"l" * 100, 0)
+    assert not over(state, quotas, Put(at, claimed.encode()), lock), "taken over"
+    longer = record(1, 0x11, ("i1", "i3"))
+    closed = replace(longer.in_recovery(), custom={"why": b"w" * 300}).close_by_recovery(
+        4, 400, longer.ensembles
+    )
+    close: tuple[Put | Delete, ...] = (
+        Put(keys.ledger_key(1), closed.encode()),
+        Put(keys.on_key("i3", 1), b""),
+        Delete(keys.on_key("i2", 1)),
+        Put(keys.under_key(1), b"h" * 60),
+        Put(segment, b"s" * 160),
+        Put(at, claimed.encode()),
+    )
+    assert not over(state, quotas, *close), "its open segment is closed"
+    truncated = (Put(at, claimed.encode()), Put(log_keys.purge_key(0x11), b""))
+    assert not over(state, quotas, *truncated)
+    deleted: tuple[Put | Delete, ...] = (
+        Put(keys.ledger_key(1), replace(closed, owner=None).deleting().encode()),
+        *(Delete(keys.on_key(one, 1)) for one in ("i1", "i2")),
+        *(Put(keys.delete_key(one, 1), b"") for one in ("i1", "i2")),
+        Delete(segment),
+    )
+    do(state, Transact("c", 3, 0, Transaction((), close)))
+    assert not over(state, quotas, *deleted)
+    gone = (Delete(at), Delete(log_keys.name_key("shop", "a")), Put(b"gone/0aa/shop\0a", b"t" * 60))
+    assert not over(state, quotas, *gone)
+
+
+def test_small_changes_make_a_full_namespace_larger_so_far_and_no_further() -> None:
+    """Who grows what is there, a little at a time, is stopped; and what ends a log passes then, too."""
+    state, quotas = full_world(replace(PLENTY, size_bytes=0))
+    at = log_keys.position_key(0x11, "p")
+    put = Transact("c", 3, 0, Transaction((), (Put(at, b""),)))
+    do(state, put)
+    most = quotas.bounds(state, "shop").size_bytes
+    size = number = 0
+    while not (refused := over(state, quotas, Put(at, b"x" * (size + 10)))):
+        size, number = size + 10, number + 1
+        do(state, Transact("c", 10 + number, 0, Transaction((), (Put(at, b"x" * size),))))
+        assert number < 1000
+    assert f"allowed are {most}" in refused
+    assert most < quotas.use.spaces["shop"].size_bytes <= most * 1.25
+    claimed = LogState(0x11, "a", 0, epoch=7, owner="o" * 200, deleting=True, last_segment=1)
+    state_at = log_keys.state_key(0x11)
+    assert not over(state, quotas, Put(state_at, claimed.encode()))
+    fat = replace(claimed, later=("x" * 2000,))
+    monstrous = _encoded_without_bound(fat)
+    assert over(state, quotas, Put(state_at, monstrous)), "a state is small"
+    assert not over(state, quotas, Delete(at))
+
+
+def _encoded_without_bound(state: LogState) -> bytes:
+    fields = unpack(replace(state, later=()).encode(), "a state")
+    return pack([*fields, *state.later])
+
+
+def test_what_is_under_way_counts() -> None:
+    """Else a burst before the first of it is applied goes as far as it likes."""
+    state, quotas = full_world(PLENTY)
+    bounds = Bounds(10, 1 << 40, 1 << 40)
+    do(state, Transact("c", 3, 0, Transaction((), (Put(b"trust/quota/", bounds.encode()),))))
+    state.trust_revision = state.revision
+    do(state, Transact("c", 4, 0, Transaction((), (Delete(b"trust/quota/shop"),))))
+    state.trust_revision = state.revision
+    quotas.begin(1)
+    taken = 0
+    for number in range(20):
+        growth = quotas.growth(
+            "user/etl", Transaction((), (Put(log_keys.position_key(0x11, f"p{number}"), b"1"),))
+        )
+        if quotas.why_not(state, growth) is None:
+            taken += 1
+            quotas.on_taken(state.index + taken, growth)
+    assert taken == 10 - 7
+    quotas.begin(2)  # they are in the log of this term's leader, or never will be
+    assert not over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
+
+
+def test_a_log_that_moves_brings_all_that_it_has() -> None:
+    state, quotas = full_world(PLENTY)
+    bounds = Bounds(5, 1 << 40, 1 << 40)
+    do(state, Transact("c", 3, 0, Transaction((), (Put(b"trust/quota/bank", bounds.encode()),))))
+    move = (
+        Delete(log_keys.name_key("shop", "a")),
+        Put(log_keys.name_key("bank", "a"), log_keys.encode_log_id(0x11)),
+    )
+    assert "namespace bank has 2 keys" in over(state, quotas, *move)
+    stays = (
+        Delete(log_keys.name_key("shop", "a")),
+        Put(log_keys.name_key("shop", "z"), log_keys.encode_log_id(0x11)),
+    )
+    assert not over(state, quotas, *stays)
+    do(state, Transact("c", 4, 0, Transaction((), move)))
+    assert (quotas.use.spaces["bank"].keys, "shop" in quotas.use.spaces) == (9, False)
