@@ -1,7 +1,8 @@
 """The adapter of containers: docker/compose.yaml and docker/chaos.yaml, as a project of its own.
 
 The engine starts nothing by itself here: containers are created by compose and then started, killed and
-asked one by one. Clients run on this machine and come in by the published ports.
+asked one by one. Clients run on this machine and come in by the published ports, with the certificate of
+user/app, which is taken out of its volume.
 """
 
 import os
@@ -16,7 +17,8 @@ import trio
 from ..cluster.config import format_address
 from ..cluster.health import ask_health
 from ..cluster.plan import NAMESPACE
-from ..runtime.machine import real_host
+from ..runtime.machine import CREDENTIALS, client_host, real_host
+from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 from . import container_network, engine
 from . import disks as loops
 from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
@@ -37,6 +39,8 @@ ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
 NODE_MODULE = "distributedlog.cli.main"
+OURS = "/tls/app"
+"""Where the service ``dlog`` has the certificate that the clients show."""
 
 
 class Containers(RealCluster):
@@ -99,6 +103,11 @@ class Containers(RealCluster):
         stack.push_async_callback(self._end, compose)
         if "DLOG_IMAGE" not in os.environ:
             await compose("build", "metadata1", limit_s=engine.BUILD_S)
+        await compose("run", "--rm", "--no-deps", "-T", "pki")
+        before = os.environ.get(CREDENTIALS)
+        stack.callback(_name_credentials, before)
+        _name_credentials(f"file:{await self._take_credentials(compose)}")
+        self._host = client_host("chaos")
         await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
         self._containers = await find(PROJECT, self._names)
 
@@ -121,6 +130,17 @@ class Containers(RealCluster):
         sixth = "1" if needs.bookies == BOOKIES_MAX else "0"
         variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
         return Compose(PROJECT, [*(home / name for name in engine.FILES), extra], variables)
+
+    async def _take_credentials(self, compose: Compose) -> Path:
+        """A directory of this machine with what is in that volume."""
+        place = self._needs.directory / "tls"
+        place.mkdir(mode=0o700)
+        for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE):
+            words = ("--rm", "--no-deps", "-T", "--entrypoint", "cat", "dlog", f"{OURS}/{name}")
+            text = await compose("run", *words)
+            (place / name).touch(mode=0o600)
+            (place / name).write_text(text)
+        return place
 
     async def _end(self, compose: Compose) -> None:
         with trio.CancelScope(shield=True):
@@ -224,3 +244,11 @@ class Containers(RealCluster):
             check=False,
         )
         return done.stdout.decode(errors="replace")
+
+
+def _name_credentials(told: str | None) -> None:
+    """For this process and its clients; None: they have none."""
+    if told is None:
+        os.environ.pop(CREDENTIALS, None)
+    else:
+        os.environ[CREDENTIALS] = told

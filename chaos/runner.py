@@ -24,7 +24,7 @@ import trio
 from ..metadata.client import MetadataClient
 from ..runtime.errors import DistributedLogError
 from ..runtime.hello import Hello
-from ..runtime.machine import real_host
+from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
 from ..verify.judgement import FINISH, Judgement, judge, to_json
@@ -310,7 +310,7 @@ def machine() -> str:
 @asynccontextmanager
 async def _asking(uri: str) -> AsyncIterator[Callable[[], Any]]:
     """A question to the quorum: who leads? None when nobody says so in time."""
-    host = real_host("chaos")
+    host = client_host("chaos")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="chaos"))
     client = MetadataClient(
         endpoint,

@@ -7,8 +7,9 @@ them. A certificate says who holds it by one URI, ``dlog://DOMAIN/KIND/NAME``. N
 
 import contextlib
 import datetime
+import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,10 +55,12 @@ def make_authority(directory: Path, domain: str, *, days: int = CA_DAYS) -> None
     _write(directory, CA_FILE, _text(made))
 
 
-def issue(authority: Path, principal: str, out: Path, *, days: int = DAYS) -> None:
+def issue(
+    authority: Path, principal: str, out: Path, *, days: int = DAYS, hosts: Sequence[str] = ()
+) -> None:
     """A directory for ``principal`` (``bookie/b4``), signed by that authority; replaces what is there.
 
-    Raises `InvalidRequest`.
+    ``hosts``: names and addresses at which it is reached by HTTPS, too (a gateway). Raises `InvalidRequest`.
     """
     kind, _, name = principal.partition("/")
     if kind not in KINDS or not is_name(name) or principal == LOCAL:
@@ -78,7 +81,7 @@ def issue(authority: Path, principal: str, out: Path, *, days: int = DAYS) -> No
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-        .add_extension(x509.SubjectAlternativeName([uri]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([uri, *map(_host, hosts)]), critical=False)
         .add_extension(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
         )
@@ -92,7 +95,7 @@ def issue(authority: Path, principal: str, out: Path, *, days: int = DAYS) -> No
 def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
     """A new key and certificate for whom the directory is; who that is. Raises `InvalidRequest`."""
     principal = show(directory).principal
-    issue(authority, principal, directory, days=days)
+    issue(authority, principal, directory, days=days, hosts=_hosts(directory))
     return principal
 
 
@@ -149,9 +152,21 @@ def roll_authority(directory: Path) -> None:
 
 
 def ensure(
-    authority: Path, domain: str, principals: Sequence[str], out: Path, *, days: int = DAYS
+    authority: Path,
+    domain: str,
+    principals: Sequence[str],
+    out: Path,
+    *,
+    days: int = DAYS,
+    hosts: Mapping[str, Sequence[str]] = {},
 ) -> list[str]:
-    """The authority and a directory each, made or renewed where needed; a line each on what was done."""
+    """The authority and a directory each, made or renewed where needed; a line each on what was done.
+
+    ``hosts``: see `issue`, by principal.
+
+    Where the authority was given a new key, a directory trusts both, and is renewed when it is time; where it
+    was lost, and another one made, it is renewed at once, for nobody would take it.
+    """
     done = []
     if not (authority / CA_KEY_FILE).exists():
         make_authority(authority, domain)
@@ -160,9 +175,14 @@ def ensure(
         directory = out / principal.partition("/")[2]
         if (directory / CERTIFICATE_FILE).exists():
             found = show(directory)
-            if (found.ends - _now()).days * 3 > days and found.principal == principal:
+            fresh = (found.ends - _now()).days * 3 > days and found.principal == principal
+            fresh = fresh and set(_hosts(directory)) == set(hosts.get(principal, ()))
+            if fresh and _is_signed(authority, directory):
+                if not _trusts(authority, directory):
+                    trust(authority, directory)
+                    done.append(f"{directory}: trusts what {authority} trusts")
                 continue
-        issue(authority, principal, directory, days=days)
+        issue(authority, principal, directory, days=days, hosts=hosts.get(principal, ()))
         done.append(f"{directory}: {principal}, for {days} days")
     return done
 
@@ -178,6 +198,46 @@ def show(directory: Path) -> Shown:
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     domain, _, principal = (uris[0] if uris else "").removeprefix("dlog://").partition("/")
     return Shown(principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc)
+
+
+def _host(name: str) -> Any:
+    """As a certificate has it. Raises `InvalidRequest`."""
+    x509, _ = _library()
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        if not is_name(name, 253):
+            raise InvalidRequest(f"{name!r:.80} is no name of a host, nor an address") from None
+        return x509.DNSName(name)
+
+
+def _hosts(directory: Path) -> list[str]:
+    """Those in a directory's certificate."""
+    x509, _ = _library()
+    own = _read(directory / CERTIFICATE_FILE)[0]
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def _is_signed(authority: Path, directory: Path) -> bool:
+    """Is its certificate one of the authorities' that are trusted?"""
+    from cryptography.exceptions import InvalidSignature
+
+    own = _read(directory / CERTIFICATE_FILE)[0]
+    for ca in _read(authority / CA_FILE):
+        with contextlib.suppress(ValueError, InvalidSignature):
+            own.verify_directly_issued_by(ca)
+            return True
+    return False
+
+
+def _trusts(authority: Path, directory: Path) -> bool:
+    """Does it trust whom the authority does, and not whom that does not?"""
+    files = [place / REVOKED_FILE for place in (authority, directory)]
+    lists = [file.read_bytes() if file.exists() else b"" for file in files]
+    own, trusted = (set(_read(place / CA_FILE)) for place in (directory, authority))
+    return own == trusted and lists[0] == lists[1]
 
 
 def _give_trust(authority: Path, directory: Path) -> None:

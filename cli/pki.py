@@ -67,12 +67,26 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
 )
 @AUTHORITY
 @FOR_DAYS
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Repeatable: a name or an address at which a gateway is reached by HTTPS.",
+)
 @common
-def issue(settings: Settings, principal: str, out: Path, authority: Path, days: int) -> None:
+def issue(
+    settings: Settings,
+    principal: str,
+    out: Path,
+    authority: Path,
+    days: int,
+    hosts: tuple[str, ...],
+) -> None:
     """Make a directory of cert.pem, key.pem, ca.pem. KIND: metadata, bookie, proxy or user."""
     from .certificates import issue as make
 
-    make(authority, principal, out, days=days)
+    make(authority, principal, out, days=days, hosts=hosts)
     settings.note(f"{out}: {principal}, for {days} days")
 
 
@@ -180,6 +194,13 @@ def show(settings: Settings, directory: Path) -> None:
 @click.option(
     "--out", type=DIRECTORY, required=True, help="A directory of theirs is made in it, by name."
 )
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="KIND/NAME=HOST,…",
+    help="Repeatable: names and addresses at which that one, a gateway, is reached by HTTPS.",
+)
 @AUTHORITY
 @FOR_DAYS
 @common
@@ -190,9 +211,13 @@ def ensure(
     out: Path,
     authority: Path,
     days: int,
+    hosts: tuple[str, ...],
 ) -> None:
     """Make what is missing of all that, and renew what has less than a third of its time left."""
     from .certificates import ensure as make
 
-    for line in make(authority, domain, principals, out, days=days):
+    of = {who: names.split(",") for who, _, names in (told.partition("=") for told in hosts)}
+    if other := sorted(set(of) - set(principals)):
+        raise click.UsageError(f"--host {other[0]}=…: nobody of that name is to be made")
+    for line in make(authority, domain, principals, out, days=days, hosts=of):
         settings.note(line)

@@ -26,6 +26,18 @@ def place() -> str:
     return os.environ.get(KINDS.get(kind, ""), "")
 
 
+def connected(host: str, port: int) -> socket.socket:
+    """A connection to it: with TLS where a gateway was told so. That it is ours its own address says."""
+    sock = socket.create_connection((host, port), timeout=LIMIT_S)
+    if "DLOG_SERVE_GATEWAY_TLS" not in os.environ:
+        return sock
+    import ssl  # only there
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(sock)
+
+
 def main() -> int:
     """Ask, print the node's answer (`docker inspect` shows it), say yes or no."""
     where = place()
@@ -35,7 +47,7 @@ def main() -> int:
     host, _, port = where.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "::1"}.get(host, host.strip("[]"))
     try:
-        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as sock:
+        with connected(host, int(port)) as sock:
             # A gateway answers only to names that are its own, this machine's among them.
             named = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             lines = ("GET /health HTTP/1.1", f"Host: {named}", "Connection: close", "", "")

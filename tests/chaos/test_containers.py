@@ -121,6 +121,27 @@ async def test_who_dies_meanwhile_is_passed_over() -> None:
     assert world.drops() == {"ns2": 1}
 
 
+async def test_the_clients_show_what_the_init_service_made_for_them(tmp_path: Path) -> None:
+    """Three files out of their volume, by words that compose takes; the key is for nobody else to read."""
+    asked: list[tuple[str, ...]] = []
+
+    async def compose(*words: str) -> str:
+        asked.append(words)
+        return f"the text of {words[-1]}"
+
+    adapter = Containers(Needs(tmp_path, 4, 3, frozenset({Capability.KILL})))
+    place = await adapter._take_credentials(compose)  # type: ignore[arg-type]
+
+    there = {file.name: file.read_text() for file in place.iterdir()}
+    assert there == {
+        name: f"the text of /tls/app/{name}" for name in ("ca.pem", "cert.pem", "key.pem")
+    }
+    assert (place / "key.pem").stat().st_mode & 0o077 == 0
+    assert {words[:6] for words in asked} == {
+        ("run", "--rm", "--no-deps", "-T", "--entrypoint", "cat")
+    }
+
+
 def _adapter(bookies: int = 4, metadata_nodes: int = 3, module: str = "") -> Adapter:
     needs = Needs(Path(), bookies, metadata_nodes, frozenset({Capability.KILL}))
     if module:

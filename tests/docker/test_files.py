@@ -13,6 +13,8 @@ from distributedlog.cli.serve import command as serve
 from distributedlog.cluster.config import overlay, parse_named_addresses, parse_quorum
 from distributedlog.uri import parse_uri
 
+from .compose_file import read_compose
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 COMPOSE = (DOCKER / "compose.yaml").read_text()
@@ -31,7 +33,7 @@ KINDS = {
     "bookie": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
     "write-proxy": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
     "read-proxy": {"CONFIG", "HTTP", "NAME", "LISTEN", "ADVERTISE"},
-    "gateway": {"CONFIG", "URI", "LISTEN", "ALLOW_HOST"},
+    "gateway": {"CONFIG", "URI", "LISTEN", "ALLOW_HOST", "TLS", "USERS"},
 }
 """What compose must say of each kind of node."""
 
@@ -68,8 +70,8 @@ def test_the_gateway_is_over_the_proxies_and_stays_at_home() -> None:
 
 
 def test_the_image_has_what_each_command_needs() -> None:
-    """The gateway is an extra."""
-    assert "'.[gateway]'" in (DOCKER / "Dockerfile").read_text()
+    """The gateway is an extra, and so is making certificates."""
+    assert "'.[gateway,pki]'" in (DOCKER / "Dockerfile").read_text()
 
 
 def test_the_store_takes_its_options() -> None:
@@ -78,12 +80,7 @@ def test_the_store_takes_its_options() -> None:
 
 def test_each_node_has_an_address_for_either_side() -> None:
     """The outside one is the published port, on this machine alone."""
-    nodes = re.split(
-        r"\n  (?=(?:metadata|bookie|write-proxy|read-proxy)\d:\n)", COMPOSE.split("\nnetworks:")[0]
-    )[1:]
-    assert len(nodes) == 11
-
-    for text in nodes:
+    for text in _nodes():
         name = text.partition(":")[0]
         found = {
             what: parse_named_addresses(match.group(1).split(), what)
@@ -97,6 +94,64 @@ def test_each_node_has_an_address_for_either_side() -> None:
         if "proxy" not in name:
             assert f"volumes: [{name}:/var/lib/dlog, " in text
         assert f"_NAME: {name}\n" in text
+
+
+def _nodes() -> list[str]:
+    """The text of each service that is a node."""
+    nodes = re.split(
+        r"\n  (?=(?:metadata|bookie|write-proxy|read-proxy)\d:\n)", COMPOSE.split("\nnetworks:")[0]
+    )[1:]
+    assert len(nodes) == 11
+    return nodes
+
+
+def test_every_node_shows_a_certificate_of_its_own_and_sees_no_others() -> None:
+    """`pki` makes each in a volume of its own; the authority's key is where nothing else is."""
+    services = read_compose()["services"]
+    made = {word for word in services["pki"]["command"] if "/" in word and word[0] != "-"}
+    for text in _nodes():
+        name = text.partition(":")[0]
+        kind = "proxy" if "proxy" in name else name.rstrip("0123456789")
+        assert f"{kind}/{name}" in made
+        assert f"_TLS: /tls/{name}\n" in text
+    assert "INSECURE" not in COMPOSE
+    mounts = {
+        name: [mount for mount in one.get("volumes", ()) if mount.startswith(("tls-", "auth"))]
+        for name, one in services.items()
+    }
+    wanted = {f"tls-{one.partition('/')[2]}:/tls/{one.partition('/')[2]}" for one in made}
+    assert {*mounts.pop("pki")} == wanted | {"authority:/authority"}
+    assert mounts.pop("dlog") == ["tls-admin:/tls/admin:ro", "tls-app:/tls/app:ro"]
+    for name, seen in mounts.items():
+        assert seen == [f"tls-{name}:/tls/{name}:ro"]
+    assert {mount.partition(":")[0] for mount in wanted} <= set(read_compose()["volumes"])
+
+
+def test_everything_else_begins_when_the_certificates_are_made() -> None:
+    """The metadata nodes wait for `pki`, the others for them."""
+    services = read_compose()["services"]
+
+    for name, one in services.items():
+        waits = one.get("depends_on", {})
+        if name.startswith("metadata"):
+            assert waits == {"pki": {"condition": "service_completed_successfully"}}
+        elif name not in ("pki", "dlog"):
+            assert waits
+            assert {how["condition"] for how in waits.values()} == {"service_healthy"}
+    assert services["pki"]["network_mode"] == "none"
+    assert "networks" not in services["pki"], "compose refuses both"
+
+
+def test_a_certificates_volume_is_its_users_from_the_beginning() -> None:
+    """A new volume takes over owner and mode of the image's directory: that of each one is there."""
+    text = (DOCKER / "Dockerfile").read_text()
+    kinds = re.search(r"for kind in ([\w -]+); do for number in ([\d ]+); do", text)
+    assert kinds is not None
+    there = {f"/tls/{k}{n}" for k in kinds.group(1).split() for n in kinds.group(2).split()}
+    there |= {word for word in text.split() if word.startswith(("/tls/", "/authority"))}
+
+    for mount in read_compose()["services"]["pki"]["volumes"]:
+        assert mount.partition(":")[2] in there
 
 
 def test_all_nodes_name_one_quorum() -> None:

@@ -5,6 +5,7 @@ Runs where a Docker engine, compose and the base image are at hand; else it is s
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -85,7 +86,8 @@ def _run(
 class _Cluster:
     """The project of this test."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: Path) -> None:
+        self.own = own
         self.variables = {"DLOG_SUBNET": SUBNET, "DLOG_IMAGE": IMAGE, "DLOG_SIXTH_BOOKIE": "0"}
 
     def compose(self, *words: str, **rest: Any) -> "subprocess.CompletedProcess[bytes]":
@@ -98,12 +100,22 @@ class _Cluster:
     def up(self, bookies: int = 5) -> Status:
         """Start it, and wait until it is well; its status as this machine sees it."""
         self.compose("up", "-d", "--no-build")
+        self.take_credentials()
         status = _until(
             self.status, lambda status: status["healthy"] and len(status["bookies"]) == bookies
         )
         assert len(status["bookies"]) == bookies
         assert status["healthy"], status["reasons"]
         return status
+
+    def take_credentials(self) -> None:
+        """As docker/README.md says; from then on this process and what it starts are user/app."""
+        words = ("run", "--rm", "-T", "--entrypoint", "tar", "dlog", "-cC", "/tls/app", ".")
+        shutil.rmtree(self.own, ignore_errors=True)
+        self.own.mkdir(mode=0o700)
+        packed = self.compose(*words).stdout
+        _run("tar", "-xC", str(self.own), "--no-same-owner", stdin=packed)
+        os.environ["DLOG_CREDENTIALS"] = f"file:{self.own}"
 
     def status(self) -> Status:
         """As this machine sees it; of a cluster that does not answer yet, nothing but why."""
@@ -142,16 +154,20 @@ def _outside(*words: str, stdin: bytes | None = None) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[_Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Cluster]:
     missing = _missing()
     if missing is not None:
         pytest.skip(missing)
-    found = _Cluster()
+    found = _Cluster(tmp_path_factory.mktemp("smoke") / "app.tls")
+    before = os.environ.pop("DLOG_CREDENTIALS", None)
     found.compose("down", "-v", "--remove-orphans")
     found.compose("build", "metadata1", limit_s=BUILD_S)
     try:
         yield found
     finally:
+        os.environ.pop("DLOG_CREDENTIALS", None)
+        if before is not None:
+            os.environ["DLOG_CREDENTIALS"] = before
         found.compose("down", "-v", "-t", "1", "--remove-orphans")
         _run("docker", "image", "rm", IMAGE, check=False)
 
