@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .errors import NO, Answer
+from .errors import NO, Answer, say
 from .options import Command, Group, Settings, common
 from .output import emit, rows_or_table, table
 
@@ -59,15 +59,26 @@ def command() -> None:
 @command.command(cls=Command, examples="dlog trust show\ndlog trust show --json")
 @common
 def show(settings: Settings) -> None:
-    """The mode; and in mode report whom `required` would refuse, since this leader leads."""
-    report = asked(settings, "the mode", lambda metadata: metadata.trust_report())
+    """The mode; and in mode report whom `required` would refuse, since this leader leads.
+
+    And whom proxies would, each since it started; one that does not say it is named.
+    """
+    from ..cluster.proxy_view import would_refuse
+
+    async def look(metadata: Any) -> tuple[Any, Any]:
+        said = await metadata.trust_report()
+        return said, await would_refuse(metadata) if said.mode == "report" else ([], [])
+
+    report, (of_proxies, silent) = asked(settings, "the mode", look)
+    rows_ = [("metadata", *one) for one in report.would_refuse] + of_proxies
     would = [
-        {"principal": who, "refused": what, "times": times}
-        for who, what, times in report.would_refuse
+        {"principal": who, "refused": what, "times": times, "by": by}
+        for by, who, what, times in rows_
     ]
     if settings.json:
         spaces = [asdict(one) for one in spaces_of(report)]
-        emit({"mode": report.mode, "would_refuse": would, "namespaces": spaces})
+        said = {"mode": report.mode, "would_refuse": would, "not_heard": silent}
+        emit({**said, "namespaces": spaces})
         return
     print(f"mode: {report.mode}")
     for one in spaces_of(report):
@@ -75,8 +86,10 @@ def show(settings: Settings) -> None:
             print(
                 f"namespace {one.namespace} has {one.full:.0%} of what it may have: dlog trust quota"
             )
+    for proxy in silent:
+        say(f"not heard: {proxy}")
     if report.mode == "report":
-        columns = ("principal", "times", "refused")
+        columns = ("principal", "times", "by", "refused")
         rows = [[one[column] for column in columns] for one in would]
         table(columns, rows, empty="nobody would have been refused")
 

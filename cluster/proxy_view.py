@@ -10,7 +10,13 @@ from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
 from ..proxy.route import balance as plan_moves
-from ..proxy.wire import OWNED_PAGE, ProxyCall, decode_answer, decode_owned
+from ..proxy.wire import (
+    OWNED_PAGE,
+    ProxyCall,
+    decode_answer,
+    decode_owned,
+    decode_would_refuse,
+)
 from ..runtime.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -170,6 +176,27 @@ async def balance(metadata: MetadataClient, *, dry_run: bool = False) -> list[di
     return found
 
 
+async def would_refuse(
+    metadata: MetadataClient, *, host: Host | None = None
+) -> tuple[list[tuple[str, str, str, int]], list[str]]:
+    """What the proxies counted in mode ``report``: proxy, principal, what it lacked, how often.
+
+    And which of them did not say it, and why. ``host`` as of `move`.
+    """
+    machine = host or client_host("dlog")
+    found: list[tuple[str, str, str, int]] = []
+    silent: list[str] = []
+    for one in await registered(metadata):
+        try:
+            body = await _order(
+                machine, metadata, one, ProxyCall("would_refuse", []), within_s=ASK_S
+            )
+            found += [(one.label, *row) for row in decode_would_refuse(body)]
+        except DistributedLogError as error:
+            silent.append(f"{one.label}: {type(error).__name__}: {error}")
+    return found, silent
+
+
 async def drain(metadata: MetadataClient, wanted: str, *, host: Host | None = None) -> str:
     """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move`."""
     one = _named([one for one in await registered(metadata) if one.kind == WRITE], wanted)
@@ -192,21 +219,26 @@ def _named(there: list[ProxyRegistration], wanted: str) -> ProxyRegistration:
 
 
 async def _order(
-    host: Host, metadata: MetadataClient, one: ProxyRegistration, call: ProxyCall
+    host: Host,
+    metadata: MetadataClient,
+    one: ProxyRegistration,
+    call: ProxyCall,
+    *,
+    within_s: float = ORDER_S,
 ) -> memoryview:
     """Have one proxy do something; its answer. Raises what it raises."""
     address = one.address(metadata.listener)
     if address is None:
         raise ConnectionLost(f"{one.label} gives no address")
     endpoint = Endpoint(host, lambda: Hello(metadata.cluster_id, label="dlog"))
-    failed: DistributedLogError = RequestTimeout(f"{one.label} did not answer in {ORDER_S:g} s")
+    failed: DistributedLogError = RequestTimeout(f"{one.label} did not answer in {within_s:g} s")
     answer: memoryview | None = None
     async with trio.open_nursery() as nursery:
         try:
             link = await endpoint.dial(
                 address, nursery=nursery, expected_node_id=one.id, kind=PROXY
             )
-            reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=ORDER_S)
+            reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=within_s)
             answer = reply.body
         except DistributedLogError as error:
             failed = error  # the nursery would wrap it

@@ -57,6 +57,7 @@ TOKENS_OF_ONE_ADDRESS = 8
 """Whoever shows a token is a stranger until the leader has looked at it: so many looks at once, no more."""
 RELIST_S = 0.5
 NAME_CHARS_SHOWN = 80
+REASON_CHARS_SHOWN = 1000
 
 log = logging.getLogger("distributedlog.proxy")
 
@@ -385,6 +386,18 @@ class Client:
             return
         raise TooBusy(f"what {self.principal} may do is just changing: ask again")
 
+    async def may_make(self, path: str, name: str) -> bool:
+        """May an opening of the log make it, where it is not there? In ``report`` it may, and is counted."""
+        if self.has(MANAGE, path, name):
+            return True
+        rights = self._rights
+        if rights.table.mode == REQUIRED:
+            return False
+        if await rights.metadata.get(name_key(path, name)) is None:
+            what = _what(MANAGE, path, name)
+            rights.count(self.principal, rights.refusal(self.principal, what, MANAGE))
+        return True
+
     async def check_log(self, needed: int, path: str, name: str, incarnation: str) -> None:
         """As `check`, where a log is named by its incarnation: that one's name is what counts.
 
@@ -432,6 +445,16 @@ class Client:
             error = rights.count(self.principal, rights.refusal(self.principal, what, OPERATOR))
             if error is not None:
                 raise error
+
+    def would_refuse(self) -> list[tuple[str, str, int]]:
+        """Whom this proxy would have refused since it started, what each lacked, how often; most often first.
+
+        Raises `NotAllowed` for who does not run the cluster.
+        """
+        self.check_cluster("hear whom a proxy would refuse")
+        counts = self._rights.would_refuse.items()
+        found = [(who, shown(what, REASON_CHARS_SHOWN), times) for (who, what), times in counts]
+        return sorted(found, key=lambda one: -one[2])
 
     # --- what was let in --------------------------------------------------------------------------
 

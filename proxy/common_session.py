@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from ..runtime.errors import ProtocolError
+from ..runtime.errors import DistributedLogError, InvalidRequest, ProtocolError
 from ..runtime.frames import REPLY_MORE, Op, pack
 from ..runtime.link import Link
 from .client_rights import Client
 from .log_calls import LogCalls
 from .members import Members
-from .wire import LogCall, encode_members
+from .wire import LogCall, ProxyCall, encode_members
 
 
 class CommonSession:
@@ -51,6 +51,8 @@ class CommonSession:
             self._on_members(ident)
         elif op == Op.LOG_CALL:
             self._calls.take(self.client, self._link, ident, LogCall.decode(body))
+        elif op == Op.PROXY_CALL:
+            self._on_call(ident, ProxyCall.decode(body))
         else:
             return False
         return True
@@ -61,6 +63,16 @@ class CommonSession:
         self.client.gone()
         if self._stop is not None:
             self._stop()
+
+    def _on_call(self, ident: int, call: ProxyCall) -> None:
+        try:
+            if call.call != "would_refuse":
+                raise InvalidRequest(f"{call.call} is for write proxies: this one reads")
+            rows = self.client.would_refuse()
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+            return
+        self._link.reply(ident, pack(rows))
 
     def _on_members(self, ident: int) -> None:
         self._standing, self._told = ident, b""

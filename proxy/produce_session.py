@@ -12,7 +12,6 @@ from ..log.names import check_namespace_path
 from ..log.producing import OpenedProducer
 from ..log.rates import Rate
 from ..log.writer import LogWriter
-from ..metadata.rights import MANAGE
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -87,8 +86,8 @@ class ProduceSession:
                 self._streams[ident][1].publish()
         elif op == Op.PRODUCE_CLOSE:
             self._close(ident)
-        elif op == Op.PROXY_CALL:
-            self._on_call(ident, ProxyCall.decode(body))
+        elif op == Op.PROXY_CALL and (call := ProxyCall.decode(body)).call != "would_refuse":
+            self._on_call(ident, call)
         elif not self._common.take(op, ident, body):
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a write proxy")
 
@@ -187,7 +186,7 @@ class ProduceSession:
                 await client.check(PRODUCES, path, request.log)
             else:
                 await client.check_log(PRODUCES, path, request.log, request.incarnation)
-            if request.create and not client.has(MANAGE, path, request.log):
+            if request.create and not await client.may_make(path, request.log):
                 request = replace(request, create=False)
             with client.doing(PRODUCES, path, request.log):
                 written = await self._owner.take(request)

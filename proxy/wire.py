@@ -34,6 +34,7 @@ import xxhash
 
 from ..log.record import RECORD_BYTES_MAX, TXID_MAX
 from ..log.settings import COUNT_MAX, METADATA_BYTES_MAX
+from ..metadata.trust_records import WOULD_REFUSE_MAX
 from ..runtime.errors import CorruptData, DistributedLogError, ProtocolError, from_code
 from ..runtime.frames import ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
 from ..runtime.host import Buffer
@@ -401,8 +402,9 @@ PROXY_CALLS: dict[str, Form] = {
     "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_PAGE)),
     "drain": row(),
     "move": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(64)),
+    "would_refuse": row(),
 }
-"""Likewise, of those to one proxy."""
+"""Likewise, of those to one proxy; a read proxy takes the last one alone."""
 
 
 def _arguments_of(calls: Mapping[str, Form], name: str, given: Any) -> tuple[Any, ...]:
@@ -477,6 +479,14 @@ _OWNED = rows(row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), number(), number()
 def decode_owned(body: Buffer) -> list[tuple[str, str, int, int]]:
     """Of each log that a proxy writes: namespace, name, producers, segment. Raises `ProtocolError`."""
     return list(message(body, _OWNED, "the reply to owned"))
+
+
+_WOULD_REFUSE = rows(row(text(256), text(4096), number()), WOULD_REFUSE_MAX)
+
+
+def decode_would_refuse(body: Buffer) -> list[tuple[str, str, int]]:
+    """Whom a proxy would refuse: principal, what it lacks, how often. Raises `ProtocolError`."""
+    return list(message(body, _WOULD_REFUSE, "the reply to would_refuse"))
 
 
 assert HEAD_BYTES == 32

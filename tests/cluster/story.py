@@ -99,6 +99,10 @@ class Cluster:
         """SIGSTOP; killed in the end."""
         self.served[name].signal(signal.SIGSTOP)
 
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self.served[name].signal(signal.SIGCONT)
+
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
         """Run a `dlog` command against this cluster to its end."""
         return subprocess.run(

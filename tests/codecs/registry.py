@@ -807,6 +807,13 @@ CODECS = [
         ("proxy/wire.py decode_owned",),
     ),
     Codec(
+        "whom a proxy would refuse",
+        pw.decode_would_refuse,
+        [pack([["user/etl", "it needs write", 3]])],
+        PEER,
+        ("proxy/wire.py decode_would_refuse",),
+    ),
+    Codec(
         "PROXY_CALL",
         pw.ProxyCall.decode,
         [pw.ProxyCall("owned", ["", 100]).encode()],

@@ -31,6 +31,7 @@ from distributedlog.proxy.log_calls import NEEDED, parts_within
 from distributedlog.runtime.errors import (
     Compacted,
     DistributedLogError,
+    InvalidRequest,
     LogNotFound,
     NotAllowed,
     NotAuthenticated,
@@ -162,13 +163,17 @@ async def test_nothing_is_refused_before_it_is_required(
         )
         producer.send(1, 0, b"taken")
         await producer.acked(1)
+        for number in (2, 3):  # who opens what is not there makes it
+            await producer.open(number, "b/made")
+        makes = [times for (_, why), times in would.items() if 'change log "b/made"' in why]
+        assert makes == ([] if mode == "open" else [1])
 
         await it.mode("required")
         refusal = await producer.refused(1)
         assert isinstance(refusal.error, NotAllowed)
         await trio.sleep(1)
         assert [type(one) for one in reader.ended.values()] == [NotAllowed]
-        assert it.rights.info()["rights_ended"] == 2
+        assert it.rights.info()["rights_ended"] == 4
 
 
 async def test_a_mode_that_cannot_be_read_lets_nobody_in(
@@ -557,12 +562,37 @@ async def test_orders_to_a_proxy_are_an_operators(world: World, autojump_clock: 
                 wire.ProxyCall("owned", ["", 10]),
                 wire.ProxyCall("move", [NS, "x", ""]),
                 wire.ProxyCall("drain", []),
+                wire.ProxyCall("would_refuse", []),
             ):
                 try:
                     await link.request(Op.PROXY_CALL, order.encode(), timeout_s=30)
                     assert principal == "user/ops"
                 except NotAllowed:
                     assert principal != "user/ops"
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_a_proxy_tells_an_operator_whom_it_would_refuse(
+    world: World, autojump_clock: MockClock, writes: bool
+) -> None:
+    async with judged(world, mode="report") as it:
+        await everybody(it)
+        await made(it, "a/x")
+        for _ in range(3):
+            await it.call("user/rea", "set", "a/x", *ARGUMENTS["set"])
+        await it.call("user/stranger", "describe", "a/x", *ARGUMENTS["describe"])
+        link = await it.link("user/ops", it.writes if writes else it.reads)
+        order = wire.ProxyCall("would_refuse", []).encode()
+        said = wire.decode_would_refuse(
+            (await link.request(Op.PROXY_CALL, order, timeout_s=30)).body
+        )
+        assert [(who, times) for who, _, times in said] == [("user/rea", 3), ("user/stranger", 1)]
+        assert "it needs" in said[0][1]
+        if not writes:
+            owned = wire.ProxyCall("owned", ["", 10]).encode()
+            with pytest.raises(InvalidRequest, match="this one reads"):
+                await link.request(Op.PROXY_CALL, owned, timeout_s=30)
+        assert not link.closed
 
 
 # --- tokens ---------------------------------------------------------------------------------------
