@@ -1374,7 +1374,7 @@ EXEMPT = {
     "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
     "log/compression.py Compression.compress": "a header that this process has just made",
     "log/record.py with_section": "as `Compression.compress`",
-    "cluster/health.py _info": "a map of names; what shows its values looks at each one's type",
+    "cluster/health.py info_over": "a map of names; what shows its values looks at each one's type",
     "bookie/journal_blocks.py controls_of": "after a block's digest; only the number of bytes counts",
     "bookie/opening.py _record_bytes": "a header that is checked; `test_compaction_faults.py` rots lengths",
     "cluster/child.py main": "a parent's word to its child",
