@@ -4,6 +4,7 @@ What a node says is a peer's: numbers are taken as numbers or not at all, texts 
 What is not known is None, never 0.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,9 @@ TEXT_MAX = 300
 SLOW_TIMES = 3
 SLOW_S = 0.02
 """A disk is slow whose p99 is above this, and so many times the median of the others."""
+_ID = re.compile(r"( ?\()?\b([0-9a-f]{32})\b(\))?")
+ID_CHARS = 8
+"""Of an id whose bookie nobody knows."""
 
 
 class ClusterState:
@@ -74,6 +78,7 @@ class ClusterState:
         self.waited_s += now - begun
         rows = [self._bookie(one, infos, now) for one in shown]
         mark_slow(rows)
+        rows.sort(key=is_well)
         reasons = list(zip(found["reasons"], found["about"], strict=True))[:REASONS_MAX]
         applied = max((one["applied"] for one in members if one["alive"]), default=0)
         now_ms = self._wall_ms()
@@ -88,7 +93,7 @@ class ClusterState:
             "health": found["health"],
             "healthy": found["healthy"],
             "reasons": [
-                {"text": cut(reason), "command": command_for(reason, about)}
+                {"text": by_label(reason, self.labels), "command": command_for(reason, about)}
                 for reason, about in reasons
             ],
             "reasons_left_out": len(found["reasons"]) - len(reasons),
@@ -255,8 +260,29 @@ class ClusterState:
             "changes_s": rates.get("revision"),
             "syncs_s": rates.get("syncs"),
             "log_bytes_s": rates.get("bytes_written"),
-            "reasons": [cut(reason) for reason in one["reasons"][:10]],
+            "reasons": [by_label(reason, self.labels) for reason in one["reasons"][:10]],
         }
+
+
+def is_well(row: Mapping[str, Any]) -> bool:
+    """Nothing is to be seen there; the others come first."""
+    return row["state"] == "up" and row["answers"] and not (row["limbo"] or row["slow"])
+
+
+def by_label(text: str, labels: Mapping[str, str]) -> str:
+    """For eyes: bookies by their labels instead of their ids, which the commands have. As `cut` does, cut."""
+
+    def name(found: re.Match[str]) -> str:
+        opened, ident, closed = found.groups()
+        label = labels.get(ident, f"{ident[:ID_CHARS]}…")
+        if opened and closed:
+            # "bookie b1 (<id of b1>)" is said once.
+            if text[: found.start()].endswith(label):
+                return ""
+            return f"{opened}{label}{closed}"
+        return f"{opened or ''}{label}{closed or ''}"
+
+    return cut(_ID.sub(name, text))
 
 
 def mark_slow(rows: Sequence[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from ..metadata.interface import Scan
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.reasons import HEALED
 from .advice import command_about
-from .cluster_state import cut
+from .cluster_state import by_label, cut
 
 NOTES_SHOWN = 100
 NOTES_MAX = 10_000
@@ -45,7 +45,7 @@ class WorkState:
         return {
             "now_ms": self._wall_ms(),
             "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
-            "leaving": [await self._leaving(one) for one in leaving[:LEAVING_SHOWN]],
+            "leaving": [await self._leaving(one, labels) for one in leaving[:LEAVING_SHOWN]],
             "leaving_left_out": max(0, len(leaving) - LEAVING_SHOWN),
             "down": [
                 {
@@ -57,7 +57,10 @@ class WorkState:
                 if one["state"] == "down"
             ][:LEAVING_SHOWN],
             "mending": [
-                {"label": labels[one["id"]], "reasons": [cut(text) for text in reasons[:10]]}
+                {
+                    "label": labels[one["id"]],
+                    "reasons": [by_label(text, labels) for text in reasons[:10]],
+                }
                 for one in known
                 if (reasons := [text for text in one["reasons"] if not text.startswith(HEALED)])
             ][:LEAVING_SHOWN],
@@ -94,7 +97,7 @@ class WorkState:
             )
         return shown, count - len(shown)
 
-    async def _leaving(self, one: dict[str, Any]) -> dict[str, Any]:
+    async def _leaving(self, one: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
         found = await how_far(self._metadata, one["id"], named=WAITING_SHOWN)
         return {
             "label": cut(one["label"], 64),
@@ -102,7 +105,7 @@ class WorkState:
             "running": found.running,
             "ledgers": found.ledgers,
             "waiting": [
-                {"ledger": each.ledger, "bytes": each.bytes, "why": cut(each.why)}
+                {"ledger": each.ledger, "bytes": each.bytes, "why": by_label(each.why, labels)}
                 for each in found.waiting
             ],
         }

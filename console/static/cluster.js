@@ -2,7 +2,7 @@
 
 import { lines } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
-import { bytes, count, known, seconds, visible } from "./format.js";
+import { bytes, count, known, rate, seconds, visible } from "./format.js";
 
 const POINTS_MAX = 900;
 let points = [];  // what the console saw, and this page since: history is Prometheus' task
@@ -65,7 +65,7 @@ function render(state) {
   const bookies = state.bookies.map((one) => ({
     class: one.slow ? "slow" : one.state,
     cells: [visible(one.label), state_of(one), disk(one), count(one.ledgers ?? one.ledgers_missing), count(one.limbo), count(one.rotten),
-      seconds(one.sync_p99_s), seconds(one.late_s), `${bytes(one.in_bytes_s)}/s`, `${bytes(one.out_bytes_s)}/s`, visible(one.rack) || "–", visible(one.address) || "–"],
+      seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"],
   }));
   const summary = state.known
     ? `${count(state.logs)} logs; ${count(state.under_replicated)} ledgers miss copies; ${count(state.damaged_records)} damaged records.`
@@ -91,7 +91,7 @@ function proxies(state) {
   return table("Proxies", [["", "name"], ["", "kind"], ["", "state"], ["", "logs", "number"], ["", "connections", "number"], ["", "records in", "number"],
     ["", "out", "number"], ["", "rack"], ["", "address"]],
   state.proxies.map((one) => [visible(one.label), one.kind, !one.answers ? "○ says nothing" : one.accepting ? "● up" : "◔ drains", count(one.logs), count(one.connections),
-    `${count(one.records_s)}/s`, `${bytes(one.out_bytes_s)}/s`, visible(one.rack) || "–", visible(one.address) || "–"]), "None.");
+    rate(one.records_s, count), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"]), "None.");
 }
 
 export function members(state) {

@@ -16,6 +16,10 @@ export function bytes(value) {
   return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
 }
 
+export function rate(value, format) {
+  return known(value) ? `${format(value)}/s` : "–";
+}
+
 export function count(value) {
   return known(value) ? value.toLocaleString("en", { maximumFractionDigits: value < 10 ? 1 : 0 }) : "–";
 }

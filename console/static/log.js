@@ -43,9 +43,9 @@ function render(state) {
     ].map(([term, value]) => h("div", {}, h("dt", {}, term), h("dd", {}, value)))),
     h("h2", {}, "Segments"),
     strip(`${some(state.segments.length, "segment")}, ${holes} with missing copies; ${some(state.positions.length, "position")}`, parts, marks),
-    h("p", { class: "muted" }, h("span", { class: "swatch truncated" }), " truncated ", h("span", { class: "swatch closed" }), " closed ",
-      h("span", { class: "swatch open" }), " in progress ", h("span", { class: "swatch hole" }), " misses copies ▲ position",
-      state.segments_left_out ? `; ${count(state.segments_left_out)} older ones are not shown` : ""),
+    h("p", { class: "muted legend" }, [["truncated", "truncated"], ["closed", "closed"], ["open", "in progress"], ["hole", "misses copies"]].map(([kind, name]) =>
+      h("span", {}, h("span", { class: `swatch ${kind}` }), name)), h("span", {}, "▲ position"),
+    state.segments_left_out ? h("span", {}, `${count(state.segments_left_out)} older ones are not shown`) : null),
     h("details", {}, h("summary", {}, "Segments as a table"),
       table("Segments", [["", "segment", "number"], ["", "ledger", "number"], ["", "state"], ["", "records", "number"], ["", "size", "number"], ["", "last"], ["", "bookies"], ["", "misses copies on"]],
         rows, "No segment yet.")),

@@ -2,7 +2,7 @@
 
 import { verdict } from "./cluster.js";
 import { h, morph, table } from "./dom.js";
-import { bytes, count, seconds, visible } from "./format.js";
+import { bytes, count, rate, seconds, visible } from "./format.js";
 
 export function open(main) {
   const place = main.appendChild(h("div"));
@@ -20,7 +20,7 @@ function render(state) {
     table("Metadata nodes", [["", "name"], ["", "role"], ["", "term", "number"], ["", "applied", "number"], ["", "behind", "number"], ["", "changes", "number"], ["", "syncs", "number"],
       ["", "log", "number"], ["", "leases", "number"], ["", "connections", "number"], ["", "refused", "number"], ["", "last heard"], ["", "address"]],
     state.metadata.map((one) => [visible(one.name), `${!one.alive ? "✕" : one.role === "leader" ? "★" : "●"} ${visible(one.role)}`, count(one.term), count(one.applied),
-      count(one.behind), `${count(one.changes_s)}/s`, `${count(one.syncs_s)}/s`, `${bytes(one.log_bytes_s)}/s`, count(one.leases), count(one.connections), count(one.refused),
+      count(one.behind), rate(one.changes_s, count), rate(one.syncs_s, count), rate(one.log_bytes_s, bytes), count(one.leases), count(one.connections), count(one.refused),
       one.silent_s === null ? "never" : one.silent_s < 5 ? "now" : `${seconds(one.silent_s)} ago`, visible(one.address)]), "No node is known."),
     state.metadata.flatMap((one) => one.reasons.map((each) => h("p", {}, `${visible(one.name)}: ${visible(each)}`))),
     verdict(state),

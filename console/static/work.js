@@ -19,7 +19,7 @@ function render(state) {
     table("Bookies that are down", [["", "bookie"], ["", "ledgers that miss its copies", "number"], ["", "to look"]],
       state.down.map((one) => [visible(one.label), count(one.ledgers), command(one.command)]), "No bookie is down."),
     h("h2", {}, "What bookies say of themselves"),
-    table("Bookies with something to mend", [["", "bookie"], ["", "what"]],
+    table("Bookies with something to mend", [["", "bookie"], ["", "what", "words"]],
       state.mending.map((one) => [visible(one.label), h("ul", {}, one.reasons.map((each) => h("li", {}, visible(each))))]), "Nothing."),
     h("h2", {}, "Missing copies that are noted"),
     table("Ledgers with missing copies", [["", "ledger"], ["", "what is missing"]],
@@ -32,7 +32,7 @@ function render(state) {
 function leaving(one) {
   return h("section", {},
     h("h3", {}, `${visible(one.label)}: ${one.ledgers ? `${count(one.ledgers)} ledgers name it still` : one.running ? "holds nothing any more: stop it" : "holds nothing any more"}`),
-    table(`What ${visible(one.label)} waits for`, [["", "ledger"], ["", "size", "number"], ["", "why"]],
+    table(`What ${visible(one.label)} waits for`, [["", "ledger"], ["", "size", "number"], ["", "why", "words"]],
       one.waiting.map((each) => [String(each.ledger), each.bytes === null ? "open" : bytes(each.bytes), visible(each.why)]), "Nothing."),
     h("p", {}, command(one.command)));
 }

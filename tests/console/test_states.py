@@ -12,7 +12,7 @@ from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.leaving import ask_to_leave, find_bookie
 from distributedlog.cluster.local import LocalCluster, local_cluster
 from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
-from distributedlog.console.cluster_state import ClusterState
+from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label
 from distributedlog.console.node_links import node_links
 from distributedlog.console.records import PAYLOAD_SHOWN, Records
 from distributedlog.console.work_state import WorkState
@@ -117,3 +117,15 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         [record] = (await Records(namespace, payloads=True).page("large", {}))["records"]
         assert record["bytes"] == 2 * PAYLOAD_SHOWN
         assert b64decode(record["payload"]) == b"x" * PAYLOAD_SHOWN
+
+
+def test_a_reason_has_bookies_by_their_labels() -> None:
+    """Ids of 32 characters each, and the end was cut away."""
+    one, other, nobody = ("1" * 32, "2" * 32, "3" * 32)
+    labels = {one: "b1", other: "b2"}
+
+    assert by_label(f"bookie b1 ({one}) is down", labels) == "bookie b1 is down"
+    assert by_label(f"bookie x ({one}): full", labels) == "bookie x (b1): full"
+    assert by_label(f"it lies on {one}, {nobody}", labels) == "it lies on b1, 33333333…"
+    assert by_label(f"{one}{other} ledger {'4' * 31}", labels) == f"{one}{other} ledger {'4' * 31}"
+    assert len(by_label("x" * 1000, labels)) == TEXT_MAX
