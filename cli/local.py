@@ -213,11 +213,12 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
     """What a terminal shows when the cluster serves; what is to be copied out of it is no wider than one."""
     kinds = [node["kind"] for node in line["nodes"]]
     names = max(len(node["name"]) for node in line["nodes"])
+    apart = len({node["pid"] for node in line["nodes"]}) > 1
     lines = [
         f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
         "",
         *(
-            f"  {node['name']:{names}}  {node['kind']:11}  {node['address']}"
+            f"  {node['name']:{names}}  {node['kind']:11}  {node['address']}{_pid(node, apart)}"
             for node in line["nodes"]
         ),
         "",
@@ -240,3 +241,8 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _pid(node: dict[str, Any], apart: bool) -> str:
+    """What to kill, where nodes are processes of their own."""
+    return f"  pid {node['pid']}" if apart else ""

@@ -85,10 +85,29 @@ def command(context: click.Context, /, **_: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dlog` and end the process with its exit code."""
     _open_what_is_closed()
+    sys.unraisablehook = _not_lost
     code = run(arguments)
     with suppress(ValueError):  # a thread that is not the main one has no say
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is done: its exit code stands
     sys.exit(code)
+
+
+AGAIN_S = 0.001
+"""After an interruption that was swallowed it comes again."""
+
+
+def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+    """What Python swallows, where nobody can catch it: printed, but for Ctrl-C, which comes again.
+
+    It may fall into a finalizer, such as an import's when it lets go of its lock: one in five hundred that
+    came while `dlog status` was loaded was passed over, and the command went on.
+    """
+    if unraisable.exc_type is None or not issubclass(unraisable.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    with suppress(AttributeError, ValueError):  # no such timers on Windows; not the main thread
+        signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

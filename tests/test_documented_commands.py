@@ -48,6 +48,8 @@ def typed(block: str) -> Iterator[list[str]]:
 
 def calls(line: str) -> Iterator[list[str]]:
     """Of each `dlog` in a shell's line, whatever stands before it (a folder, `docker/compose run`)."""
+    if "--entrypoint" in line:
+        return  # another program in a container of that name
     line = re.sub(r"\$\(", " ( ", line)
     lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>()")
     lexer.whitespace_split = True

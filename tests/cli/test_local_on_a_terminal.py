@@ -9,17 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distributedlog.cli import named_clusters
 from distributedlog.cli.local import LOCAL, LocalContext, for_people
 
-LINE = {
+LINE: dict[str, Any] = {
     "uri": "distributedlog://127.0.0.1:41001;127.0.0.1:41002;127.0.0.1:41003/ns",
     "nodes": [
-        {"name": "metadata1", "kind": "metadata", "address": "127.0.0.1:41001"},
-        {"name": "bookie1", "kind": "bookie", "address": "127.0.0.1:41004"},
+        {"name": "metadata1", "kind": "metadata", "address": "127.0.0.1:41001", "pid": 7},
+        {"name": "bookie1", "kind": "bookie", "address": "127.0.0.1:41004", "pid": 7},
     ],
 }
 
@@ -36,6 +37,14 @@ def test_no_line_is_wider_than_a_terminal() -> None:
         assert (
             len({line.index("127.") for line in lines if "127." in line and "//" not in line}) == 1
         )
+
+
+def test_nodes_that_can_be_killed_are_shown_with_their_pids() -> None:
+    """``--processes`` is for that, and `ps` calls all of them alike."""
+    apart = {**LINE, "nodes": [{**one, "pid": 70 + at} for at, one in enumerate(LINE["nodes"])]}
+
+    assert "pid" not in for_people(LINE, True)
+    assert "127.0.0.1:41004  pid 71\n" in for_people(apart, True)
 
 
 def test_a_cluster_that_is_gone_is_no_context_any_more() -> None:

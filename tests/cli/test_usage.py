@@ -211,6 +211,31 @@ def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
     assert (done.returncode, done.stderr) == (130, "dlog: interrupted\n")
 
 
+@pytest.mark.parametrize("module", ["distributedlog.cli.connect", "distributedlog.metadata.client"])
+def test_an_interruption_that_is_swallowed_while_a_command_is_loaded_comes_again(
+    module: str,
+) -> None:
+    """Before the loop runs, and in it: of 500 such moments one was lost, and the command went on."""
+    program = (
+        "import os, signal, sys, weakref\n"
+        "class Lock: pass\n"
+        "class Moment:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == '{module}':\n"
+        "            lock = Lock()\n"
+        "            weakref.finalize(lock, os.kill, os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Moment())\n"
+        "import dlog\n"
+        "sys.argv[1:] = ['status', '--uri', 'distributedlog://127.0.0.1:1/n', '--timeout', '30']\n"
+        "dlog.main()\n"
+    )
+
+    done = _python(program)
+
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "dlog: interrupted"
+
+
 def test_an_interruption_that_an_import_would_swallow_is_one_too() -> None:
     """A KeyboardInterrupt in a callback of an import's lock is printed and forgotten: the command ran on."""
     program = (

@@ -1,4 +1,4 @@
-"""README's lines of curl, as they stand there, at a gateway over proxies."""
+"""The lines of curl in README and docs/gateway.md, as they stand there, at a gateway over proxies."""
 
 import os
 import re
@@ -20,34 +20,54 @@ pytestmark = [
     pytest.mark.extra,
     pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here"),
 ]
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def lines() -> str:
-    """Of the section, but for the one that says where the gateway is."""
-    found = re.search(r"^## Over HTTP\n.*?^```sh\n(export GATEWAY=.*?)^```", README, re.M | re.S)
+def lines(page: str, section: str) -> str:
+    """Of a section, but for the one that says where the gateway is."""
+    text = (ROOT / page).read_text()
+    found = re.search(rf"^## {section}\n.*?^```sh\n(export GATEWAY=.*?)^```", text, re.M | re.S)
     assert found is not None
     first, _, rest = found.group(1).partition("\n")
     assert first.startswith("export GATEWAY='http://127.0.0.1:8491'")
     return rest
 
 
+async def typed(lines: str, url: str) -> "subprocess.CompletedProcess[str]":
+    """In a thread: curl is another process, and the gateway lives in this one."""
+    return await trio.to_thread.run_sync(
+        lambda: subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", lines],
+            env={**os.environ, "GATEWAY": url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    )
+
+
 async def test_the_lines_do_what_they_say() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)
 
-        # shell=True in a thread: curl is another process, and the gateway lives in this one.
-        done = await trio.to_thread.run_sync(
-            lambda: subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", lines()],
-                env={**os.environ, "GATEWAY": one.url},
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-        )
+        done = await typed(lines("README.md", "Over HTTP"), one.url)
 
         assert done.returncode == 0, done
         assert await payloads(one, "greetings") == ["hello", "one", "two", "first"]
         assert done.stdout.count('"repeated": true') == 1
         assert done.stdout.count("data: ") == 4
+
+
+async def test_the_lines_of_a_producer_do_what_they_say() -> None:
+    """They were of a log that nobody had made, and of a number that its producer had not."""
+    page = "docs/gateway.md"
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri)
+
+        done = await typed(lines(page, "Each record once"), one.url)
+
+        assert done.returncode == 0, done
+        assert await payloads(one, "orders") == ["first"]
+        told = re.search(r"^# (\{.*\n# .*\})$", (ROOT / page).read_text(), re.M)
+        assert told is not None
+        assert re.sub(r"\s+#?\s*", " ", told[1]) in done.stdout
