@@ -63,7 +63,7 @@ def save(settings: Settings, file: Path, data: Path | None) -> None:
                 async with quorum(settings) as metadata:
                     await write_save(out, file.name, metadata.save())
             else:
-                async with _locked(data / "metadata") as disk:
+                async with locked(data / "metadata") as disk:
                     await write_save(out, file.name, chunks_of(await read_survivor(disk)))
             return await read_save(out, file.name)  # what cannot be read again is no save
         finally:
@@ -107,7 +107,7 @@ def restore(settings: Settings, file: Path, data: Path, name: str, address: str,
             saved = await read_save(source, file.name)
         finally:
             await source.close()
-        async with _locked(data / "metadata") as disk:
+        async with locked(data / "metadata") as disk:
             return await _refound(disk, saved, name, place, f"restored from {file.name}")
 
     _tell_anew(settings, run(work))
@@ -147,7 +147,7 @@ def force_new_cluster(
     consent(f"go on with {data} alone, without the other metadata nodes", yes)
 
     async def work() -> dict[str, Any]:
-        async with _locked(place) as disk:
+        async with locked(place) as disk:
             saved = await read_survivor(disk)
             identity = await load_identity(disk)
             assert identity is not None, "read just now"
@@ -159,7 +159,7 @@ def force_new_cluster(
                 import shutil
 
                 shutil.rmtree(made)  # of a try that did not end
-            async with _locked(made) as fresh:
+            async with locked(made) as fresh:
                 why = "went on with one node alone"
                 return await _refound(fresh, saved, name or identity.label, found, why)
 
@@ -218,7 +218,7 @@ def resume(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _locked(path: Path) -> AsyncIterator["Disk"]:
+async def locked(path: Path) -> AsyncIterator["Disk"]:
     """A node's disk that no node has. Raises `DataDirectoryInUse`."""
     from ..runtime.files import DirectoryDisk
 

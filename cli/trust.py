@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -47,6 +48,7 @@ class Space:
     dlog trust quota                          what namespaces take of the metadata, and may take
     dlog trust rotate                         new secrets for what opens ledgers
     dlog trust audit                          who changed it
+    dlog trust rescue /var/lib/dlog/m --admin ann     no admin is left: on a majority of the metadata nodes
     """,
 )
 def command() -> None:
@@ -240,6 +242,60 @@ def audit(settings: Settings) -> None:
         for line in lines
     ]
     rows_or_table(settings.json, columns, rows, empty="nobody has changed rights yet")
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog trust rescue /var/lib/dlog/m --admin ann       there, on a stopped node; then start it
+    """,
+)
+@click.argument(
+    "directories",
+    nargs=-1,
+    required=True,
+    metavar="DIR…",
+    type=click.Path(file_okay=False, path_type=Path),
+)
+@click.option("--admin", required=True, metavar="USER", help="Who is to be one.")
+@common
+def rescue(settings: Settings, directories: tuple[Path, ...], admin: str) -> None:
+    """Have an admin made where none is left who could: on the disks of a majority of the metadata nodes.
+
+    DIR is the data directory (--data) of a metadata node that is stopped. Started again it asks the leader
+    for USER, until a majority of the nodes does; one at a time will do, the others may run on. Then USER is
+    an admin, the audit says who asked, and what is left in the directories goes. USER needs a certificate of
+    an authority that the nodes trust: dlog pki issue user/USER.
+    """
+    from ..metadata.members import load_members
+    from ..metadata.rescuing import store_rescue
+    from ..runtime.errors import ForeignData
+    from ..runtime.identity import load_identity
+    from .connect import run
+    from .metadata_saves import locked
+
+    async def tell(directory: Path) -> dict[str, str]:
+        place = directory / "metadata"
+        if not place.is_dir():
+            raise click.UsageError(f"{directory} is no data directory of a metadata node")
+        async with locked(place) as disk:
+            members, identity = await load_members(disk), await load_identity(disk)
+            if members is None or identity is None:
+                raise ForeignData(f"{directory} belongs to no cluster: there is nobody to ask")
+            await store_rescue(disk, admin)
+            return {"node": identity.label, "cluster": members.cluster_id, "admin": admin}
+
+    async def work() -> list[dict[str, str]]:
+        return [await tell(directory) for directory in directories]
+
+    for found in run(work):
+        if settings.json:
+            emit(found)
+        else:
+            print(
+                f"{found['node']} of cluster {found['cluster']} asks for the admin {admin} when it is"
+                " started; it is done when a majority of the metadata nodes does"
+            )
 
 
 async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:

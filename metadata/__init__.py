@@ -52,5 +52,6 @@ A node, which drives both:
     metrics.py, events.py       what it counts, by the names that it has outside; what it tells
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
     recalling.py                    a node that has forgotten what it promised asks the others (H106)
+    rescuing.py                     an admin, asked for by a majority of nodes where none is left (H238)
     refounding.py                   a new one from a save, or from the one node that is left (H104)
 """

@@ -39,6 +39,13 @@ RECALLED = Event(
     "A node whose log is damaged has learnt from the others what it may have promised, and takes part again.",
     ("term", "entry"),
 )
+RESCUED = Event(
+    "metadata.rescued",
+    logging.WARNING,
+    "This node was told on its disk to ask for an admin, and that user is one now.",
+    ("user", "by"),
+    "`dlog trust audit` says so as well; did you?",
+)
 LESS = Event(
     "metadata.log.short",
     logging.ERROR,
@@ -75,6 +82,7 @@ EVENTS = (
     SNAPSHOT_REFUSED,
     DAMAGED,
     RECALLED,
+    RESCUED,
     LESS,
     STATE_DIFFERS,
     ROOM,

@@ -18,6 +18,7 @@ from ..runtime.errors import (
     OverQuota,
     TransactionTooLarge,
 )
+from ..runtime.frames import Op
 from ..runtime.hello import FEATURE_TRUST, NONE
 from ..runtime.link import Link
 from ..runtime.principals import BY_CERTIFICATE, LOCAL, Token
@@ -25,6 +26,7 @@ from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
 from .admission import Admission
+from .answers import Answer
 from .capability_desk import CapabilityDesk
 from .classes import Classes
 from .commands import Command, Grant, Transact, TrustChange, encode_command
@@ -45,14 +47,16 @@ from .quotas import Quotas, why_not_watch
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
 from .replica import Replica
+from .rescuing import Wishes
 from .room import Room, is_short
 from .secrets import Secrets
 from .served_watches import ServedWatches
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
 from .token_desk import TokenDesk
+from .token_messages import RescueRequest, decode_by
 from .transaction import Transaction
-from .trust_changes import compose, line_share
+from .trust_changes import RESCUE, compose, line_share
 from .trust_records import AuditLine
 from .wire import TrustReport
 
@@ -63,6 +67,9 @@ ROT = "rot"
 STATE = "state"
 
 log = logging.getLogger("distributedlog.metadata.member")
+
+Rescued = tuple[str, ...] | DistributedLogError
+"""The names of the nodes that asked, none where they are too few; or why not."""
 
 
 class MemberNode:
@@ -138,6 +145,7 @@ class MemberNode:
             steady_time(endpoint.host),
             endpoint.host.secret_bytes,
         )
+        self._wishes = Wishes()
         self.admission = Admission(self.replica, endpoint, members.cluster_id)
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
@@ -295,6 +303,84 @@ class MemberNode:
             index=replica.raft.log.last_index + 1,
         )
         return head
+
+    def rescue(
+        self, principal: str, node_id: str, user: str, done: Callable[[Rescued], None]
+    ) -> None:
+        """A node asks for this user as an admin; ``done`` is told who asked, when enough do, or why not."""
+        replica = self.replica
+        member = replica.raft.configuration.member(node_id)
+
+        def ready(error: DistributedLogError | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                if member is None or not member.votes or principal != f"metadata/{member.name}":
+                    raise NotAllowed(
+                        f"{principal} asks for no admin: metadata nodes do, by their certificates"
+                    )
+                if not replica.state.trust_revision:
+                    raise InvalidRequest(
+                        "nothing is judged in this cluster: dlog trust require names an admin"
+                    )
+                raft = replica.raft
+                asking = self._wishes.on_asked(raft.term, node_id, user, raft.voters)
+                if user in self.trust.admins():
+                    done((member.name,))
+                elif asking:
+                    self._make_admin(user, sorted(map(self.peers.name, asking)), done)
+                else:
+                    done(())
+            except DistributedLogError as refused:
+                done(refused)
+
+        replica.read(ready)
+
+    def _make_admin(self, user: str, names: Sequence[str], done: Callable[[Rescued], None]) -> None:
+        replica = self.replica
+        head = TrustChange(f"{RESCUE}-{self.endpoint.host.secret_bytes(8).hex()}", 1)
+        head.transaction = compose(
+            self.trust,
+            replica.state,
+            (RESCUE, user, f"by {', '.join(names)}"),
+            principal=f"metadata/{self.peers.name(replica.raft.node_id)}",
+            address="",
+            now_ms=self._wall_ms(),
+            index=replica.raft.log.last_index + 1,
+        )
+
+        def applied(answer: Answer | DistributedLogError) -> None:
+            error = answer if isinstance(answer, DistributedLogError) else answer.error
+            done(tuple(names) if error is None else error)
+
+        replica.request(encode_command(head), head, applied, asker=self)
+        replica.drain()
+
+    async def ask_for_admin(self, user: str) -> tuple[str, ...]:
+        """Ask the leader for this user as an admin: which nodes it was done for; none: too few ask.
+
+        Raises `NotAllowed`, `InvalidRequest`; `DistributedLogError` where nobody leads, or answers.
+        """
+        replica = self.replica
+        own = self.endpoint.host.certificate()
+        if own is None:
+            raise NotAllowed("a node without a certificate is nobody whom a leader could count")
+        if not replica.leads:
+            body = RescueRequest(user).encode()
+            return decode_by(await self.peers.ask(replica.raft.leader_id, Op.META_TRUST, body))
+        said: list[Rescued] = []
+        told = trio.Event()
+
+        def done(answer: Rescued) -> None:
+            said.append(answer)
+            told.set()
+
+        self.rescue(own.principal, replica.raft.node_id, user, done)
+        replica.drain()
+        await told.wait()
+        if isinstance(said[0], DistributedLogError):
+            raise said[0]
+        return said[0]
 
     def growth(self, principal: str, meant: Command) -> Mapping[str, Growth]:
         """What a command would add to namespaces, where rights are required; by `over_quota`, `on_taken`."""

@@ -32,6 +32,7 @@ from .members import Members, load_members, new_members, store_members
 from .options import MetadataOptions
 from .recalling import Statement, ask_for_statements, places_of
 from .receiving import restore
+from .rescuing import ask_if_told
 from .room import Room
 from .served_watches import ServedWatches
 from .status import EMPTY, own_row
@@ -283,3 +284,4 @@ class MetadataNode:
             wall_ms=self._host.wall_ms,
         )
         self.member.start()
+        nursery.start_soon(ask_if_told, self._disk, self.member.ask_for_admin, self.reasons)

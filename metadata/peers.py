@@ -137,6 +137,13 @@ class Peers:
             body = encode_digest(index, digest)
             link.send(envelope(Op.META_DIFFERS, len(body)), body)
 
+    async def ask(self, peer: str, op: int, body: bytes) -> memoryview:
+        """A question to a peer. Raises `ConnectionLost` where there is no connection, and what it answers."""
+        link = self._links.get(peer)
+        if link is None:
+            raise ConnectionLost(f"no connection to metadata node {self.name(peer)}")
+        return (await link.request(op, body, timeout_s=ASK_S)).body
+
     async def ask_status(self, peer: str) -> Row | None:
         """What a peer says of itself, or None."""
         link = self._links.get(peer)

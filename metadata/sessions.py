@@ -25,7 +25,7 @@ from .forming import Founding
 from .ghost import Place
 from .intake import NEVER_S
 from .interface import RangePage
-from .member_node import MemberNode
+from .member_node import MemberNode, Rescued
 from .messages import SnapshotChunk, SnapshotChunkReply, decode
 from .namespace_quotas import NOTHING
 from .node import MetadataNode
@@ -37,10 +37,12 @@ from .secret_keys import check_no_secrets, check_not_secret
 from .served_watches import ServedWatches, serial_of
 from .token_desk import token_secrets_of
 from .token_messages import (
+    RescueRequest,
     RotateRequest,
     TokenRequest,
     VerifyRequest,
     decode_trust_question,
+    encode_by,
     encode_left,
     encode_number,
 )
@@ -346,6 +348,9 @@ class MetadataSession:
         if isinstance(request, RotateRequest):
             self._rotate(member, ident, request)
             return
+        if isinstance(request, RescueRequest):
+            self._rescue(member, ident, request)
+            return
         if request.change is None:
 
             def ready(error: DistributedLogError | None) -> None:
@@ -504,6 +509,15 @@ class MetadataSession:
                 member.secrets.rotate(done)
 
         member.replica.read(ready)
+
+    def _rescue(self, member: MemberNode, ident: int, request: RescueRequest) -> None:
+        def done(answer: Rescued) -> None:
+            if isinstance(answer, DistributedLogError):
+                self._link.reply_error(ident, self._led_from_here(member, answer))
+            else:
+                self._link.reply(ident, encode_by(answer))
+
+        member.rescue(self._principal, self._link.peer.node_id, request.user, done)
 
     def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:

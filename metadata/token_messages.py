@@ -3,8 +3,10 @@
 ["token", user, valid s, [[namespace, path, rights], ...]]     user "": for the asker    REPLY  the token
 ["verify", token]                                        of a proxy, an operator    REPLY  [seconds left]
 ["rotate", "ledgers" | "tokens"]                         of an admin                REPLY  [number]
+["rescue", user]                                         of a metadata node (`rescuing.py`)    REPLY  [names]
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ..runtime.frames import pack, unpack
@@ -12,12 +14,16 @@ from ..runtime.host import Buffer
 from ..runtime.principals import Narrowing
 from ..runtime.schema import blob, message, number, read, row, rows, text, word
 from ..runtime.tokens import NARROWING_MAX, TEXT_BYTES_MAX, USER_CHARS_MAX, read_token
+from .configuration import MEMBERS_MAX
+from .trust_records import NAME_CHARS_MAX
 from .wire import PATH_CHARS_MAX, TrustRequest
 
 _PATHS = rows(row(text(PATH_CHARS_MAX, 1), text(PATH_CHARS_MAX), number(1, 31)), NARROWING_MAX)
 _TOKEN = row(word("token"), text(USER_CHARS_MAX), number(), _PATHS)
 _VERIFY = row(word("verify"), blob(TEXT_BYTES_MAX, 1))
 _ROTATE = row(word("rotate"), word("ledgers", "tokens"))
+_RESCUE = row(word("rescue"), text(NAME_CHARS_MAX, 1))
+_BY = row(rows(text(), MEMBERS_MAX))
 _LEFT = row(number())
 _NUMBER = row(number(1))
 
@@ -57,9 +63,20 @@ class RotateRequest:
         return pack(["rotate", self.what])
 
 
+@dataclass(frozen=True, slots=True)
+class RescueRequest:
+    """Make that user an admin, for nobody else is left who could."""
+
+    user: str
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack(["rescue", self.user])
+
+
 def decode_trust_question(
     body: Buffer,
-) -> TrustRequest | TokenRequest | VerifyRequest | RotateRequest:
+) -> TrustRequest | TokenRequest | VerifyRequest | RotateRequest | RescueRequest:
     """A META_TRUST. Raises `ProtocolError`."""
     what = "META_TRUST"
     value = unpack(body, what)
@@ -71,6 +88,8 @@ def decode_trust_question(
         return VerifyRequest(read(value, _VERIFY, what)[1])
     if kind == "rotate":
         return RotateRequest(read(value, _ROTATE, what)[1])
+    if kind == "rescue":
+        return RescueRequest(read(value, _RESCUE, what)[1])
     return TrustRequest.decode(body)
 
 
@@ -82,6 +101,17 @@ def encode_left(left_s: float) -> bytes:
 def decode_left(body: Buffer) -> int:
     """Seconds. Raises `ProtocolError`."""
     return int(message(body, _LEFT, "the answer about a token")[0])
+
+
+def encode_by(names: Sequence[str]) -> bytes:
+    """The answer to `RescueRequest`: the nodes for whom it was done; none: too few ask."""
+    return pack([list(names)])
+
+
+def decode_by(body: Buffer) -> tuple[str, ...]:
+    """Raises `ProtocolError`."""
+    found: tuple[str, ...] = message(body, _BY, "the answer to a rescue")[0]
+    return found
 
 
 def encode_number(generation: int) -> bytes:

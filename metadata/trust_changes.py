@@ -7,6 +7,7 @@
     ["token", NAME, WHAT]         one is made: a line of the audit (`token_desk.py`); of the leader alone
     ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     in digits; "": as it is; all "": its own are none any more
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
+    ["rescue", NAME, WHO]         make it an admin, whoever there is; of a majority of nodes (`rescuing.py`)
 
 The forms are in `wire.py`. The leader composes it from the state that it has applied, and proposes nothing
 else until it is applied (`replica.py`): so what was judged by the rights of before stands before the change
@@ -48,6 +49,8 @@ from .trust_records import (
     user_key,
 )
 
+RESCUE = "rescue"
+"""The kind that no client can ask for: `wire.py` has no form for it."""
 USERS_MAX = 10_000
 AUDIT_MAX = 10_000
 """Lines that are kept; the oldest go first."""
@@ -69,9 +72,9 @@ def compose(
     """
     judge.see(state)
     admins = judge.admins() if state.trust_revision else []
-    if admins and not judge.cluster_rights(principal) & ADMIN:
-        raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
     kind, *said = change
+    if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
+        raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
     made = _Change(judge, state, admins, now_ms, index)
     if not state.trust_revision:
         made.clear()
@@ -233,6 +236,15 @@ class _Change:
         if key in self._state.stored and not self._is_first:
             self._end(name)  # it may be less than before
         self.put(key, encode_grant(role))
+
+    def do_rescue(self, name: str, who: str) -> None:
+        """Make it an admin, whatever it was; a certificate of its that was refused stays so."""
+        user = self._user(name)
+        if user is None:
+            self.do_user(name)
+        elif user.disabled:
+            self.do_enable(name)
+        self.do_grant(name, "admin", "", "")
 
     def do_revoke(self, name: str, namespace: str, path: str) -> None:
         """Take it away."""

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.certificates import ensure, issue, renew, roll_authority, show
+from distributedlog.cli.certificates import (
+    ensure,
+    issue,
+    make_authority,
+    renew,
+    roll_authority,
+    show,
+    trust,
+)
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.tls import Tls
 
@@ -72,6 +80,21 @@ def test_a_new_key_of_the_authority_is_trusted_by_all_before_it_signs_for_one(
     }
     assert said(tmp_path) == []
     assert show(tmp_path / "tls" / "m1").serial == before
+
+
+def test_who_has_lost_the_authoritys_key_goes_on_with_another_one(tmp_path: Path) -> None:
+    """docs/security.md: the old certificate behind the new one's, trusted by all, then new ones for all."""
+    said(tmp_path)
+    other = tmp_path / "pki2"
+    make_authority(other, "test")
+    with (other / "ca.pem").open("ab") as both:
+        both.write((tmp_path / "tls" / "m1" / "ca.pem").read_bytes())
+
+    for change in (trust, renew):
+        for one in ("m1", "app"):
+            change(other, tmp_path / "tls" / one)
+            assert takes(tmp_path)
+            assert len((tmp_path / "tls" / one / "ca.pem").read_bytes().split(b"BEGIN")) == 3
 
 
 def test_after_a_lost_authority_all_have_certificates_of_the_new_one(tmp_path: Path) -> None:

@@ -243,6 +243,7 @@ def bodies(city: City, op: int) -> list[bytes]:
             pack(["show"]),
             pack(["change", "c", 4, 1 << 40, ["grant", "eve", "admin", "", ""]]),
             pack(["change", "c", 5, 1 << 40, ["mode", "open", ""]]),
+            pack(["rescue", "eve"]),
         ],
     }
     return [*asked.get(op, []), b"", pack([])]

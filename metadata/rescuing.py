@@ -1,0 +1,132 @@
+"""The way back in where no admin is left: a majority of the metadata nodes asks for one (H238).
+
+Who runs the nodes says so on their disks, while they are stopped (`dlog trust rescue`): a file that names a
+user. A node that starts with one asks the leader, as itself, until it is done. The leader makes that user an
+admin when nodes that are a majority of the voters ask for the same one, and a line of the audit says which;
+then the files go. So one directory, or one stolen node, opens nothing; and a majority of the disks is the
+cluster anyway.
+
+    RESCUE    | xxh3_64 of the rest u64 | msgpack [format, user] |
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+import xxhash
+
+from ..runtime.atomic_file import read_file, replace_file
+from ..runtime.errors import (
+    CorruptData,
+    DiskFailed,
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    ProtocolError,
+    UnsupportedFormat,
+)
+from ..runtime.frames import pack
+from ..runtime.host import Disk
+from ..runtime.reasons import Reasons
+from ..runtime.schema import number, row, stored, text
+from .events import RESCUED
+from .owners import is_name
+from .quorum import majority
+from .trust_records import NAME_CHARS_MAX
+
+RESCUE = "RESCUE"
+FORMAT = 1
+DIGEST_BYTES = 8
+ASK_AGAIN_S = 1.0
+REFUSED_AGAIN_S = 30.0
+"""What cannot be today may be so later: another one becomes an admin, or rights come to be judged."""
+_FORM = row(number(), text(NAME_CHARS_MAX, 1))
+
+log = logging.getLogger("distributedlog.metadata.rescuing")
+
+
+class Wishes:
+    """Whom which nodes ask for, as the one who leads in a term has heard it (pure)."""
+
+    def __init__(self) -> None:
+        self._term = 0
+        self._by_node: dict[str, str] = {}
+
+    def on_asked(
+        self, term: int, node_id: str, user: str, voters: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Who asks for this user now, where that is a majority of ``voters``; else nobody.
+
+        A node asks for one at a time, and what was heard in another term counts for nothing.
+        """
+        if term != self._term:
+            self._term = term
+            self._by_node.clear()
+        self._by_node[node_id] = user
+        asking = tuple(one for one in voters if self._by_node.get(one) == user)
+        return asking if len(asking) >= majority(len(voters)) else ()
+
+
+def decode_rescue(body: bytes) -> str:
+    """The user that a file names after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    (form, *_) = stored(body, row(number(), later=True), RESCUE)
+    if form != FORMAT:
+        raise UnsupportedFormat(f"{RESCUE}: format {form}, known is {FORMAT}")
+    user: str = stored(body, _FORM, RESCUE)[1]
+    return user
+
+
+def encode_rescue(user: str) -> bytes:
+    """The other way round."""
+    return pack([FORMAT, user])
+
+
+async def store_rescue(disk: Disk, user: str) -> None:
+    """Have the node of this disk ask for that user when it is started. Raises `InvalidRequest`."""
+    if not is_name(user):
+        raise InvalidRequest(f"no name for a user: {user!r:.80}")
+    body = encode_rescue(user)
+    await replace_file(disk, RESCUE, xxhash.xxh3_64_digest(body) + body)
+
+
+async def load_rescue(disk: Disk) -> str | None:
+    """None where there is no such file. Raises `CorruptData`, `UnsupportedFormat`."""
+    content = await read_file(disk, RESCUE)
+    if content is None:
+        return None
+    body = content[DIGEST_BYTES:]
+    if xxhash.xxh3_64_digest(body) != content[:DIGEST_BYTES]:
+        raise CorruptData(f"{RESCUE}: the checksum is wrong ({len(content)} bytes)")
+    return decode_rescue(body)
+
+
+async def ask_if_told(
+    disk: Disk, ask: Callable[[str], Awaitable[tuple[str, ...]]], reasons: Reasons
+) -> None:
+    """Ask for whom the file names, if there is one, until that is done; then it goes.
+
+    ``ask`` says which nodes it was done for, nobody while too few ask.
+    """
+    try:
+        user = await load_rescue(disk)
+    except (CorruptData, DiskFailed, UnsupportedFormat) as error:
+        log.error("nobody is asked for: %s; say it again with dlog trust rescue", error)
+        return
+    if user is None:
+        return
+    waits = f"it asks for the admin {user}, and waits for a majority of the metadata nodes to do so"
+    while True:
+        wait_s = ASK_AGAIN_S
+        reasons.set(RESCUE, waits)
+        try:
+            if by := await ask(user):
+                break
+        except (InvalidRequest, NotAllowed, ProtocolError) as error:
+            reasons.set(RESCUE, f"it asks for the admin {user}, and is refused: {error}")
+            wait_s = REFUSED_AGAIN_S
+        except DistributedLogError as error:
+            log.debug("asking for the admin %s: %s", user, error)
+        await trio.sleep(wait_s)
+    await disk.delete(RESCUE)
+    reasons.clear(RESCUE)
+    RESCUED.say(log, "%s is an admin: %s asked for it", user, ", ".join(by), user=user, by=by)

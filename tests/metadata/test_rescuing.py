@@ -1,0 +1,120 @@
+"""Who is made an admin because metadata nodes ask for it, and who is not (H238)."""
+
+import pytest
+import trio
+
+from distributedlog.metadata.commands import TrustChange
+from distributedlog.metadata.judge import Judge
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.rescuing import RESCUE, Wishes, ask_if_told, store_rescue
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.metadata.trust_changes import RESCUE as KIND
+from distributedlog.metadata.trust_changes import compose
+from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, User, user_key
+from distributedlog.metadata.wire import TrustRequest
+from distributedlog.runtime.errors import InvalidRequest, NotAllowed, ProtocolError
+from distributedlog.runtime.frames import pack
+from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.reasons import Reasons
+
+from .test_judge import world
+from .test_kv import do
+
+THREE = ("n1", "n2", "n3")
+
+
+def test_a_majority_of_the_voters_has_to_ask_for_the_same_user() -> None:
+    wishes = Wishes()
+
+    assert wishes.on_asked(1, "n1", "ann", THREE) == ()
+    assert wishes.on_asked(1, "n1", "ann", THREE) == (), "one node, however often it asks"
+    assert wishes.on_asked(1, "n2", "bob", THREE) == ()
+    assert wishes.on_asked(1, "n9", "ann", THREE) == (), "no voter"
+    assert wishes.on_asked(1, "n3", "ann", THREE) == ("n1", "n3")
+
+
+def test_a_node_asks_for_one_user_and_another_leader_hears_all_anew() -> None:
+    wishes = Wishes()
+    wishes.on_asked(1, "n1", "ann", THREE)
+    wishes.on_asked(1, "n1", "bob", THREE)
+    assert wishes.on_asked(1, "n2", "ann", THREE) == ()
+
+    assert wishes.on_asked(2, "n1", "ann", THREE) == ()
+    assert wishes.on_asked(2, "n2", "ann", THREE) == ("n1", "n2")
+
+
+def rescued(judge: Judge, state: KeyValueState, user: str) -> None:
+    said = (KIND, user, "by m1, m2")
+    made = compose(
+        judge, state, said, principal="metadata/m1", address="", now_ms=7, index=state.index + 1
+    )
+    do(state, TrustChange("r", state.index + 1, 0, made))
+    judge.see(state)
+
+
+@pytest.mark.parametrize("known", [None, User(), User(disabled=True, serials=("5f",))])
+def test_who_is_asked_for_is_an_admin_whatever_he_was(known: User | None) -> None:
+    """Beside those that there are; a refused certificate of his stays so. With a line of the audit."""
+    judge, state = world(("root", "admin", "", ""))
+    if known is not None:
+        puts = Transaction((), (Put(user_key("ann"), known.encode()),))
+        do(state, TrustChange("c", 9, 0, puts))
+        judge.see(state)
+
+    rescued(judge, state, "ann")
+
+    assert sorted(judge.admins()) == ["ann", "root"]
+    assert judge.mode == "required"
+    user = judge.user("ann")
+    assert user is not None
+    assert user.serials == (known.serials if known is not None else ())
+    (line,) = state.range(AUDIT_PREFIX, b"audit0", 10).items
+    said = AuditLine.decode(line.value)
+    assert (said.principal, said.action, said.subject) == ("metadata/m1", "rescue", "ann by m1, m2")
+
+
+def test_no_client_asks_for_it_as_for_a_change() -> None:
+    """Else it would need nothing: who asks for this one is not judged."""
+    for change in (["rescue", "eve"], ["rescue", "eve", "by m1, m2"]):
+        with pytest.raises(ProtocolError):
+            TrustRequest.decode(pack(["change", "c", 1, 1, change]))
+
+
+async def test_a_node_asks_until_it_is_done_and_says_so_meanwhile(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    disk, reasons = MemoryDisk(), Reasons()
+    await store_rescue(disk, "ann")
+    answers: list[tuple[str, ...] | NotAllowed] = [NotAllowed("not yet"), (), (), ("m1", "m2")]
+    told: list[tuple[str, ...]] = []
+
+    async def ask(user: str) -> tuple[str, ...]:
+        assert user == "ann"
+        assert RESCUE in disk.list()
+        told.append(tuple(reasons.texts()))
+        answer = answers[len(told) - 1]
+        if isinstance(answer, NotAllowed):
+            raise answer
+        return answer
+
+    await ask_if_told(disk, ask, reasons)
+
+    assert len(told) == len(answers)
+    assert "waits for a majority" in told[-1][0]
+    assert RESCUE not in disk.list()
+    assert not reasons.texts()
+
+
+async def test_nobody_is_asked_for_where_the_file_is_none_or_damaged() -> None:
+    disk = MemoryDisk()
+
+    async def ask(user: str) -> tuple[str, ...]:
+        raise AssertionError("nobody was named")
+
+    await ask_if_told(disk, ask, Reasons())
+    with pytest.raises(InvalidRequest):
+        await store_rescue(disk, "not a name")
+    file = await disk.create(RESCUE)
+    await file.write_synced(0, b"12345678" + pack([1, "eve"]))
+    file.close()
+    await ask_if_told(disk, ask, Reasons())
