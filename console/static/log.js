@@ -14,6 +14,7 @@ export function open(main, route) {
     title: name,
     update: (state) => morph(place, render(state)),
     close: shown.close,
+    seen: shown.seen,
   };
 }
 

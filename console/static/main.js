@@ -147,7 +147,11 @@ document.getElementById("theme").addEventListener("click", () => {
 document.getElementById("help").addEventListener("click", () => document.getElementById("keys").showModal());
 document.getElementById("close-keys").addEventListener("click", () => document.getElementById("keys").close());
 document.getElementById("skip").addEventListener("click", () => main.focus());
-document.addEventListener("visibilitychange", () => current && stream(current.query));
+document.addEventListener("visibilitychange", () => {
+  if (!current) return;
+  current.seen?.(!document.hidden);
+  stream(current.query);
+});
 
 theme(THEMES.includes(localStorage.getItem("theme")) ? localStorage.getItem("theme") : THEMES[0]);
 await let_in();

@@ -9,6 +9,7 @@ const FORMS = [["json", "JSON"], ["text", "text"], ["hex", "hex"]];
 
 export function records(main, name, route) {
   let source = null;
+  let hidden = false;  // it followed when nobody could see it any more
   let rows = [];
   const way = select("way", WAYS, route.get("from") ?? "last");
   const at = h("input", { id: "at", "aria-label": "Where", spellcheck: "false", autocomplete: "off" });
@@ -41,7 +42,14 @@ export function records(main, name, route) {
     stop();
     read("dlsn", `${segment}.${entry}.${slot + 1}`);
   });
-  tail.addEventListener("click", () => (source ? stop() : follow()));
+  tail.addEventListener("click", () => {
+    if (source) {
+      stop();
+      return;
+    }
+    show([]);
+    follow();
+  });
   body.addEventListener("click", (event) => {
     const dlsn = event.target.closest("[data-whole]")?.dataset.whole;
     if (dlsn) whole(dlsn);
@@ -68,8 +76,6 @@ export function records(main, name, route) {
   function follow() {
     tail.setAttribute("aria-pressed", "true");
     tail.textContent = "⏸ tail";
-    rows = [];
-    show(rows);
     tell("waiting for records…");
     source = new EventSource(`/tail?${new URLSearchParams({ log: name })}`);
     let passed = 0;
@@ -88,7 +94,20 @@ export function records(main, name, route) {
     source.addEventListener("error", () => tell("lost; trying again"));
   }
 
+  // A hidden tab takes no connection: a browser has six for all of them.
+  function seen(visible) {
+    if (!visible && source) {
+      source.close();
+      source = null;
+      hidden = true;
+    } else if (visible && hidden) {
+      hidden = false;
+      follow();
+    }
+  }
+
   function stop() {
+    hidden = false;
     source?.close();
     source = null;
     tail.setAttribute("aria-pressed", "false");
@@ -125,7 +144,7 @@ export function records(main, name, route) {
   }
 
   read(way.value, at.value.trim());
-  return { close: stop };
+  return { close: stop, seen };
 }
 
 function text(data, form, whole) {

@@ -240,6 +240,29 @@ def test_a_tail_in_a_tab(chromium: Any, world: Shown) -> None:
         assert page.get_attribute("#tail", "aria-pressed") == "false"
 
 
+def test_a_tail_in_a_tab_that_is_hidden_takes_no_connection(chromium: Any, world: Shown) -> None:
+    """H260: the page's stream was closed, and the tail's was not: four such tabs put out each other's."""
+    with let_in(chromium, world.link) as page, growing(world.cluster.uri, "live"):
+        go(page, world.link, "log?name=live")
+        with page.expect_request("**/tail?*"):
+            page.click("#tail")
+        page.wait_for_selector(".payload >> nth=4")
+        with page.expect_event("requestfailed", lambda request: "/tail?" in request.url):
+            _hide(page, "true")
+        assert page.get_attribute("#tail", "aria-pressed") == "true"
+        with page.expect_request("**/tail?*"):
+            _hide(page, "false")
+        page.wait_for_selector("#said:has-text('live')")
+
+
+def _hide(page: Any, hidden: str) -> None:
+    """As when another tab is looked at; without a window there is none."""
+    page.evaluate(
+        f"Object.defineProperty(document, 'hidden', {{ configurable: true, get: () => {hidden} }});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+
+
 def test_eight_tabs_all_load(chromium: Any, world: Shown) -> None:
     """H260: HTTP/1.1 gives an origin six connections."""
     with let_in(chromium, world.link) as page:

@@ -16,6 +16,9 @@ import trio
 from distributedlog import DLSN, open_namespace
 from distributedlog.blocking import open_namespace as open_blocking
 from distributedlog.console.log_states import LOGS_SHOWN
+from distributedlog.ledger import keys
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.runtime.frames import pack
 from tests.cluster.many_logs import A_TRANSACTION, make
 from tests.cluster.story import Cluster
 from tests.console.chromium import PICTURES, faults, go, launched, let_in, picture, texts
@@ -24,6 +27,7 @@ from tests.console.live import growing
 pytestmark = [pytest.mark.processes, pytest.mark.browser]
 
 LOGS = 10_000
+HOSTILE = '<img src=x onerror="document.title=1">'
 PAIR = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2}
 
 
@@ -172,3 +176,28 @@ def test_pictures(chromium: Any, troubled: tuple[Cluster, str]) -> None:
         go(page, link, "work")
         page.wait_for_timeout(1_000)
         picture(page, "console-work.png")
+
+
+def test_a_bookie_whose_name_is_markup(chromium: Any, troubled: tuple[Cluster, str]) -> None:
+    """H257: whoever reaches the metadata may have put it there. The last test, for it stays."""
+    cluster, link = troubled
+    trio.run(_hostile_bookie, cluster.uri)
+    with let_in(chromium, link) as page:
+        page.wait_for_selector("tbody th:has-text('onerror')")
+        assert HOSTILE in texts(page, "tbody th")
+        assert HOSTILE in texts(page, ".verdict li")
+        go(page, link, "work")
+        page.wait_for_selector("h3:has-text('onerror')")
+        assert HOSTILE in texts(page, "tbody th")
+
+        assert page.locator("main img").count() == 0
+        assert page.title() == "Work – dlog console"
+
+
+async def _hostile_bookie(uri: str) -> None:
+    """Down, and to leave: it is in every list."""
+    ident = "0" * 32
+    cookie = pack({"label": HOSTILE, "incarnation": 1})
+    puts = (Put(keys.cookie_key(ident), cookie), Put(keys.leaving_key(ident), b""))
+    async with open_namespace(uri) as namespace:
+        await namespace.metadata.transact(Transaction((), puts))
