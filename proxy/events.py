@@ -18,5 +18,13 @@ REFUSED = Event(
     "`dlog grant check USER PATH`; in mode report `would` names who `required` would stop",
 )
 
-EVENTS = (CHANGED, REFUSED)
+LOST = Event(
+    "proxy.log.lost",
+    logging.WARNING,
+    "A log's writer ended at a proxy: somebody else took the log over, or its bookies failed.",
+    ("log_name", "namespace", "why"),
+    "`dlog log show` says who writes it now; `dlog status`",
+)
+
+EVENTS = (CHANGED, REFUSED, LOST)
 """In the order of docs/events.md."""

@@ -32,6 +32,7 @@ from ..runtime.errors import (
     TooBusy,
     WrongPeer,
 )
+from .events import LOST
 from .fairness import fits
 from .members import Members
 from .namespaces import Namespaces
@@ -386,8 +387,13 @@ class Owner:
         """Its writer is over."""
         self.stats.logs_lost += 1
         self._remove(key, one)
-        assert one.writer.over is not None, "asked of one that is over"
-        one.end(one.writer.over)
+        over = one.writer.over
+        assert over is not None, "asked of one that is over"
+        path, name = key
+        text = 'log "%s" is lost: %s: %s'
+        kind = type(over).__name__
+        LOST.say(log, text, name, kind, over, log_name=name, namespace=path, why=f"{kind}: {over}")
+        one.end(over)
 
     def _remove(self, key: Key, one: WrittenLog) -> None:
         if self.logs.get(key) is one:  # else it was opened again while this one was given up

@@ -78,6 +78,7 @@ def faster(rules: str) -> str:
 
     found = re.sub(r"(for: )(\d+)([smhd])()$", shorter, rules, flags=re.M)
     found = re.sub(r"(\[)(\d+)([smhd])(\])", shorter, found)
+    found = re.sub(r"(offset )(\d+)([smhd])()", shorter, found)
     return re.sub(r", 86400\)", f", {86_400 // FASTER})", found)
 
 

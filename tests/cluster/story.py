@@ -52,6 +52,8 @@ class Cluster:
     """How many a node may have, for good; 0: as many as we."""
     more: dict[str, list[str]] = field(default_factory=dict)
     """Arguments of some nodes beside those that all get."""
+    modules: dict[str, str] = field(default_factory=dict)
+    """What some nodes run as, instead of `dlog`."""
 
     @classmethod
     def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
@@ -163,6 +165,7 @@ class Cluster:
             arguments += ["--data", str(place)]
         arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
         command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin")
+        command[2] = self.modules.get(node.name, command[2])
         if self.descriptors:
             limited = f'ulimit -n {self.descriptors} && exec "$@"'
             command = ["sh", "-c", limited, "sh", *command]

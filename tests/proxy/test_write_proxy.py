@@ -201,6 +201,23 @@ async def test_a_producer_is_told_what_became_of_what_it_sent_before() -> None:
         assert await it.stored("orders") == [b"one", b"two", b"three", b"four"]
 
 
+async def test_a_log_that_is_lost_is_named_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    """For who is woken by `DlogProxyLosesLogs`: the counter does not say which."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        await producer.open(1, "orders")
+        producer.send(1, 0, b"one")
+        await producer.acked(1)
+
+        async with it.namespace.open_log("orders").open_writer(takeover=True):
+            producer.send(1, 1, b"two")
+            await producer.refused(1)
+            with pytest.raises(OwnershipAcquireFailed):
+                await producer.open(2, "orders")
+
+    assert any('log "orders" is lost: WriterFenced' in one for one in caplog.messages)
+
+
 async def test_who_goes_while_his_frames_wait_leaves_nothing_behind() -> None:
     """H185: what is held is bounded in sum, so it must come back, however a stream ends."""
     async with world() as it:
