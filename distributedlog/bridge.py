@@ -104,6 +104,7 @@ class LocalCluster:
 
     def __init__(self, background: Background, cluster: Any) -> None:
         self.uri: str = cluster.uri
+        self.proxied_uri: str = cluster.proxied_uri
         self.data: str | None = cluster.data
         self.nodes: list[Any] = cluster.nodes
 

@@ -110,7 +110,7 @@ class SegmentKeeper:
         self._take_options(context.options)
         self.current = self._begin(*first)
 
-    takes_frames = True
+    append_after = None
     """Records that belong together are sent as such."""
 
     @property

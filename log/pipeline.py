@@ -10,7 +10,7 @@ the open batch may grow, which is low where a limit is near: then `Pipeline.fit`
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -65,6 +65,10 @@ class Target(Protocol):
         ...
 
 
+AppendAfter = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
+"""Of the position that is expected, a payload, and its txid where it has one."""
+
+
 class Sink(Protocol):
     """Where the entries of a writer go: the log's segments (`SegmentKeeper`), or a proxy."""
 
@@ -84,8 +88,9 @@ class Sink(Protocol):
         ...
 
     @property
-    def takes_frames(self) -> bool:
-        """May frames be made by hand (`LogWriter.take_frame`)?"""
+    def append_after(self) -> "AppendAfter | None":
+        """Has a record stored directly after another one; None: the writer does that itself, and takes frames
+        (`LogWriter.take_frame`)."""
         ...
 
     def look(self, *, drained: bool) -> None:
@@ -514,6 +519,15 @@ class Pipeline:
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
         if self.batch.txids or self._ready or not self.sink.settled:
             self.send()
+
+    def stored_apart(self, batch: Batch) -> None:
+        """The sink had this one stored by itself, when all that was closed before was durable."""
+        if self._last is None or self._last.done:  # else `settle` waits for that one
+            self._last = batch
+        meters = self._meters
+        meters.entries_written += 1
+        meters.records_written += batch.count
+        meters.bytes_written += batch.bytes
 
     def take_back(self) -> None:
         """The segment ended below what is in flight: that is sent again, in order, to the next (H11).

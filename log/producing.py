@@ -45,7 +45,8 @@ class OpenedProducer:
     next_sequence: int
     """How many records of it are stored: where its source goes on."""
     known: bool
-    """Was the name known? Of one that was forgotten, or never there, the log does not say what it stored."""
+    """Is anything of the name stored, as far as the log knows? Of one that was forgotten it does not say what
+    it had stored; nor is it known when it is opened once more after that, whose answer may have been lost."""
 
 
 class Met(Enum):
@@ -206,9 +207,9 @@ class Producers:
             number = 0  # nobody's, of this name
         return OpenedProducer(name, number, self._of(number).next_sequence, known=True)
 
-    def open(self, name: str) -> tuple[int, bool, Batch]:
-        """A new number for a name; whether the name was known; and the batch that says so, to be sent after
-        all that was taken. Who had the name is fenced from now on.
+    def open(self, name: str) -> tuple[int, Batch]:
+        """A new number for a name, and the batch that says so, to be sent after all that was taken. Who had
+        the name is fenced from now on.
 
         Raises `TooBusy` where there are too many, none of them idle for an hour.
         """
@@ -226,11 +227,12 @@ class Producers:
         self._numbers[name] = number
         batch = Batch()
         batch.carried = Carried(opens=(Open(number, name, forgets),))
-        return number, before is not None, batch
+        return number, batch
 
-    def opened(self, name: str, number: int, known: bool) -> OpenedProducer:
+    def opened(self, name: str, number: int) -> OpenedProducer:
         """The opening is stored. Raises `ProducerFenced` where the next one was faster."""
-        return OpenedProducer(name, number, self._of(number).next_sequence, known)
+        next_sequence = self._of(number).next_sequence
+        return OpenedProducer(name, number, next_sequence, known=next_sequence > 0)
 
     def _fence(self, number: int) -> None:
         self._fenced[number] = None

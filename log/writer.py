@@ -44,7 +44,7 @@ from .locate import last_readable
 from .lock_session import Claim
 from .ownership import may_pass
 from .packed import own_packed
-from .pipeline import MakeSink, Pipeline
+from .pipeline import AppendAfter, MakeSink, Pipeline
 from .position import Position
 from .producers import ProducerTable
 from .producers_format import SPAN_BYTES
@@ -417,6 +417,8 @@ class LogWriter:
         own = self._own
         if own is None:
             raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
+        if self._sink.append_after is not None:
+            raise InvalidRequest(f'log "{self._name}": through proxies no frames are made by hand')
         if expect is not None:
             return await self._write_after(expect, records, own.number, sequence)
         txids, payloads = await self._framed(records)
@@ -444,10 +446,6 @@ class LogWriter:
         self, records: Sequence[LogRecord | Buffer]
     ) -> tuple[list[int] | None, list[bytes]]:
         """Records as a frame has them."""
-        if not self._sink.takes_frames:
-            raise InvalidRequest(
-                f'log "{self._name}": through proxies no frames are made by hand, none after a position'
-            )
         txids, payloads = columns_of(records)
         given = rule_of(txids) == GIVEN
         if any((txid is not None) != given for txid in txids):
@@ -473,12 +471,28 @@ class LogWriter:
         sequence: int = 0,
     ) -> list[DLSN]:
         check_dlsn(expect)
+        if self._sink.append_after is not None:
+            return [await self._append_apart(self._sink.append_after, expect, records)]
         txids, payloads = await self._framed(records)
         return self._places(
             await self.frame_after(
                 expect, payloads, txids=txids, producer=producer, sequence=sequence
             )
         )
+
+    async def _append_apart(
+        self, append: AppendAfter, expect: DLSN, records: Sequence[LogRecord | Buffer]
+    ) -> DLSN:
+        """As `frame_after`, of one record, by who has the log."""
+        txids, (payload,) = await self._framed(records)
+        txid = None if txids is None else txids[0]
+        await self.commit()  # what this writer took before is in front
+        found = await append(expect, payload, txid)
+        if txid is not None:
+            self.pipeline.last_txid = max(self.pipeline.last_txid, txid)
+            if self._ordered:
+                self._floor = max(self._floor, txid)
+        return found
 
     def _note_own(self) -> None:
         """The records of the open batch are counted, so that it is known what is next."""
@@ -808,12 +822,12 @@ class LogWriter:
             )
             if pipeline.producers is None:
                 pipeline.producers = Producers(ProducerTable(), self._name)
-        number, known, batch = pipeline.producers.open(name)
+        number, batch = pipeline.producers.open(name)
         pipeline.open_producer(batch)
         await batch.wait()
         if batch.error is not None:
             raise batch.error.again()
-        return pipeline.producers.opened(name, number, known)
+        return pipeline.producers.opened(name, number)
 
     def resume_producer(self, name: str, number: int) -> OpenedProducer:
         """A producer that was opened before, by this writer or one before it, goes on with its number.

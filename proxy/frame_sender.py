@@ -23,12 +23,9 @@ from ..runtime.errors import (
     OutcomeUnknown,
     TooBusy,
 )
-from .client import OpenStream, ProxyClient, StreamEnd
-from .producer_sink import SUSPECT_S
-from .wire import ACK_NO_POSITION, ACK_STORED_BEFORE, Ack, ProduceOpen, Refusal, produce_frame
-
-PAUSE_S = 0.05
-"""At least so long after a refusal that passes."""
+from .client import OpenStream, ProxyClient
+from .heard import PAUSE_S, Heard
+from .wire import ACK_NO_POSITION, ACK_STORED_BEFORE, ProduceOpen, Refusal, produce_frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +38,6 @@ class StoredFrame:
     """Where its first record is; None: stored so long ago that the log has let the place go."""
     repeated: bool
     """Was it there before this call?"""
-
-
-class _Heard:
-    """What one stream has answered so far."""
-
-    def __init__(self) -> None:
-        self.acks: deque[Ack] = deque()
-        self.refusal: Refusal | None = None
-        self.lost: DistributedLogError | None = None
-        self.since = float("inf")
-        """When the wait for an answer began, or news came last."""
-        self.late = False
-        self.news = trio.Event()
-        self.end = StreamEnd(self._on_ack, self._on_refused, self._on_lost, self._on_sweep)
-
-    @property
-    def over(self) -> bool:
-        """Does nothing more come?"""
-        return self.refusal is not None or self.lost is not None
-
-    async def wait(self) -> None:
-        """Until something was heard."""
-        await self.news.wait()
-        self.news = trio.Event()
-
-    def _on_ack(self, ack: Ack) -> None:
-        self.acks.append(ack)
-        self.since = trio.current_time()
-        self.news.set()
-
-    def _on_refused(self, refusal: Refusal) -> None:
-        self.refusal = refusal
-        self.news.set()
-
-    def _on_lost(self, reason: DistributedLogError) -> None:
-        self.lost = reason
-        self.news.set()
-
-    def _on_sweep(self, now: float) -> None:
-        if now - self.since > SUSPECT_S:
-            self.late, self.since = True, now
-            self.news.set()
 
 
 class FrameSender:
@@ -106,7 +61,7 @@ class FrameSender:
         """After what the log's owner has taken, as far as it was told."""
         self._kept: deque[StoredFrame] = deque(maxlen=2 * FRAMES_KEPT)
         self._stream: OpenStream | None = None
-        self._heard = _Heard()
+        self._heard = Heard()
         self._incarnation = ""
         self._turn = trio.Lock()
 
@@ -207,14 +162,14 @@ class FrameSender:
         """Was the name known?"""
         while True:
             self.close()
-            heard = _Heard()
+            heard = Heard()
             stream = await self._client.open_stream(
                 self._request, self._path, self._log, heard.end, deadline=deadline
             )
             if await self._enter(stream, heard):
                 return stream.opened.known
 
-    async def _enter(self, stream: OpenStream, heard: _Heard) -> bool:
+    async def _enter(self, stream: OpenStream, heard: Heard) -> bool:
         """Hear what the owner knows of the frames before; False: it was lost on the way."""
         self._stream, self._heard = stream, heard
         opened = stream.opened
@@ -305,7 +260,7 @@ class FrameSender:
 
     async def _ask_another(self, stream: OpenStream) -> bool:
         """The owner does not answer: has another one found that it is gone, and taken the log?"""
-        heard = _Heard()
+        heard = Heard()
         found = await self._client.probe(
             self._request, self._path, self._log, heard.end, stream.proxy.proxy_id
         )

@@ -19,6 +19,7 @@ from ..log.dlsn import DLSN
 from ..log.pipeline import Pipeline
 from ..log.producers import FRAMES_KEPT
 from ..log.producing import OpenedProducer, Producers
+from ..log.record import RECORD_COLUMN_BYTES
 from ..log.state import LogState
 from ..runtime.errors import (
     DistributedLogError,
@@ -30,6 +31,8 @@ from ..runtime.errors import (
 from ..runtime.frames import Op
 from ..runtime.schema import flag
 from .client import OpenStream, ProxyClient, StreamEnd
+from .expecting import ExpectingStream
+from .heard import SUSPECT_S
 from .wire import (
     ACK_NO_POSITION,
     Ack,
@@ -41,14 +44,10 @@ from .wire import (
     produce_frame,
 )
 
-SUSPECT_S = 1.0
-"""Without an answer for so long another proxy is asked, who may find that the log's owner is gone."""
-
 
 class ProducerSink:
     """See the module. `open` first, then `bind` makes it a writer's."""
 
-    takes_frames = False
     settled = True
     """A stream never goes over to another one while it works."""
     room = True
@@ -100,6 +99,8 @@ class ProducerSink:
         self._wake = trio.Event()
         self._late = False
         self._over = False
+        self._expecting: ExpectingStream | None = None
+        """Once a record is to come directly after another one."""
 
     async def open(self, deadline: float) -> LogState:
         """Open a first stream; the log, as a writer must know it. Raises as `ProxyClient.open_stream`."""
@@ -208,17 +209,55 @@ class ProducerSink:
 
     def publish(self) -> None:
         """Make what is acknowledged readable."""
+        if self._stream is None and self._expecting is not None:
+            self._expecting.publish()
         self._tell(Op.PRODUCE_PUBLISH)
+
+    async def append_after(self, expect: DLSN, payload: bytes, txid: int | None) -> DLSN:
+        """Have a record stored directly after the one there; see `ExpectingStream.append`. What ends a writer
+        ends this one. Raises `InvalidRequest` for a producer, whose records have numbers."""
+        if self._producer:
+            raise InvalidRequest(
+                f'log "{self._name}": a producer behind proxies expects no position; a writer that was '
+                "opened without producer= does"
+            )
+        if self._expecting is None:
+            self._expecting = ExpectingStream(
+                self._client,
+                self._path,
+                self._name,
+                incarnation=self._incarnation,
+                open_s=self._open_s,
+                check=self._of_pipeline.raise_if_over,
+            )
+        try:
+            found = await self._expecting.append(expect, payload, txid)
+        except DistributedLogError as error:
+            if error.fatal_to_writer:
+                self._of_pipeline.fail(error)
+            raise
+        batch = Batch()
+        batch.txids, batch.payloads = [txid or 0], [payload]
+        batch.bytes = len(payload) + RECORD_COLUMN_BYTES
+        batch.segment, batch.entry, batch.first_slot = found
+        batch.finish()
+        self._place = found
+        self._of_pipeline.stored_apart(batch)
+        return found
 
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
         self._over = True
+        if self._expecting is not None:
+            self._expecting.abort()
         self._forget_sent()
         self._drop()
         self._wake.set()
 
     async def finish(self, then: Callable[[LogState], LogState]) -> None:
         """Nothing more comes, and all is answered. ``then``: does the log end here, too?"""
+        if self._expecting is not None:
+            await self._expecting.close()
         self._drop()
         self._over = True
         if then(LogState(0, self._name, 0)).sealed:

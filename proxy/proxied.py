@@ -435,7 +435,8 @@ class StreamRight:
     ) -> None:
         """Here alone: the proxy does it when the first frame comes."""
         await trio.lowlevel.checkpoint()
-        self.state = apply(self.state)
+        if not done(self.state):  # another task was faster
+            self.state = apply(self.state)
 
     def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
         """It is lost with the stream, and that is opened again."""

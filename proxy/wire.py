@@ -176,7 +176,7 @@ class ProduceOpened:
     incarnation: str
     number: int
     known: bool
-    """Had the log heard of this producer before?"""
+    """Has the log anything of this producer?"""
     next_sequence: int
     """Of the first record that the owner has not taken."""
     window_bytes: int

@@ -117,7 +117,8 @@ async def collect(reader: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    with blocking.local_cluster(memory=True, metadata_nodes=1) as made:
+    proxies = {"write_proxies": 1, "read_proxies": 1}
+    with blocking.local_cluster(memory=True, metadata_nodes=1, **proxies) as made:
         yield made
 
 
@@ -457,6 +458,48 @@ def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None
                 assert found == b"abcdefg"
 
     face.play(scenario, f"producer-{face.name}")
+
+
+@pytest.mark.parametrize("through", ["metadata nodes", "proxies"])
+def test_a_record_is_directly_after_another_or_nowhere(
+    face: Face, cluster: Any, through: str
+) -> None:
+    """G10: the same meanings and errors with a proxy between, among other records of the writer."""
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as namespace:
+            log = namespace.open_log(name)
+            async with opened(log.open_writer()) as writer:
+                last = await done(writer.write(rec(1, b"a"), expect=DLSN.NONE))
+                with pytest.raises(PositionConflict) as conflict:
+                    await done(writer.write(rec(2, b"never"), expect=DLSN.NONE))
+                assert conflict.value.last == str(last)
+                pending = await face.submit(writer, rec(3, b"b"))
+                with pytest.raises(PositionConflict):
+                    await done(writer.write(rec(4, b"never"), expect=last))
+                last = await face.result(pending)
+                last = await done(writer.write(rec(4, b"c"), expect=last))
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await done(writer.write(rec(1, b"never"), expect=last))
+                with pytest.raises(TransactionIdOutOfOrder):
+                    await face.submit(writer, rec(3, b"never"))
+                with pytest.raises(InvalidRequest, match="DLSN"):
+                    await done(writer.write(rec(5), expect="1.0.0"))
+                with pytest.raises(RecordTooLarge):
+                    await done(writer.write(rec(5, bytes(2_000_000)), expect=last))
+                with pytest.raises(InvalidRequest, match="producer="):
+                    await done(writer.write_frame(0, [rec(5)], expect=last))
+                assert await done(writer.commit()) == last
+                async with opened(log.open_reader(to="end")) as reader:
+                    found = [bytes(one.payload) for one in await collect(reader)]
+                assert found == [b"a", b"b", b"c"]
+                last = await done(writer.write(rec(4, b"d"), expect=last))
+            with pytest.raises(AlreadyClosed):
+                await done(writer.write(rec(9, b"never"), expect=last))
+            assert await done(log.last_dlsn()) == last
+
+    uri = cluster.proxied_uri if through == "proxies" else cluster.uri
+    Face(face.name, uri).play(scenario, f"expects-{through[:2]}-{face.name}")
 
 
 def test_a_log_of_bytes_is_written_read_and_sought_as_a_file(face: Face) -> None:

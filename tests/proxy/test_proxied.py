@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.lowlevel
 
 from distributedlog import DLSN, LogRecord, open_namespace
 from distributedlog.cluster.proxy_view import drain, move, owned, proxies
 from distributedlog.log.handle import Log
+from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.proxy import log_calls
 from distributedlog.proxy.client import ProxyClient
@@ -23,6 +25,7 @@ from distributedlog.runtime.errors import (
     LogExists,
     LogNotFound,
     Moved,
+    PositionConflict,
     QuorumUnreachable,
     TransactionIdOutOfOrder,
     WriteFailed,
@@ -85,6 +88,20 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
             with pytest.raises(EndOfStream):
                 await log.open_writer()
             await namespace.delete_log("orders")
+
+
+async def test_the_first_records_of_several_tasks_decide_together() -> None:
+    """Who gives the log's txids is open until the first record: each of them finds that so."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with (
+            open_namespace(uri_of(node.address)) as namespace,
+            namespace.open_log("orders").open_writer() as writer,
+            trio.open_nursery() as nursery,
+        ):
+            for payload in (b"x", b"y", b"z"):
+                nursery.start_soon(writer.write, payload)
+        assert sorted(await it.stored("orders")) == [b"x", b"y", b"z"]
 
 
 async def read_sets(log: Log) -> list[list[tuple[int, bytes]]]:
@@ -280,6 +297,101 @@ async def test_what_is_not_known_is_said() -> None:
 def broken(client: ProxyClient) -> None:
     for proxy in client._links.values():
         proxy.link.close(ConnectionLost("the test wants it"))
+
+
+async def test_of_counters_by_compare_and_append_no_step_is_lost() -> None:
+    """G10, H75: tasks of two writers, other records between, the log moved and its connections broken."""
+    async with world() as it:
+        nodes = [await it.proxy(name) for name in ("w1", "w2")]
+        metadata = it.namespace.metadata
+        assert isinstance(metadata, MetadataClient)
+        won: dict[DLSN, int] = {}
+
+        async with open_namespace(uri_of(*(one.address for one in nodes))) as namespace:
+            log = namespace.open_log("counter")
+
+            async def count(writer: LogWriter) -> None:
+                last, value = DLSN.NONE, 0
+                while len(won) < 60:
+                    try:
+                        last = await writer.write(b"%d" % (value + 1), expect=last)
+                    except PositionConflict as error:
+                        last = DLSN.parse(error.last)
+                        async with it.namespace.open_log("counter").open_reader(dlsn=last) as one:
+                            found = await one.read_next()
+                        assert found is not None
+                        value = int(found.payload)
+                    else:
+                        value += 1
+                        won[last] = value
+
+            async with (
+                trio.open_nursery() as nursery,
+                log.open_writer() as one,
+                log.open_writer() as other,
+            ):
+                async with trio.open_nursery() as counting:
+                    for writer in (one, one, one, other):
+                        counting.start_soon(count, writer)
+                    for _ in range(3):
+                        before = len(won)
+                        while len(won) < before + 8:  # noqa: ASYNC110
+                            await trio.sleep(0.005)
+                        [row] = await owned(metadata)
+                        target = {"w1": "w2", "w2": "w1"}[row["proxy"]]
+                        await move(metadata, "default", "counter", target)
+                nursery.cancel_scope.cancel()
+
+        assert [value for _, value in sorted(won.items())] == list(range(1, len(won) + 1))
+        assert await it.stored("counter") == [b"%d" % n for n in range(1, len(won) + 1)]
+
+
+async def test_what_expected_a_position_and_was_lost_is_unknown() -> None:
+    """G7: the connection breaks under it: it is not sent again, and its writer ends with that."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            assert isinstance(namespace, ProxiedNamespace)
+            client = namespace.client
+            writer = await namespace.open_log("orders").open_writer()
+            last = await writer.write(b"first", expect=DLSN.NONE)
+            broken(client)
+            last = await writer.write(b"nothing was on its way", expect=last)
+
+            async def write() -> None:
+                with pytest.raises(WriteFailed, match="may be stored"):
+                    await writer.write(b"perhaps", expect=last)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                sink: Any = writer.pipeline.sink
+                while sink._expecting._next != 2:
+                    await trio.lowlevel.checkpoint()
+                broken(client)
+            for again in (writer.commit(), writer.write(b"x", expect=last), writer.write(b"x")):
+                with pytest.raises(WriteFailed):
+                    await again
+            await writer.abort()
+        assert (await it.stored("orders"))[:2] == [b"first", b"nothing was on its way"]
+        assert len(await it.stored("orders")) <= 3
+
+
+async def test_a_producer_behind_proxies_expects_no_position() -> None:
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with (
+            open_namespace(uri_of(node.address)) as namespace,
+            namespace.open_log("orders").open_writer(producer="p") as writer,
+        ):
+            for wrong in (
+                writer.write(b"x", expect=DLSN.NONE),
+                writer.write_frame(0, [b"x"], expect=DLSN.NONE),
+                writer.write_frame(0, [b"x"]),
+            ):
+                with pytest.raises(InvalidRequest, match="prox"):
+                    await wrong
+            await writer.write(b"goes on")
+        assert await it.stored("orders") == [b"goes on"]
 
 
 async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
