@@ -9,6 +9,7 @@
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         key_classes.py              what kinds of keys there are, and who may read and write them
+        bookie_changes.py           what a bookie may change of others', and how
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     rotating.py                     new secrets, until each bookie checks by them
     token_sessions.py               a door's users: what is opened for a token, and kept while it is used

@@ -3,7 +3,8 @@
 One table, and what is not in it is denied (`metadata/classes.py`); a test makes a key of each kind that the
 code can make and finds it here. What hangs on a log goes by the rights on its path; a ledger's keys by those
 on the log that its record was made for. Bookies change the records of ledgers that they hold or are to hold,
-and the one that repairs (`repair.py`) those of all, and the logs' where segments go. An operator sees all
+and the one that repairs (`repair.py`) those of all, and the logs' where segments go: in the shapes of
+`bookie_changes.py`. An operator sees all
 keys of the store but secrets, and no record of any log.
 """
 
@@ -14,7 +15,7 @@ from functools import lru_cache
 from ..ledger import ids, keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX, state_key
-from ..log.retention import CLOCK_KEY
+from ..log.retention import CLOCK_KEY, STEP_MAX_MS, decode_clock
 from ..log.segments import SegmentRecord
 from ..log.settings import BIND_PREFIX, CONF_PREFIX
 from ..log.state import LogState
@@ -37,6 +38,7 @@ from ..metadata.rights import (
 )
 from ..metadata.trust_records import AUDIT_PREFIX, ENDED_PREFIX, MODE_KEY, TRUST_PREFIX
 from ..proxy.registration import PREFIX as PROXIES
+from . import bookie_changes as shapes
 from .cookie import decode_cookie
 from .repair import ELECTION_KEY
 from .restored import HOLD, RESTORES
@@ -166,7 +168,7 @@ def _change_of_cookie(key: bytes, before: bytes | None, after: bytes | None) -> 
 
 def _told_by_itself(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Where a bookie is, and whose certificate is shown there: nobody says that for another one."""
-    return OWN | JANITOR | OPERATOR if after is None else OWN
+    return OWN | OPERATOR if after is None else OWN
 
 
 def _next_ids(key: bytes, before: bytes | None, after: bytes | None) -> int:
@@ -251,21 +253,28 @@ def _log_class(prefix: bytes, read: int, write: int) -> KeyClass:
 
 _LOG, _LOG_SPAN = _of_log(b"log/")
 _SEGMENTS = WRITE | JANITOR
-_READERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN | JANITOR, _of_reader, _LOG_SPAN)
+_READERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN, _of_reader, _LOG_SPAN)
 _OF_LEDGER = WRITE | HOLDER | JANITOR | OPERATOR
-_BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie)
-_WRITERS = KeyClass(READ | BOOKIE | OPERATOR, _SEGMENTS, _LOG, _LOG_SPAN)
-_TO_DO = replace(_WRITERS, note=True)
+_BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie, shape=shapes.of_farewell)
+_WRITERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE, _LOG, _LOG_SPAN)
+_REPAIRED = replace(_WRITERS, write=_SEGMENTS)
 
 KEY_CLASSES = Classes(
     by_third={
         (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
         (b"log/", b"state"): KeyClass(
-            READ | BOOKIE | OPERATOR, _change_of_state, _LOG, _LOG_SPAN, lasting=True
+            READ | BOOKIE | OPERATOR,
+            _change_of_state,
+            _LOG,
+            _LOG_SPAN,
+            lasting=True,
+            shape=shapes.of_state,
         ),
-        (b"log/", b"segment"): replace(_WRITERS, ledger_in=_ledger_of_segment),
-        (b"log/", b"lock"): _TO_DO,
-        (b"log/", b"stamps"): _WRITERS,
+        (b"log/", b"segment"): replace(
+            _REPAIRED, ledger_in=_ledger_of_segment, shape=shapes.of_segment
+        ),
+        (b"log/", b"lock"): replace(_WRITERS, note=True),
+        (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps),
         (b"log/", b"txn"): _WRITERS,
         (b"log/", b"position"): _READERS,
         (b"log/", b"reader"): _READERS,
@@ -281,7 +290,7 @@ KEY_CLASSES = Classes(
         ),
         GONE_PREFIX: KeyClass(
             ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
-            MANAGE | JANITOR,
+            MANAGE,
             _of_path(2),
             listed=_upto(2),
         ),
@@ -292,21 +301,29 @@ KEY_CLASSES = Classes(
         ),
         # A full namespace is emptied by settings, too.
         CONF_PREFIX: replace(
-            _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE | JANITOR),
+            _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE),
             each=True,
             note=True,
         ),
         BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=True),
-        keys.LEDGER_PREFIX: KeyClass(READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger),
+        keys.LEDGER_PREFIX: KeyClass(
+            READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger, shape=shapes.of_ledger
+        ),
         keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger, note=True),
-        keys.ON_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER, _of_copy, note=True),
-        keys.DELETE_PREFIX: KeyClass(SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=True),
+        keys.ON_PREFIX: KeyClass(
+            SEES | WRITE, _OF_LEDGER, _of_copy, note=True, form=shapes.mirrors
+        ),
+        keys.DELETE_PREFIX: KeyClass(
+            SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=True, form=shapes.mirrors
+        ),
         keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=True),
         keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie),
-        keys.COOKIE_PREFIX: KeyClass(KNOWN, _change_of_cookie, _of_bookie),
+        keys.COOKIE_PREFIX: KeyClass(
+            KNOWN, _change_of_cookie, _of_bookie, shape=shapes.of_farewell
+        ),
         b"seen/": _BOOKIES_OWN,
         keys.LEAVING_PREFIX: _BOOKIES_OWN,
-        keys.SCRUB_PREFIX: _BOOKIES_OWN,
+        keys.SCRUB_PREFIX: replace(_BOOKIES_OWN, shape=None),
         PROXIES: KeyClass(KNOWN, PROXY, lambda key: NOWHERE),
         ENDED_PREFIX[: ENDED_PREFIX.find(b"/") + 1]: KeyClass(BOOKIE | PROXY | ADMIN | OPERATOR, 0),
         AUDIT_PREFIX: KeyClass(ADMIN | OPERATOR, 0),
@@ -320,10 +337,13 @@ KEY_CLASSES = Classes(
         CLOCK_KEY: KeyClass(KNOWN, JANITOR),
         RESTORES: KeyClass(KNOWN, OPERATOR),
         HOLD: KeyClass(KNOWN, OPERATOR),
-        ELECTION_KEY: KeyClass(KNOWN, BOOKIE),
+        ELECTION_KEY: KeyClass(KNOWN, BOOKIE, held=True),
         MODE_KEY: KeyClass(EVERYBODY, 0),
     },
     janitor=ELECTION_KEY,
+    clock=CLOCK_KEY,
+    clock_ms=decode_clock,
+    clock_step_ms=STEP_MAX_MS,
     log_of_ledger=_log_of_ledger,
     is_deleting=_is_deleting,
     bookies_of_ledger=_bookies_of_ledger,

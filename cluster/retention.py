@@ -54,7 +54,13 @@ from ..log.state import LogState
 from ..log.work import WorkState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
-from ..runtime.errors import CorruptData, DistributedLogError, OutcomeUnknown, UnsupportedFormat
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    NotAllowed,
+    OutcomeUnknown,
+    UnsupportedFormat,
+)
 from .held_up import HeldUp
 from .restored import Turn
 
@@ -211,7 +217,8 @@ class Retention:
             one.due_at = now + one.next_s()
             try:
                 await self._look_at(log_id, one)
-            except (CorruptData, UnsupportedFormat) as error:
+            except (CorruptData, NotAllowed, UnsupportedFormat) as error:
+                # Not allowed: the leader goes by settings that are others by now, or that it cannot read.
                 self._held_up.note(type(error).__name__, f"log {log_id:016x}: {error}")
         self._held_up.end_pass()
 

@@ -37,6 +37,29 @@ NOWHERE = Place()
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One key that a transaction changes, for `KeyClass.shape`. Values; None: no such key."""
+
+    key: bytes
+    before: bytes | None
+    after: bytes | None
+    look: Callable[[bytes], bytes | None]
+    """What a key has now."""
+    then: Callable[[bytes], bytes | None]
+    """What it has after all that is done at once."""
+    namespace: Callable[[bytes], str]
+    """Where the log with that id has its name; "": nowhere."""
+    is_own: Callable[[str], bool]
+    """Is the asker the bookie with that id?"""
+    janitor: bool
+    """Is it the one that repairs?"""
+
+
+Shape = Callable[[Change], bool]
+"""Is it such a change? Raises `DistributedLogError` where that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
 class KeyClass:
     """One kind of key."""
 
@@ -52,6 +75,12 @@ class KeyClass:
     that its asker has any right on."""
     lasting: bool = False
     """It is made once, and never again after it went: no condition on a version that is past will hold."""
+    shape: Shape | None = None
+    """Of what a bookie may change only because it repairs, or holds a copy (H242)."""
+    form: Shape | None = None
+    """Of what anybody but an operator changes."""
+    held: bool = False
+    """While the lease that it stands under lives, its holder changes it and nobody else."""
     note: bool = False
     """It says what is to be done, or where something is, and there are no more of these than of what they
     tell of: one may be made also where its namespace is full."""
@@ -82,6 +111,11 @@ class Classes:
     """Who holds the lease of this key is the janitor."""
     cookies: bytes = b"cookie/"
     moves: bytes = b"move/"
+    clock: bytes = b""
+    """A count of milliseconds that the janitor moves: never faster than the time."""
+    clock_ms: Callable[[bytes], int] = lambda value: 0
+    clock_step_ms: int = 0
+    """It may be ahead of what the leader has seen pass by so much."""
     log_of_ledger: Callable[[bytes, bytes], bytes] = lambda key, value: b""
     """Key and value of a ledger's record; the id of the log that it was made for, b"": none."""
     is_deleting: Callable[[bytes, bytes], bool] = lambda key, value: False

@@ -22,7 +22,7 @@ from ..runtime.errors import (
 )
 from ..runtime.principals import ANONYMOUS, LOCAL, Narrowing, Token
 from ..runtime.tokens import covers, narrowed
-from .classes import Classes, Place
+from .classes import Change, Classes, KeyClass, Place
 from .interface import prefix_end
 from .kv import HEAD, KeyValueState
 from .owners import owner_by
@@ -74,7 +74,8 @@ Parts = Windows | Callable[[bytes], bool]
 class Judge:
     """Of one node, over the state that it has applied."""
 
-    def __init__(self, classes: Classes) -> None:
+    def __init__(self, classes: Classes, now_s: Callable[[], float] = lambda: 0.0) -> None:
+        """``now_s``: this node's time, which no clock of anybody else moves."""
         self.mode = "open"
         self.revision = 0
         """Of the last change of trust that is known here."""
@@ -83,6 +84,9 @@ class Judge:
         self.would_refuse: dict[tuple[str, str], int] = {}
         """In mode ``report``: principal and what it lacked, how often."""
         self._classes = classes
+        self._now_s = now_s
+        self._clock_since: tuple[int, float] | None = None
+        """What the clock of the classes said when it was first moved here, and when that was, ms."""
         self._state = KeyValueState()
         self._users: dict[str, User | None] = {}
         self._grants: dict[str, tuple[tuple[str, str, int], ...]] = {}
@@ -508,6 +512,13 @@ class Judge:
                 if self._is_left_over(operation, base, place):
                     continue
                 return _refused(principal, "write", key, needed)
+            if not self._is_well_formed(
+                principal, base, needed & held, row, operation, transaction
+            ):
+                shown = repr(key[:KEY_SHOWN_BYTES])[1:]
+                return NotAllowed(
+                    f"{principal} may not change {shown} like that: nothing there lets it"
+                )
             if isinstance(operation, Put) and not self._may_name(
                 principal, base, operation, puts, new
             ):
@@ -521,6 +532,89 @@ class Judge:
                         f"{principal} may not use lease {operation.lease}: it is another's"
                     )
         return None
+
+    def _is_well_formed(
+        self,
+        principal: str,
+        base: int,
+        by: int,
+        row: KeyClass,
+        operation: Put | Delete,
+        transaction: Transaction,
+    ) -> bool:
+        """Does it change that key as it may? ``by``: the rights that let it change it at all."""
+        shapes = [row.form] if row.form is not None and not base & OPERATOR else []
+        if row.shape is not None and not by & ~(JANITOR | HOLDER):
+            shapes.append(row.shape)
+        if not shapes and not row.held and operation.key != self._classes.clock:
+            return True
+        after = {o.key: o.value if isinstance(o, Put) else None for o in transaction.operations}
+
+        def then(key: bytes) -> bytes | None:
+            return after[key] if key in after else self._value(key)
+
+        key = operation.key
+        change = Change(
+            key,
+            self._value(key),
+            after[key],
+            self._value,
+            then,
+            lambda log: self._path(self._log_names.get(log, b""))[0],
+            lambda bookie: self._is_bookie(principal, bookie.encode()),
+            bool(base & JANITOR),
+        )
+        try:
+            fits = all(shape(change) for shape in shapes)
+        except DistributedLogError:
+            fits = False
+        if row.held:
+            fits = fits and self._is_free_for(principal, key)
+        if key == self._classes.clock:
+            fits = fits and self._is_in_time(change)
+        return fits or self._cannot_hold(transaction, key)
+
+    def _value(self, key: bytes) -> bytes | None:
+        stored = self._state.stored.get(key)
+        return None if stored is None else stored[HEAD.size :]
+
+    def _is_free_for(self, principal: str, key: bytes) -> bool:
+        """Does no lease of somebody else's hold it?"""
+        found = self._state.get(key)
+        lease = None if found is None else self._state.leases.get(found.lease)
+        return lease is None or lease.owner == principal
+
+    def _is_in_time(self, change: Change) -> bool:
+        """Does the clock go on, and no faster than this node has seen time pass?"""
+        classes, now_ms = self._classes, self._now_s() * 1000
+        if change.after is None:
+            return False
+        try:
+            before = 0 if change.before is None else classes.clock_ms(change.before)
+            after = classes.clock_ms(change.after)
+        except DistributedLogError:
+            return False
+        if self._clock_since is None or before < self._clock_since[0]:
+            self._clock_since = (before, now_ms)
+        seen, since_ms = self._clock_since
+        return before <= after <= seen + (now_ms - since_ms) + classes.clock_step_ms
+
+    def _cannot_hold(self, transaction: Transaction, key: bytes) -> bool:
+        """Is its condition past on this key, or on one that is never made again? Nothing will come of it.
+
+        Its asker is told so, as whoever comes too late, and not that it may not.
+        """
+        for one in transaction.compares:
+            found = self._state.get(one.key)
+            if one.kind == "exists" or one.holds(found):
+                continue
+            if one.kind == "mod_revision" and 0 < one.number <= self._state.revision:
+                return True  # no change will have that revision again
+            if one.key == key and found is not None and (one.number or self._classes.of(key).held):
+                return True
+            if found is not None and self._classes.of(one.key).lasting and one.kind == "version":
+                return one.number < found.version
+        return False
 
     def _may_name(
         self,

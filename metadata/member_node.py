@@ -101,7 +101,7 @@ class MemberNode:
         self._snapshots_out: dict[str, None] = {}
         self._told_state = ""
         self._wall_ms = wall_ms
-        self._judge = Judge(classes)
+        self._judge = Judge(classes, trio.current_time)
         self._judged_by = (0, 0)
         """What the watches were judged by."""
         self.replica = Replica(

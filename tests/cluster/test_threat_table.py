@@ -22,10 +22,15 @@ from distributedlog.bookie.client import BookieClient
 from distributedlog.cluster.cookie import decode_cookie
 from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
+from distributedlog.ledger.metadata import LedgerMetadata
 from distributedlog.log import keys as log_keys
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.retention import CLOCK_KEY, Stamps, encode_clock, stamps_key
+from distributedlog.log.settings import StoredSettings, conf_key
+from distributedlog.log.state import LogState
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.capabilities import Kind, capability
 from distributedlog.runtime.capability_messages import (
@@ -393,7 +398,8 @@ def test_an_ex_user(city: City) -> None:
     """With its certificate, its pass and each capability that it had: the quorum hangs up, bookies refuse."""
 
     async def story() -> None:
-        with pytest.raises(NotAuthenticated, match="disabled"):
+        # The node hangs up with a reason, before or after it has the question.
+        with pytest.raises((NotAuthenticated, ConnectionLost), match="disabled"):
             async with linked(host_of("user/ex"), city.address("metadata1")) as link:
                 await link.request(Op.META_READ, pack(["get", b"\0"]), timeout_s=T)
         for name, bookie in city.bookies.items():
@@ -491,6 +497,68 @@ def test_a_stolen_bookie(city: City) -> None:
                         made_up = capability(held[0], kind, city.ledger, who, 0)
                         with pytest.raises(CapabilityOutdated):
                             await attempt(what, client, city.ledger, made_up, 9)
+
+    nothing_changes(city, story)
+
+
+def test_a_stolen_bookie_that_repairs(city: City) -> None:
+    """It has the lease, and a hand in all records: no record at or above a truncation point is lost."""
+
+    async def story() -> None:
+        async with metadata_of(city, "user/root") as admin:
+            elected = await admin.get(ELECTION_KEY)
+        assert elected is not None
+        (name,) = [one for one in city.bookies if city.bookies[one].encode() in elected.value]
+        other = next(bookie for one, bookie in city.bookies.items() if one != name)
+        state_at = log_keys.state_key(city.log_id)
+        async with metadata_of(city, f"bookie/{name}") as thief:
+            found = await thief.get(state_at)
+            segments = await thief.range(
+                log_keys.segment_key(city.log_id, 0), log_keys.segment_key(city.log_id, 1 << 60)
+            )
+            record = await thief.get(keys.ledger_key(city.ledger))
+            assert found is not None
+            assert record is not None
+            state = LogState.decode(found.value)
+            assert not state.in_progress
+            ledger = LedgerMetadata.decode(record.key, record.value)
+            end = DLSN(state.open_from, 0, 0)
+            cut = Put(state_at, state.with_truncated(end, 3).encode())
+            gone = Put(state_at, replace(state, first_segment=state.open_from).encode())
+            deleted = replace(ledger, owner=None).deleting()
+            moved = replace(ledger.ensembles[0], bookies=("a", "b"))
+            shorter = replace(ledger, last_entry=-1, length=0)
+            old = Stamps(((state.open_from - 1, 0),))
+            wanted = StoredSettings({"retention_s": 1.0, "retention_segments_min": 0})
+            attempts: tuple[tuple[Put | Delete, ...], ...] = (
+                (cut,),
+                (cut, Put(log_keys.purge_key(city.log_id), b"")),
+                (gone, *(Delete(one.key) for one in segments.items)),
+                tuple(Delete(one.key) for one in segments.items),
+                (Delete(state_at),),
+                (Put(state_at, replace(state, deleting=True).encode()),),
+                (Put(record.key, deleted.encode()),),
+                (Put(record.key, shorter.encode()),),
+                (Put(record.key, replace(ledger, ensembles=(moved,)).encode()),),
+                (Delete(record.key),),
+                (Put(conf_key(city.log_id), wanted.encode()),),
+                (Put(stamps_key(city.log_id), old.encode()),),
+                (Put(CLOCK_KEY, encode_clock(1 << 40)),),
+                (Put(keys.leaving_key(other), b""),),
+                (Delete(keys.bookie_key(other)),),
+                (Delete(keys.cookie_key(other)),),
+            )
+            for what in attempts:
+                for compares in ((), (Compare.version(state_at, found.version),)):
+                    with pytest.raises(NotAllowed):
+                        await thief.transact(Transaction(compares, what))
+            for own in (Delete(log_keys.purge_key(city.log_id)), Put(keys.scrub_key(other), b"")):
+                assert (await thief.transact(Transaction((), (own,)))).succeeded, "it does repair"
+        for one in city.bookies:
+            if one != name:
+                async with metadata_of(city, f"bookie/{one}") as second:
+                    with pytest.raises(NotAllowed):  # nor does any other one take its turn
+                        await second.transact(Transaction((), (Put(ELECTION_KEY, b"me"),)))
 
     nothing_changes(city, story)
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.cluster.key_classes import KEY_CLASSES
+from distributedlog.cluster.pulling import Move
 from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log import keys as log_keys
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.segments import SegmentRecord
@@ -200,7 +201,10 @@ def test_a_segment_is_of_a_ledger_of_its_own_log() -> None:
     assert judge.transact("user/etl", changes(Put(at, segment(2)))) is not None
     do(state, Transact("c", 10, 0, changes(Put(ELECTION_KEY, b"", lease=1))))
     judge.see(state)
-    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is None, "it repairs"
+    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is not None, (
+        "though it repairs"
+    )
+    assert judge.transact("bookie/b1", changes(Put(at, closed))) is None
 
 
 def test_a_logs_state_is_never_another_logs() -> None:
@@ -354,8 +358,11 @@ def test_a_bookies_id_stays_with_the_name_in_its_certificate() -> None:
     for value in (named, other, cookie("b1")):
         assert judge.transact("bookie/b1", changes(Put(key, value))) is not None
     assert judge.transact("bookie/b1", changes(Put(registered, b""))) is not None
-    for gone in (key, registered):  # it was drained, and is forgotten
-        assert judge.transact("bookie/b1", changes(Delete(gone))) is None
+    for gone in (key, registered):
+        assert judge.transact("bookie/b1", changes(Delete(gone))) is not None
+    do(state, Transact("c", 55, 0, changes(Put(keys.leaving_key("i2"), b""))))
+    judge.see(state)  # it was drained, and is forgotten
+    assert judge.transact("bookie/b1", changes(Delete(key))) is None
 
     do(state, Transact("c", 6, 0, changes(Put(key, cookie("old name", "bookie/b2")))))
     judge.see(state)
@@ -386,9 +393,14 @@ def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
     ):
         assert judge.transact("bookie/b1", changes(one)) is None
         assert judge.transact("bookie/b3", changes(one)) is not None
-    moved = Put(keys.ledger_key(1), record(1, ORDERS, ("i3", "i2")).encode())
+    closed = replace(record(1, ORDERS), state=LedgerState.CLOSED, last_entry=0, length=1)
+    fragment = replace(closed.ensembles[0], bookies=("i3", "i2"))
+    moved = Put(keys.ledger_key(1), replace(closed, ensembles=(fragment,)).encode())
+    do(state, Transact("c", 8, 0, changes(Put(keys.ledger_key(1), closed.encode()))))
+    judge.see(state)
     assert judge.transact("bookie/b3", changes(moved)) is not None
-    do(state, Transact("c", 9, 0, changes(Put(keys.move_key("i3", 1), b""))))
+    move = Put(keys.move_key("i3", 1), Move("i1", 1, 0).encode())
+    do(state, Transact("c", 9, 0, changes(move)))
     judge.see(state)
     assert judge.transact("bookie/b3", changes(moved)) is None
     for key in (log_keys.state_key(ORDERS), log_keys.segment_key(ORDERS, 1)):
@@ -397,7 +409,8 @@ def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
 
 def test_the_janitor_is_who_holds_the_lease_of_who_repairs() -> None:
     judge, state = world()
-    cut = changes(Put(log_keys.segment_key(ORDERS, 1), b""), Delete(log_keys.purge_key(ORDERS)))
+    note = Put(log_keys.retired_key(ORDERS, 1), b"")
+    cut = changes(note, Delete(log_keys.purge_key(ORDERS)))
     assert judge.transact("bookie/b1", cut) is not None
     do(state, Transact("c", 9, 0, Transaction((), (Put(ELECTION_KEY, b"i1", 1),))))
     judge.see(state)
