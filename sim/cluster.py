@@ -5,7 +5,7 @@ between two starts: bookies swap addresses (H6), for an id lives with its disk a
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from ..cluster.options import (
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address, Host
-from ..runtime.principals import Identity
+from ..runtime.principals import Credentials, Identity
 from .disk import DiskFaults, DiskWatcher, SimDisk
 from .host import SimHost
 from .network import NetworkFaults, SimNetwork, Tap
@@ -302,11 +302,23 @@ class SimCluster:
             **self.shape.client,
         }
 
-    def start_client(self, name: str, main: ClientMain, *, proxied: bool = False) -> None:
-        """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can."""
+    def start_client(
+        self,
+        name: str,
+        main: ClientMain,
+        *,
+        proxied: bool = False,
+        shows: Credentials | None = None,
+    ) -> None:
+        """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can.
+
+        ``shows``: what it proves who it is with, where that is not its certificate.
+        """
         uri = self.proxied_uri if proxied else self.uri
 
         async def run(host: Host) -> None:
+            if shows is not None:
+                host = replace(host, credentials=lambda address: shows)
             while True:
                 try:
                     async with open_namespace(
@@ -320,6 +332,11 @@ class SimCluster:
 
         self._mains[name] = run
         self.machines[name].start(run)
+
+    def start_stranger(self, name: str, main: Callable[[Host], Awaitable[None]]) -> None:
+        """Run ``main`` on a client's machine, with nothing but the machine."""
+        self._mains[name] = main
+        self.machines[name].start(main)
 
     def restart_client(self, name: str) -> None:
         """Start a client's process again, from the beginning of its ``main``."""

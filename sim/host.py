@@ -40,10 +40,14 @@ class SimHost:
         self.disks: dict[str, SimDisk] = {}
         self.state = MachineState(name, self._crash)
         self.wall_offset_ms = 0
+        self.connections_max = 1000
+        """As `Host.connections_max`, from its next start on."""
         self.ended_by: BaseException | None = None
         """What ended the process, if not we; None while one runs."""
         self.last_end: BaseException | None = None
         """As `ended_by`, of whichever process last ended by itself."""
+        self.stood_until = 0.0
+        """When it last stood still, and a late task of it may not have caught up."""
         self._stall_ends = 0.0
         self._scope: trio.CancelScope | None = None
         network.machines[ip] = self.state
@@ -115,6 +119,7 @@ class SimHost:
     def _end_stall(self) -> None:
         if self.state.stalled and self.simulation.now >= self._stall_ends:
             self.state.stalled = False
+            self.stood_until = self.simulation.now
             count_stall(-1)
             self.simulation.release_stalled()
 
@@ -202,6 +207,7 @@ class SimHost:
             disks={role: handles[disk] for role, disk in self.disks.items()},
             random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
             wall_ms=self.wall_ms,
+            connections_max=self.connections_max,
             secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
             methods={BY_CERTIFICATE: verify_certificate} if identity is not None else {},
             credentials=lambda address: CERTIFICATE if identity is not None else None,

@@ -83,6 +83,8 @@ class SeedRun(ABC):
     """Do the first two clients know nothing but proxies?"""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        self.calm = False
+        """Does nothing go wrong but by the workload's own doing?"""
         self.simulation = Simulation(
             seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
         )
@@ -134,7 +136,8 @@ class SeedRun(ABC):
         writers, others = cluster.clients[:2], cluster.clients[2:]
         self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
         ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
-        self.moments = Moments(cluster.role_of, cluster.serves, ambushes.on_moment)
+        on_moment = pass_by if self.calm else ambushes.on_moment
+        self.moments = Moments(cluster.role_of, cluster.serves, on_moment)
         cluster.watch(self.moments)
         self._on_cluster(cluster)
         with cluster.oracles.watching_state_machines(), bounded(self.bounds):
@@ -152,8 +155,9 @@ class SeedRun(ABC):
                 cluster.start_client(name, work)
             with trio.move_on_after(self.chaos_s):
                 async with trio.open_nursery() as plagues:
-                    self.nemesis.start(plagues)
-                    plagues.start_soon(ambushes.run)
+                    if not self.calm:
+                        self.nemesis.start(plagues)
+                        plagues.start_soon(ambushes.run)
                     await trio.sleep_forever()
             await self._judge(simulation)
 
@@ -310,6 +314,10 @@ class LogRun(SeedRun):
             self.shape.audit_every_s < NEVER_S
             or ledger_id not in self.cluster.oracles.recovered_ledgers
         )
+
+
+def pass_by(kind: str, actor: str, asked: str) -> None:
+    """See `moments.OnMoment`: nobody lies in wait."""
 
 
 def draw_shape(chance: Random, space: Random) -> Shape:

@@ -1,20 +1,24 @@
 """Seeds of a cluster where it counts who asks: certificates, grants, and those who have none (T1 to T4).
 
-The same cluster, workload and faults as in `seed.py`, and every machine holds a certificate. An admin gives
-rights, takes them, draws new secrets, disables a user, and in some seeds goes from open to required and
-back, all while logs are written. Three others try what they must not: somebody who writes only now and then,
-and keeps all that he ever got; who has no right at all, and knows everything (ids, requests, leases, others'
-capabilities); and a bookie's certificate in wrong hands. What they try harms nobody where it is refused, or
-is not judged.
+The same cluster, workload and faults as in `seed.py`, and machines hold certificates. An admin gives rights,
+takes them, draws new secrets, disables a user, makes tokens and revokes them, and in a quarter of the seeds
+goes from open to required and back, all while logs are written; clocks jump by an hour, and a bookie may be
+cut off from the quorum alone. Others try what they must not:
 
-Judged by `verify/second_judge.py`, a judge of its own, over the commands of the metadata's log and over what
-bookies answer: a bookie obeys what was given out until it has heard that it ended.
+- an ex-writer, who keeps all that he ever got, and knows which copy lacks what;
+- a guest, who comes by tokens and shows those that have ended;
+- a squatter, who has no right and knows everything: ids, requests, leases, others' capabilities;
+- a thief, with a bookie's certificate, and with the keys of another bookie;
+- in some seeds a greedy user, and strangers (`crowding.py`).
+
+What they try harms nobody where it is refused, or is not judged. Judged by `verify/second_judge.py`, a judge
+of its own: over the commands of the metadata's log, what it shows to whom (`shown.py`), what bookies
+do for whom (`effects.py`), what ends by a clock (`token_ends.py`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -22,40 +26,68 @@ from typing import Any
 import trio
 
 from ..bookie import entry as entries
-from ..bookie import messages
+from ..bookie import gate as gate_part
 from ..bookie.client import BookieClient
 from ..bookie.gate import Gate
+from ..cluster import gate_keeping
 from ..cluster.pulling import Move
 from ..ledger import keys
 from ..log.keys import state_key, txn_key
 from ..log.namespace import Namespace
+from ..log.record import LogRecord
+from ..metadata import quotas, token_desk
 from ..metadata.client import MetadataClient
 from ..metadata.commands import Transact, encode_command
 from ..metadata.interface import prefix_end
-from ..metadata.secrets import Secrets
+from ..metadata.kv import KeyValueState
+from ..metadata.saves import SaveRequest
 from ..metadata.served_watches import ServedWatches
+from ..metadata.token_desk import TokenDesk
+from ..metadata.token_messages import RotateRequest, TokenRequest
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.capabilities import Kind
+from ..metadata.wire import ReadRequest
+from ..runtime.capabilities import CAPABILITY_BYTES, Kind, capability, issue_pass
 from ..runtime.capability_messages import CapsAnswer, CapsQuestion, GateAnswer, GateQuestion
-from ..runtime.errors import DistributedLogError, InvalidRequest, NotAllowed
+from ..runtime.client_link import ClientLink, Reply
+from ..runtime.errors import (
+    DistributedLogError,
+    InvalidRequest,
+    LogExists,
+    NotAllowed,
+    OverQuota,
+)
 from ..runtime.frames import Op, pack
 from ..runtime.hello import Hello
-from ..runtime.host import Host
+from ..runtime.host import Address, Host
 from ..runtime.link import Link
+from ..runtime.principals import Credentials
 from ..runtime.rpc import Endpoint
+from ..runtime.tls import token_credentials
+from ..runtime.tokens import READ
 from ..verify import workload
 from ..verify.checkers import Violation
-from ..verify.oracles import FrameCutter
 from ..verify.second_judge import SecondJudge
 from .cluster import PATH, SimCluster
-from .machine_state import MachineState
-from .network import SimConnection
+from .crowding import (
+    CONNECTIONS_MAX,
+    FRESH_S,
+    LEASES_MAX,
+    REQUESTS_KEPT,
+    WATCHES_MAX,
+    Greedy,
+    Shares,
+    flood,
+)
+from .effects import LOOK_S, Effects
+from .meetings import BY_PASS, Meetings
 from .planting import Patch, planted
 from .scheduler import Simulation
-from .seed import CHAOS_S, FORMING_S, LogRun
+from .seed import CHAOS_S, FORMING_S, LOGS, LogRun
+from .shown import Shown
 from .stalls import machine_of_task
+from .token_ends import TokenEnds
 
-ADMIN, EX, EVE, THIEF = "x1", "x2", "x3", "x4"
+ADMIN, EX, EVE, THIEF, GUEST, STRANGER, GREEDY = "x1", "x2", "x3", "x4", "x5", "x6", "x7"
 CERTIFICATES = {
     "c1": "user/app",
     "c2": "user/app",
@@ -66,9 +98,13 @@ CERTIFICATES = {
     EX: "user/ex",
     EVE: "user/eve",
     THIEF: "bookie/b9",
+    GREEDY: "user/greedy",
 }
-WATCHED = {CERTIFICATES[name] for name in (EX, EVE, THIEF)}
-PLANS = ("required", "required", "round", "round", "report")
+"""The guest has tokens, the stranger nothing."""
+GUEST_NAME = "user/guest"
+WATCHED = {GUEST_NAME, *(CERTIFICATES[name] for name in (EX, EVE, THIEF, GREEDY))}
+"""Who is refused something."""
+PLANS = ("required", "required", "round", "report")
 """The mode from the first client on; ``round``: open, then to required and back, and again."""
 ROUND = ("report", "required", "report", "open")
 ACT_S = 1.5
@@ -80,166 +116,86 @@ LOOT_MAX = 100
 DEAF_S = 90.0
 """After the heal every bookie hears of a revocation within this: it asks each minute."""
 NEVER = 1 << 62
+DAY_S = 86_400.0
+SILENCE_S = 4.0
+"""In half of the seeds a bookie that hears nothing for so long serves nodes alone."""
+HOUR_MS = 3_600_000
+TOLERANCE_S = 2
+"""Of tokens' ends; production's is longer than a seed."""
+TOKEN_S_MAX = 8
+OWN_LOG = "scratch"
+"""Which the ex-writer writes as anybody would."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loot:
-    """A capability that somebody was given once."""
+    """A capability that somebody was given once, or made."""
 
     bookie: str
     ledger: int
     kind: Kind
     key: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """What a bookie heard from the leader, and when."""
-
-    at: float
-    said: GateAnswer
-
-
-@dataclass(slots=True)
-class _Asked:
-    kind: Kind
-    ledger: int
-    key: bytes
-    at: float
-    """When the request arrived at the bookie."""
-    added_at: list[float] = field(default_factory=list)
-    """Of a stream: when each of its records did."""
-
-
-class Effects:
-    """A `Tap`: what bookies do for those who are watched, against what they had heard by then (T1, T3)."""
-
-    def __init__(self, simulation: Simulation, judge: SecondJudge) -> None:
-        self._simulation = simulation
-        self._judge = judge
-        self.heard: dict[str, list[Heard]] = {}
-        """By the bookie's machine, the newest last."""
-        self.effects = 0
-        """That were judged."""
-        self._cutters: dict[tuple[int, bool], FrameCutter] = {}
-        self._asked: dict[tuple[int, int], _Asked] = {}
-        self._streams: dict[tuple[int, int], _Asked] = {}
-
-    def on_heard(self, said: GateAnswer) -> None:
-        """The bookie that runs now has heard that."""
-        machine = machine_of_task.get()
-        if machine is not None:
-            found = self.heard.setdefault(machine.name, [])
-            found.append(Heard(self._simulation.now, said))
-
-    def newest(self, machine: str) -> Heard | None:
-        """What that bookie heard last."""
-        found = self.heard.get(machine)
-        return found[-1] if found else None
-
-    def on_arrived(self, end: SimConnection, data: bytes) -> None:
-        """See `Tap`."""
-        if self._is_watched(end):
-            self._cutter(end, True).feed(data, partial(self._on_request, end))
-
-    def on_sent(self, end: SimConnection, data: bytes) -> None:
-        """See `Tap`."""
-        if self._is_watched(end):
-            self._cutter(end, False).feed(data, partial(self._on_answer, end))
-
-    def _is_watched(self, end: SimConnection) -> bool:
-        return (
-            not end.dialled
-            and end.identity is not None
-            and end.identity.principal in WATCHED
-            and end.host.name.startswith("b")
-        )
-
-    def _cutter(self, end: SimConnection, arriving: bool) -> FrameCutter:
-        return self._cutters.setdefault((end.serial, arriving), FrameCutter())
-
-    def _on_request(
-        self, end: SimConnection, op: int, flags: int, status: int, ident: int, body: memoryview
-    ) -> None:
-        now, at = self._simulation.now, (end.serial, ident)
-        if op == Op.STREAM_OPEN:
-            opened = messages.StreamOpen.decode(body)
-            if not opened.close:
-                kind = Kind.RECOVER if opened.recovery else Kind.ADD
-                self._streams[at] = _Asked(kind, opened.ledger, opened.key, now)
-        elif op == Op.ADD and at in self._streams:
-            self._streams[at].added_at.append(now)
-        elif op == Op.READ:
-            read = messages.ReadRequest.decode(body)
-            kind = Kind.RECOVER if read.fence else Kind.READ
-            self._asked[at] = _Asked(kind, read.ledger, read.key, now)
-        elif op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
-            asked = messages.LedgerRequest.decode(body)
-            kind = Kind.RECOVER if op == Op.FENCE else Kind.LIST
-            self._asked[at] = _Asked(kind, asked.ledger, asked.key, now)
-
-    def _on_answer(
-        self, end: SimConnection, op: int, flags: int, status: int, ident: int, body: memoryview
-    ) -> None:
-        if op == Op.ADD_ACKS:
-            for number, count in messages.decode_pairs(body, "ADD_ACKS"):
-                stream = self._streams.get((end.serial, number))
-                if stream is not None and stream.added_at:
-                    at = stream.added_at[min(count, len(stream.added_at)) - 1]
-                    self._judge_effect(end, replace(stream, at=at))
-        elif op == Op.REPLY:
-            asked = self._asked.pop((end.serial, ident), None)
-            if asked is not None and not status:
-                self._judge_effect(end, asked)
-
-    def _judge_effect(self, end: SimConnection, asked: _Asked) -> None:
-        assert end.identity is not None, "only who is known is watched"
-        principal, bookie = end.identity.principal, end.host.name
-        before = [one for one in self.heard.get(bookie, []) if one.at < asked.at]
-        if not before or before[-1].said.mode != "required":
-            return
-        self.effects += 1
-        said = before[-1].said
-        what = f"{principal} did {asked.kind.name.lower()} to ledger {asked.ledger} at {bookie}"
-        if asked.key[1] not in [one.number & 0xFF for one in said.held]:
-            self._fail(f"{what} by what was made with generation {asked.key[1]}")
-        elif len(said.held) > 2:
-            self._fail(
-                f"{bookie} holds {len(said.held)} generations: what is made with the oldest ends"
-            )
-        elif principal.startswith("bookie/"):
-            if asked.kind is not Kind.LIST:
-                self._fail(f"{what}, of which it has no copy")
-        else:
-            letter = "r" if asked.kind in (Kind.LIST, Kind.READ) else "w"
-            since = said.since.get(principal, 0)
-            if not self._judge.had_right(principal, asked.ledger, letter, since):
-                self._fail(
-                    f"{what}; it had no right to since revision {since}, which {bookie} heard of"
-                )
-
-    def _fail(self, what: str) -> None:
-        self._simulation.fail(Violation(f"T3: {what}"))
+    entry: int = 0
+    """Which one it would plant."""
 
 
 class TrustedRun(LogRun):
     """One seed of it."""
 
-    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        chaos_s: float = CHAOS_S,
+        keep_trace: bool = False,
+        calm_beside: Sequence[str] | None = None,
+    ) -> None:
+        """``calm_beside``: nothing goes wrong but by these machines (`progress.py`)."""
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        chance = self.simulation.chance("trust")
+        simulation, chance = self.simulation, self.simulation.chance("trust")
         self.plan = chance.choice(PLANS)
-        self.shape = replace(self.shape, others=4, certificates=CERTIFICATES)
-        self.judge = SecondJudge(
-            lambda what: self.simulation.fail(Violation(what)), stolen={CERTIFICATES[THIEF]}
+        self.shape = replace(self.shape, others=7, certificates=CERTIFICATES)
+        self.silence_s = chance.choice((SILENCE_S, DAY_S))
+        self.adversaries = [EX, EVE, THIEF, GUEST]
+        self.adversaries += [name for name in (STRANGER, GREEDY) if chance.random() < 0.25]
+        if calm_beside is not None:
+            self.calm, self.plan, self.silence_s = True, "required", DAY_S
+            self.adversaries = list(calm_beside)
+        self.judge = SecondJudge(self._fail, stolen={CERTIFICATES[THIEF]})
+        self.meetings = Meetings(lambda: simulation.now, lambda: self.judge.revision)
+        self.shown = Shown(self.judge, self._fail)
+        self.effects = Effects(
+            lambda: simulation.now,
+            self.judge,
+            self.shown,
+            self._fail_at_bookie,
+            watched=("c1", "c2", "c3", EX, EVE, THIEF, GUEST, GREEDY),
+            thieves=(THIEF,),
+            silence_s=self.silence_s,
+            stood_until=self._stood_until,
         )
-        self.effects = Effects(self.simulation, self.judge)
+        self.token_ends = TokenEnds(
+            lambda: simulation.now,
+            self.judge,
+            self._fail,
+            tolerance_s=TOLERANCE_S,
+            stood_until=self._stood_until,
+        )
+        self.shares = Shares(
+            lambda: simulation.now, self.judge, self._fail, greedy=CERTIFICATES[GREEDY]
+        )
+        self.meetings.listeners += [self.shown, self.effects, self.token_ends]
         self.refused = 0
         """Attempts that were, of those who may not."""
         self._chance = chance
         self._set_up = trio.Event()
         self._loot: list[Loot] = []
-        self._secrets: list[tuple[MachineState | None, Secrets]] = []
+        self._tokens: list[bytes] = []
+        """All that the guest ever had, the newest last."""
+        self._passes: list[bytes] = []
+        self._loot_of_guest: list[Loot] = []
+        self._stolen: GateAnswer | None = None
+        """What the first bookie checks by."""
         self._is_out = False
         """The ex-writer was told that it may not, and was not let in again since."""
         self._let_in_at = 0
@@ -247,32 +203,49 @@ class TrustedRun(LogRun):
         self._hurry_until = 0.0
         """Something is taken from it about now: it does what it can."""
 
+    def _stood_until(self, node: str) -> float:
+        return self.cluster.machines[node].stood_until
+
+    def _fail(self, what: str) -> None:
+        self.simulation.fail(Violation(what))
+
+    def _fail_at_bookie(self, what: str) -> None:
+        self._fail(f"T3: {what}")
+
     async def _main(self, simulation: Simulation) -> None:
+        defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
+        before = dict(defaults)
+        assert "requests_max" in before, "the argument has moved"
         with planted(self._ears()):
-            await super()._main(simulation)
+            defaults["requests_max"] = REQUESTS_KEPT
+            try:
+                await super()._main(simulation)
+            finally:
+                defaults.update(before)
 
     def _on_cluster(self, cluster: SimCluster) -> None:
-        cluster.network.taps.append(self.effects)
-        cluster.oracles.on_applied.append(self.judge.on_applied)
+        cluster.network.taps.append(self.meetings)
+        cluster.oracles.on_applied += [self.judge.on_applied, self.shares.on_applied]
+        for name in cluster.nodes:
+            cluster.machines[name].connections_max = CONNECTIONS_MAX
 
     def _ears(self) -> Sequence[Patch]:
-        """What is heard of the product from inside: when a bookie hears, who leads, who is refused."""
-        begin, hear, make = Gate.__init__, Gate.hear, Secrets.__init__
+        """What is heard of the product from inside, and bounds that are met within half a minute."""
+        begin, hear, make = Gate.__init__, Gate.hear, TokenDesk.__init__
         answer, end = Link.reply_error, ServedWatches.end
 
         def begun(gate: Gate, silence_s: float, time_s: Callable[[], float]) -> None:
-            begin(gate, silence_s, time_s)
-            self.effects.on_heard(
-                GateAnswer("open", (), {})
-            )  # and what it hears first it may not note
+            begin(gate, self.silence_s, time_s)
+            # And what it hears first it may not note.
+            self._on_bookie(GateAnswer("open", (), {}), begins=True)
 
         def heard(gate: Gate, said: GateAnswer) -> None:
             hear(gate, said)
-            self.effects.on_heard(said)
+            self._on_bookie(said)
 
-        def made(secrets: Secrets, *arguments: Any) -> None:
-            make(secrets, *arguments)
-            self._secrets.append((machine_of_task.get(), secrets))
+        def made(desk: TokenDesk, *arguments: Any) -> None:
+            make(desk, *arguments)
+            self._on_clock()
 
         def answered(link: Link, ident: int, error: DistributedLogError, **named: int) -> None:
             self._on_refused(link.principal, error)
@@ -285,19 +258,45 @@ class TrustedRun(LogRun):
         return (
             (Gate, "__init__", begun),
             (Gate, "hear", heard),
-            (Secrets, "__init__", made),
+            (TokenDesk, "__init__", made),
             (Link, "reply_error", answered),
             (ServedWatches, "end", ended),
+            (gate_keeping, "EVERY_S", LOOK_S),
+            (gate_part, "TOLERANCE_S", TOLERANCE_S),
+            (token_desk, "TOLERANCE_S", TOLERANCE_S),
+            (token_desk, "VALID_S_MIN", 1),
+            (quotas, "LEASES_OF_ONE_MAX", LEASES_MAX),
+            (quotas, "WATCHES_OF_ONE_MAX", WATCHES_MAX),
+            (quotas, "FRESH_S", FRESH_S),
         )
+
+    def _on_bookie(self, said: GateAnswer, *, begins: bool = False) -> None:
+        """The bookie that runs now has heard that."""
+        machine = machine_of_task.get()
+        if machine is None:
+            return
+        self.effects.on_heard(machine.name, said)
+        if begins:
+            self._on_clock()
+        elif machine.name == self.cluster.bookies[0]:
+            self._stolen = said
+
+    def _on_clock(self) -> None:
+        """The node that runs now begins to go by its clock."""
+        machine = machine_of_task.get()
+        if machine is not None:
+            host = self.cluster.machines[machine.name]
+            self.token_ends.on_clock(machine.name, host.wall_offset_ms)
 
     def _on_refused(self, principal: str, error: DistributedLogError) -> None:
         if isinstance(error, NotAllowed):
             if principal in WATCHED:
                 self.refused += 1
-            elif principal.startswith(
-                "user/"
-            ):  # a bookie may have lost a place, or a lease, meanwhile
-                self.simulation.fail(Violation(f"{principal} was refused what it may: {error}"))
+            elif principal.startswith("user/"):
+                # A bookie may have lost a place, or a lease, meanwhile.
+                self._fail(f"{principal} was refused what it may: {error}")
+        elif isinstance(error, OverQuota) and principal != CERTIFICATES[GREEDY]:
+            self._fail(f"H236: {principal} was told of a bound that another one met: {error}")
 
     # --- the workload -----------------------------------------------------------------------------
 
@@ -306,9 +305,56 @@ class TrustedRun(LogRun):
         cluster.start_client(ADMIN, self._govern)
         with trio.fail_after(FORMING_S):
             await self._set_up.wait()
-        cluster.start_client(EX, self._once_a_writer)
-        cluster.start_client(EVE, self._squat)
-        cluster.start_client(THIEF, self._steal)
+        if self.calm:
+            self._be_calm()
+        else:
+            self.simulation.nursery.start_soon(self._shake_clocks)
+            if self.silence_s < DAY_S:
+                self.simulation.nursery.start_soon(self._cut_off)
+        mains = {EX: self._once_a_writer, EVE: self._squat, THIEF: self._steal, GREEDY: self._hoard}
+        for name in self.adversaries:
+            if name == GUEST:
+                shows = token_credentials(lambda: self._tokens[-1])
+                cluster.start_client(GUEST, self._visit, shows=shows)
+            elif name == STRANGER:
+                cluster.start_stranger(STRANGER, partial(flood, addresses=self._addresses))
+            else:
+                cluster.start_client(name, mains[name])
+        if self.calm:
+            await trio.sleep(1.0)  # who means harm is there first
+
+    def _be_calm(self) -> None:
+        """One slow answer in a hundred would be the p99, with and without; so would a roll among few."""
+        self.cluster.network.faults.slow_chance = 0.0
+        self.cluster.network.faults.latency_s = (0.0001, 0.001)
+        for name in self.cluster.storage:
+            for disk in self.cluster.machines[name].devices():
+                disk.faults.slow_chance = 0.0
+
+    def _addresses(self) -> list[Address]:
+        """Of the nodes, as they are now."""
+        return [self.cluster.address_of(name) for name in self.cluster.nodes]
+
+    async def _shake_clocks(self) -> None:
+        """By an hour, either way, of whoever says when something ends (H237)."""
+        chance = self.simulation.chance("clocks")
+        while not self.nemesis.over:
+            await trio.sleep(chance.expovariate(1 / 3.0))
+            self.cluster.machines[chance.choice(self.cluster.nodes)].jump_clock(
+                chance.choice((-HOUR_MS, HOUR_MS))
+            )
+
+    async def _cut_off(self) -> None:
+        """A bookie from the quorum, and from nobody else, for longer than it may be silent (H241)."""
+        chance = self.simulation.chance("silence")
+        while not self.nemesis.over:
+            await trio.sleep(chance.expovariate(1 / 3.0))
+            bookie = chance.choice(self.cluster.bookies)
+            pairs = [(name, bookie) for name in self.cluster.metadata]
+            lasts_s = self.silence_s + chance.uniform(1.0, 5.0)
+            self.nemesis.counts["silence"] += 1
+            self.nemesis.cut(chance, [*pairs, *((b, a) for a, b in pairs)], lasts_s)
+            await trio.sleep(lasts_s)
 
     async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
         """Nobody has a right to these."""
@@ -328,7 +374,9 @@ class TrustedRun(LogRun):
                 await trio.sleep(1.0)
         if deaf.cancelled_caught:
             raise Violation(f"T3: {missing} have not heard of a revocation for {DEAF_S:g} s")
+        ends = self.token_ends
         self.simulation.note("trust", self.judge.judged, self.effects.effects, self.refused)
+        self.simulation.note("told", self.shown.judged, ends.taken, ends.ended, ends.answered)
 
     def _deaf_bookies(self) -> list[str]:
         """Those that do not know what was taken from the ex-writer last; nothing is taken any more."""
@@ -344,28 +392,42 @@ class TrustedRun(LogRun):
     # --- the admin --------------------------------------------------------------------------------
 
     async def _govern(self, namespace: Namespace, host: Host) -> None:
-        change = partial(self._change, client_of(namespace))
+        metadata = client_of(namespace)
+        change = partial(self._change, metadata)
         if not self._set_up.is_set():
             await change("mode", "report", "root")
-            for user in ("app", "reader", "ex", "eve"):
+            for user in ("app", "reader", "ex", "eve", "guest", "greedy"):
                 await change("user", user)
             for user, role in (
                 ("root", "owner"),
                 ("app", "owner"),
                 ("reader", "reader"),
                 ("ex", "writer"),
+                ("guest", "reader"),
             ):
                 await change("grant", user, role, PATH, "")
             self._let_in_at = self.judge.revision
+            while not self._tokens:
+                await self._mint(metadata)
+            while True:
+                with suppress(DistributedLogError, LogExists):
+                    await namespace.create_log(OWN_LOG)
+                if await namespace.log_exists(OWN_LOG):
+                    break
             if self.plan != "report":
                 await change("mode", "required" if self.plan == "required" else "open", "")
             self._set_up.set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._make_tokens, metadata)
+            await self._give_and_take(metadata, change)
+
+    async def _give_and_take(self, metadata: MetadataClient, change: Callable[..., Any]) -> None:
         chance, turn = self._chance, 0
         while not self.nemesis.over:
             await trio.sleep(chance.expovariate(1.0 / ACT_S))
             act = chance.random()
             if act < 0.25:
-                self._rotate()
+                await self._rotate(metadata, "ledgers")
             elif act < 0.5 and self.plan == "round":
                 await change("mode", ROUND[turn % len(ROUND)], "")
                 turn += 1
@@ -379,6 +441,35 @@ class TrustedRun(LogRun):
         if not self._is_out:
             await self._put_out(change)
         await trio.sleep_forever()
+
+    async def _make_tokens(self, metadata: MetadataClient) -> None:
+        """For the guest: one after the other, some for one log alone; all of them may be revoked."""
+        chance = self.simulation.chance("tokens")
+        while not self.nemesis.over:
+            act = chance.random()
+            if act < 0.1:
+                await self._rotate(metadata, "tokens")
+            elif act < 0.25:
+                await self._change(metadata, "tokens", "guest")
+            await self._mint(metadata, narrow=chance.random() < 0.4)
+            await trio.sleep(chance.expovariate(1.0))
+        await trio.sleep_forever()
+
+    async def _mint(self, metadata: MetadataClient, *, narrow: bool = False) -> None:
+        valid_s = self._chance.randrange(1, TOKEN_S_MAX)
+        only = ((PATH, LOGS[0], READ),) if narrow else ()
+        try:
+            self._tokens.append(await metadata.make_token("guest", valid_s=valid_s, narrowing=only))
+        except DistributedLogError as error:
+            self.simulation.note("no token", type(error).__name__)
+            await trio.sleep(AGAIN_S)
+
+    async def _rotate(self, metadata: MetadataClient, what: str) -> None:
+        """`dlog trust rotate`."""
+        try:
+            self.simulation.note("rotated", what, await metadata.rotate_secrets(what))
+        except DistributedLogError as error:
+            self.simulation.note("not rotated", what, type(error).__name__)
 
     async def _let_in(self, change: Callable[..., Any]) -> None:
         self._is_out = False
@@ -411,27 +502,14 @@ class TrustedRun(LogRun):
                 self.simulation.note("again", change[0], type(error).__name__)
                 await trio.sleep(AGAIN_S)
 
-    def _rotate(self) -> None:
-        """What `dlog trust rotate` asks the leader for."""
-        for machine, secrets in self._secrets:
-            if machine is not None and machine.running and not machine.stalled:
-                context = copy_context()
-                context.run(machine_of_task.set, machine)
-                if secrets._replica.leads and self._is_alive(machine, secrets):
-                    self.simulation.note("rotate", machine.name)
-                    context.run(secrets.rotate, lambda error: None)
-
-    def _is_alive(self, machine: MachineState, secrets: Secrets) -> bool:
-        """Is it the newest of its machine?"""
-        return [one for of, one in self._secrets if of is machine][-1] is secrets
-
     # --- who writes now and then --------------------------------------------------------------------
 
     async def _once_a_writer(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._collect, namespace, host.random)
-            nursery.start_soon(self._watch_all, namespace, "user/ex")
+            nursery.start_soon(self._watch_all, namespace)
             nursery.start_soon(self._use_loot, host, host.random, self._of_ex)
+            nursery.start_soon(self._write_own, namespace, host.random)
             for _ in range(3):
                 nursery.start_soon(self._scribble, namespace, host.random)
 
@@ -439,86 +517,61 @@ class TrustedRun(LogRun):
         """Keep every capability that is given."""
         while True:
             await trio.sleep(chance.expovariate(5.0))
-            await self._ask_capabilities(namespace, "user/ex", chance)
+            self._loot += await self._ask_capabilities(client_of(namespace).ask, chance)
+            del self._loot[LOOT_MAX:-LOOT_MAX]  # the oldest: time may have forgotten to end them
 
     async def _ask_capabilities(
-        self, namespace: Namespace, principal: str, chance: Random
+        self, ask: Callable[[int, bytes], Awaitable[Reply]], chance: Random
     ) -> list[Loot]:
         ledgers = [*self.judge.ledgers.items()][-8:]
         kind = chance.choice(list(Kind))
         asked = {
             number: known.bookies for number, known in chance.sample(ledgers, min(3, len(ledgers)))
         }
-        before, loot = self.judge.revision, []
         try:
-            reply = await client_of(namespace).ask(Op.META_CAPS, CapsQuestion(kind, asked).encode())
+            answer = CapsAnswer.decode(
+                (await ask(Op.META_CAPS, CapsQuestion(kind, asked).encode())).body
+            )
         except DistributedLogError:
             return []
-        answer = CapsAnswer.decode(reply.body)
-        for number, given in answer.keys.items():
-            letter = "r" if kind in (Kind.LIST, Kind.READ) else "w"
-            if given and principal.startswith("user/"):
-                self._may_be_given(principal, number, letter, before)
-            loot += [
-                Loot(bookie, number, kind, key)
-                for bookie, key in zip(asked.get(number, ()), given, strict=False)
-            ]
-        if principal == "user/ex":
-            self._loot += loot
-            del self._loot[
-                LOOT_MAX:-LOOT_MAX
-            ]  # the oldest are those that time may have forgotten to end
-        return loot
+        return [
+            Loot(bookie, number, kind, key)
+            for number, given in answer.keys.items()
+            for bookie, key in zip(asked.get(number, ()), given, strict=False)
+        ]
 
-    def _may_be_given(self, principal: str, ledger: int, letter: str, before: int) -> None:
-        """Was there a moment between the question and now when it might be answered so?"""
-        judge = self.judge
-        if all(one.mode == "required" for one in judge.since(before)) and not judge.had_right(
-            principal, ledger, letter, judge.at(before).revision
-        ):
-            self.simulation.fail(Violation(f"T4: {principal} was given a capability of {ledger}"))
-
-    async def _watch_all(self, namespace: Namespace, principal: str) -> None:
+    async def _watch_all(self, namespace: Namespace) -> None:
         """All changes of a log, for as long as they are told."""
-        judge = self.judge
+        metadata = namespace.metadata
         while True:
             await trio.sleep(AGAIN_S)
-            if not judge.names:
+            if not self.judge.names:
                 continue
-            start = b"log/%s/" % next(iter(judge.names)).encode()
+            start = b"log/%s/" % next(iter(self.judge.names)).encode()
             try:
-                before = judge.revision
-                page = await namespace.metadata.range(start, prefix_end(start))
-                for item in page.items:
-                    self._may_have_read(principal, item.key, before)
-                async with namespace.metadata.watch(
+                page = await metadata.range(start, prefix_end(start))
+                async with metadata.watch(
                     start, prefix_end(start), after_revision=page.revision
                 ) as watch:
                     while True:
-                        for event in (await watch.next()).events:
-                            self._may_be_told(principal, event.item.key, event.item.mod_revision)
+                        await watch.next()
             except DistributedLogError:
                 continue
 
-    def _may_be_told(self, principal: str, key: bytes, revision: int) -> None:
-        """At that revision; or when it was told of it, later: who is let in again hears what it missed."""
-        judge = self.judge
-        if not any(
-            one.mode != "required" or judge.may_read(one, principal, key)
-            for one in judge.since(revision)
-        ):
-            self.simulation.fail(
-                Violation(f"T3: a watch of {principal} told of {key!r} at revision {revision}")
-            )
-
-    def _may_have_read(self, principal: str, key: bytes, before: int) -> None:
-        """Was there a moment since the question when it might have read this?"""
-        judge = self.judge
-        if not any(
-            one.mode != "required" or judge.may_read(one, principal, key)
-            for one in judge.since(before)
-        ):
-            self.simulation.fail(Violation(f"T4: {principal} was shown {key!r}"))
+    async def _write_own(self, namespace: Namespace, chance: Random) -> None:
+        """A log of its own, as anybody would: its streams at bookies are open when its right ends."""
+        while True:
+            await trio.sleep(AGAIN_S)
+            try:
+                writer = await namespace.open_log(OWN_LOG).open_writer(takeover=True)
+            except DistributedLogError:
+                continue
+            try:
+                while True:
+                    await writer.write(LogRecord(workload.txid_now(), chance.randbytes(20)))
+                    await trio.sleep(chance.expovariate(3.0))
+            except DistributedLogError:
+                await writer.abort()
 
     async def _scribble(self, namespace: Namespace, chance: Random) -> None:
         """Small changes that a writer may make, most of all while that ends."""
@@ -544,8 +597,90 @@ class TrustedRun(LogRun):
             return None
         loot = chance.choice(mine)
         if self.plan == "required" and self._is_out and self._knows(machine):
+            holes = [replace(one, entry=hole) for one in mine for hole in self._holes(one, machine)]
+            if holes and chance.random() < 0.5:
+                return chance.choice(holes), "add"
             return loot, chance.choice(("fence", "read", "add"))
         return loot, "read"
+
+    def _holes(self, loot: Loot, machine: str) -> list[int]:
+        """What that bookie lacks of a ledger: what is planted meets nothing there (H231)."""
+        if loot.kind is not Kind.RECOVER:
+            return []
+        holders = self.cluster.oracles.bookies.holders
+        return [
+            entry
+            for (ledger, entry), held in holders.items()
+            if ledger == loot.ledger and machine not in held
+        ][:3]
+
+    # --- who has tokens -------------------------------------------------------------------------------
+
+    async def _visit(self, namespace: Namespace, host: Host) -> None:
+        """Reads by the newest token, and shows all that it ever had."""
+        log = LOGS[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                workload.tail, namespace, log, self.history, "guest", host.random, self.rates
+            )
+            nursery.start_soon(
+                workload.catch_up, namespace, log, self.history, "guest", host.random, self.rates
+            )
+            nursery.start_soon(self._watch_all, namespace)
+            for _ in range(2):
+                nursery.start_soon(self._show_old, host, host.random)
+            while True:
+                await trio.sleep(host.random.expovariate(2.0))
+                with suppress(DistributedLogError):
+                    await self._look(namespace, host.random)
+
+    async def _show_old(self, host: Host, chance: Random) -> None:
+        """A token, or a pass that came by one; and hold on to what it opened."""
+        endpoint = Endpoint(host, lambda: Hello("", kind="client"))
+        while True:
+            await trio.sleep(chance.expovariate(2.0))
+            at_bookie = bool(self._passes) and chance.random() < 0.4
+            if at_bookie:
+                machine = chance.choice(self.cluster.bookies)
+                passport = chance.choice(self._passes[-20:])
+                shows = Credentials(BY_PASS, lambda meeting, proof=passport: proof)  # type: ignore[misc]
+            else:
+                machine = chance.choice(self.cluster.metadata)
+                token = chance.choice(self._tokens[-8:])
+                shows = token_credentials(lambda shown=token: shown)  # type: ignore[misc]
+            async with trio.open_nursery() as nursery:
+                with suppress(DistributedLogError), trio.move_on_after(6.0):
+                    address = self.cluster.address_of(machine)
+                    link = await endpoint.dial(address, nursery=nursery, credentials=shows)
+                    while True:
+                        await self._ask_by(link, at_bookie, chance)
+                        await trio.sleep(chance.expovariate(2.0))
+                nursery.cancel_scope.cancel()
+
+    async def _ask_by(self, link: ClientLink, at_bookie: bool, chance: Random) -> None:
+        """Raises what ends the connection; what is only refused is asked for otherwise the next time."""
+
+        async def ask(op: int, body: bytes) -> Reply:
+            return await link.request(op, body, timeout_s=ASK_S)
+
+        try:
+            if at_bookie:
+                mine = [one for one in self._loot_of_guest if one.bookie == link.peer.node_id]
+                if mine:
+                    await self._try(
+                        BookieClient(link, link.peer.node_id), chance.choice(mine), "read"
+                    )
+            elif chance.random() < 0.5:
+                key = state_key(int(next(iter(self.judge.names), "0"), 16))
+                await ask(Op.META_READ, ReadRequest(key, None).encode())
+            else:
+                reply = await ask(Op.META_CAPS, CapsQuestion(Kind.LIST, {}).encode())
+                self._passes.append(CapsAnswer.decode(reply.body).passport)
+                self._loot_of_guest += await self._ask_capabilities(ask, chance)
+                del self._loot_of_guest[:-LOOT_MAX]
+        except DistributedLogError:
+            if link.closed is not None:
+                raise
 
     # --- who knows everything and has no right --------------------------------------------------------
 
@@ -553,10 +688,10 @@ class TrustedRun(LogRun):
         chance = host.random
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._use_loot, host, chance, self._of_others)
-            nursery.start_soon(self._watch_all, namespace, "user/eve")
+            nursery.start_soon(self._watch_all, namespace)
             deeds = (
                 self._end_lease, self._take_numbers, self._compare, self._look, self._put,
-                self._note_deletion, self._ask,
+                self._note_deletion, self._ask, self._found,
             )  # fmt: skip
             while True:
                 await trio.sleep(chance.expovariate(12.0))
@@ -575,9 +710,7 @@ class TrustedRun(LogRun):
                 owner = self.judge.leases[lease]
                 await namespace.metadata.renew_lease(lease)
                 if self.judge.leases.get(lease) == owner:
-                    self.simulation.fail(
-                        Violation(f"T1: user/eve renewed lease {lease} of {owner}")
-                    )
+                    self._fail(f"T1: user/eve renewed lease {lease} of {owner}")
             else:
                 await namespace.metadata.revoke_lease(lease)
 
@@ -593,23 +726,16 @@ class TrustedRun(LogRun):
     async def _compare(self, namespace: Namespace, chance: Random) -> None:
         """A condition that does not hold tells what is there (H234)."""
         for log in [*self.judge.names][:3]:
-            key = state_key(int(log, 16))
-            before = self.judge.revision
-            reply = await namespace.metadata.transact(Transaction((Compare.version(key, NEVER),)))
-            if any(reply.current):
-                self._may_have_read("user/eve", key, before)
+            compare = Compare.version(state_key(int(log, 16)), NEVER)
+            await namespace.metadata.transact(Transaction((compare,)))
 
     async def _look(self, namespace: Namespace, chance: Random) -> None:
-        before = self.judge.revision
-        for start in (b"log/", b"name/", b"ledger/", b"trust/", b"secret/", b"logconf/"):
-            try:
-                page = await namespace.metadata.range(start, prefix_end(start))
-            except NotAllowed:
-                continue
-            for item in page.items:
-                if item.key.startswith(b"secret/"):
-                    self.simulation.fail(Violation("T4: user/eve was shown a secret"))
-                self._may_have_read("user/eve", item.key, before)
+        for start in (b"log/", b"name/", b"ledger/", b"trust/", b"secret/", b"logconf/", b"audit/"):
+            with suppress(NotAllowed):
+                await namespace.metadata.range(start, prefix_end(start))
+        for place, name in self.judge.paths()[-3:]:
+            with suppress(NotAllowed):
+                await namespace.metadata.get(b"name/%s\0%s" % (place.encode(), name.encode()))
 
     async def _put(self, namespace: Namespace, chance: Random) -> None:
         for log in [*self.judge.names][:2]:
@@ -625,17 +751,47 @@ class TrustedRun(LogRun):
             await namespace.metadata.transact(Transaction((), (Put(key, b""),)))
 
     async def _ask(self, namespace: Namespace, chance: Random) -> None:
-        await self._ask_capabilities(namespace, "user/eve", chance)
+        await self._ask_capabilities(client_of(namespace).ask, chance)
+
+    def _some_bookie(self) -> str:
+        known = next(iter(self.judge.ledgers.values()), None)
+        return "none" if known is None else known.bookies[0]
+
+    async def _found(self, namespace: Namespace, chance: Random) -> None:
+        """A cluster of its own, a save of this one, another one's keys, a token for another."""
+        op, body = chance.choice(
+            (
+                (Op.META_FORM, b""),
+                (Op.META_SAVE, SaveRequest(0, 0).encode()),
+                (Op.META_CAPS, GateQuestion(self._some_bookie()).encode()),
+                (Op.META_TRUST, TokenRequest("root", 60).encode()),
+                (Op.META_TRUST, RotateRequest("ledgers").encode()),
+            )
+        )
+        with suppress(NotAllowed):
+            await client_of(namespace).ask(op, body)
+            if self.judge.now.mode == "required":
+                self._fail(f"T1: user/eve was answered operation {op}")
 
     def _of_others(self, bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
-        """Another's capability; only where rights count: else the first key that is shown is the ledger's."""
-        heard = self.effects.newest(machine)
-        theirs = [one for one in self._loot if one.bookie == bookie]
-        if not theirs or heard is None or heard.said.mode != "required":
+        """Another's capability, or none, of a ledger to come (H230); only where rights count: else the
+        first key that is shown is the ledger's."""
+        if not self._checks(machine):
             return None
+        theirs = [one for one in self._loot if one.bookie == bookie]
+        if not theirs or chance.random() < 0.3:
+            number = max(self.judge.ledgers, default=0) + chance.randrange(1, 5)
+            first = chance.choice((0, *Kind))
+            key = bytes((first,)) + chance.randbytes(CAPABILITY_BYTES - 1)
+            return Loot(bookie, number, Kind.ADD, key), chance.choice(("fence", "add"))
         return chance.choice(theirs), chance.choice(("fence", "read"))
 
-    # --- a bookie's certificate in wrong hands ----------------------------------------------------------
+    def _checks(self, machine: str) -> bool:
+        """Has that bookie heard that rights count?"""
+        heard = self.effects.newest(machine)
+        return heard is not None and heard.said.mode == "required"
+
+    # --- a bookie's certificate, and another's keys, in wrong hands ---------------------------------------
 
     async def _steal(self, namespace: Namespace, host: Host) -> None:
         chance, loot = host.random, list[Loot]()
@@ -643,24 +799,47 @@ class TrustedRun(LogRun):
         def turned(bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
             """What lists is shown as what recovers."""
             mine = [one for one in loot if one.bookie == bookie]
-            heard = self.effects.newest(machine)
-            if not mine or heard is None or heard.said.mode != "required":
+            if not mine or not self._checks(machine):
                 return None
             one = chance.choice(mine)
             kind = chance.choice((Kind.RECOVER, Kind.READ, one.kind))
             how = "fence" if kind is Kind.RECOVER else "read"
             return replace(one, key=bytes((kind,)) + one.key[1:]), how
 
+        name = CERTIFICATES["c1"]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._use_loot, host, chance, turned)
+            nursery.start_soon(self._use_loot, host, chance, partial(self._made, name), name)
             while True:
                 await trio.sleep(chance.expovariate(3.0))
                 try:
-                    loot += await self._ask_capabilities(namespace, "bookie/b9", chance)
+                    loot += await self._ask_capabilities(client_of(namespace).ask, chance)
                     del loot[:-LOOT_MAX]
                     await self._be_another(namespace, loot, chance)
                 except DistributedLogError:
                     continue
+
+    def _made(
+        self, name: str, bookie: str, machine: str, chance: Random
+    ) -> tuple[Loot, str] | None:
+        """With the keys of the first bookie, for that name, at another one (H229)."""
+        stolen, known = self._stolen, [*self.judge.ledgers][-8:]
+        if stolen is None or not stolen.held or not known or machine == self.cluster.bookies[0]:
+            return None
+        if not self._checks(machine):
+            return None
+        kind, ledger = chance.choice((Kind.READ, Kind.RECOVER)), chance.choice(known)
+        key = capability(stolen.held[0], kind, ledger, name, stolen.since.get(name, 0))
+        how = "read" if kind is Kind.READ else chance.choice(("fence", "add"))
+        return Loot(bookie, ledger, kind, key), how
+
+    def _forged(self, name: str) -> Credentials | None:
+        """A pass of that name: what passes are made with is all bookies' (a wrong name opens nothing)."""
+        stolen = self._stolen
+        if not name or stolen is None or not stolen.held:
+            return None
+        proof = issue_pass(stolen.held[0], name, stolen.since.get(name, 0))
+        return Credentials(BY_PASS, lambda meeting: proof)
 
     async def _be_another(self, namespace: Namespace, loot: Sequence[Loot], chance: Random) -> None:
         """Ask for another bookie's keys; be told off for ledgers; take a place that nobody gives it."""
@@ -670,7 +849,6 @@ class TrustedRun(LogRun):
         metadata = client_of(namespace)
         with suppress(NotAllowed):
             await metadata.ask(Op.META_CAPS, GateQuestion(one.bookie).encode())
-            self.simulation.fail(Violation(f"T1: bookie/b9 was given the keys of {one.bookie}"))
         if self.plan == "required":  # what is there from before it was judged stays its own
             cookie = pack({"label": "b9", "incarnation": 1})
             move = Move(one.bookie, 0, 1).encode()
@@ -681,6 +859,11 @@ class TrustedRun(LogRun):
                 with suppress(NotAllowed):
                     await metadata.transact(Transaction((), puts))
 
+    # --- who wants more than its share -----------------------------------------------------------------
+
+    async def _hoard(self, namespace: Namespace, host: Host) -> None:
+        await Greedy(client_of(namespace), host, self._addresses).run()
+
     # --- at bookies -----------------------------------------------------------------------------------
 
     async def _use_loot(
@@ -688,8 +871,9 @@ class TrustedRun(LogRun):
         host: Host,
         chance: Random,
         choose: Callable[[str, str, Random], tuple[Loot, str] | None],
+        name: str = "",
     ) -> None:
-        """Show bookies what was collected, over connections of its own."""
+        """Show bookies what was collected, over connections of its own. ``name``: by a pass with that one."""
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
             await trio.sleep(chance.expovariate(3.0))
@@ -698,7 +882,9 @@ class TrustedRun(LogRun):
                 try:
                     with trio.move_on_after(5 * ASK_S):
                         link = await endpoint.dial(
-                            self.cluster.address_of(machine), nursery=nursery
+                            self.cluster.address_of(machine),
+                            nursery=nursery,
+                            credentials=self._forged(name),
                         )
                         client = BookieClient(link, link.peer.node_id)
                         for _ in range(chance.randrange(1, 6)):
@@ -726,7 +912,7 @@ class TrustedRun(LogRun):
                     on_acked=lambda count: over.set(),
                     on_refused=lambda position, error: over.set(),
                 )
-                stream.send(entries.encode(loot.ledger, 0, 0, -1, (b"planted",), 7))
+                stream.send(entries.encode(loot.ledger, loot.entry, 0, -1, (b"planted",), 7))
                 with trio.move_on_after(ASK_S):
                     await over.wait()
                 stream.close()

@@ -5,25 +5,30 @@ python -m distributedlog.sim.trusted_planted [SEEDS [BUG]]      a table: bug | s
 ``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
 """
 
+import hashlib
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
-from ..bookie.gate import Gate
+from ..bookie import gate as gate_part
+from ..bookie.gate import PROVEN, Gate, ShownKeys
 from ..cluster.deletion import Deletion
 from ..ledger import keys
 from ..metadata import capability_desk, member_node, replica, sessions
 from ..metadata.classes import Classes, KeyClass
 from ..metadata.judge import Judge
 from ..metadata.leases import Leases
+from ..metadata.quotas import Quotas
 from ..metadata.rights import HOLDER, JANITOR, OPERATOR, OWN
 from ..metadata.served_watches import ServedWatches
+from ..metadata.token_desk import TokenDesk
 from ..metadata.transaction import Delete, Transaction
 from ..runtime import capabilities
 from ..runtime.capabilities import Generation, Kind
 from ..runtime.capability_messages import GateAnswer
 from ..runtime.errors import DistributedLogError
+from ..runtime.host import Host
 from .planting import Patch, first_seed, table_of
 from .seed import CHAOS_S
 from .trusted import TrustedRun
@@ -34,6 +39,8 @@ _request = replica.Replica.request
 _hear = Gate.hear
 _proves = Gate.proves
 _of = Classes.of
+_shown_key = ShownKeys.key
+_welcome = TokenDesk.welcome
 
 
 def _compares_are_free(self: Judge, principal: str, transaction: Transaction) -> Any:
@@ -116,6 +123,49 @@ def _all_that_were(self: Gate, said: GateAnswer) -> None:
     self._held = tuple(held[number] for number in sorted(held, reverse=True))
 
 
+def _all_of_it(self: member_node.MemberNode, link: Any, start: bytes, end: bytes | None) -> None:
+    """What is read and watched is not judged."""
+
+
+def _not_narrowed(self: Judge, token: Any) -> Judge:
+    """Whoever comes by a token may what its user may."""
+    return self
+
+
+def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generation:
+    """H229: one key for all bookies."""
+    return Generation(self.number, hashlib.sha256(self.key).digest(), self.passes)
+
+
+def _recovered_by_anybody(self: ShownKeys, wanted: Kind, ledger: int, key: bytes) -> bytes:
+    """H231: whoever says that he recovers is believed."""
+    return PROVEN if wanted is Kind.RECOVER else _shown_key(self, wanted, ledger, key)
+
+
+def _by_the_wall(host: Host) -> Callable[[], float]:
+    """H237: what ends by a clock ends by one that jumps."""
+    return lambda: host.wall_ms() / 1000
+
+
+def _for_good(self: TokenDesk, state: Any, proof: bytes) -> Any:
+    """A connection lasts for longer than the token that opened it."""
+    return replace(_welcome(self, state, proof), left_s=float("inf"))
+
+
+def _never_revoked(self: Judge, token: Any) -> None:
+    """Tokens end by themselves alone."""
+
+
+def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
+    """A pass is good for longer than the token that it came by."""
+    principal, since, _ = capabilities.read_pass(proof, held)
+    return principal, since, 0
+
+
+def _enough(self: Quotas, *arguments: Any) -> None:
+    """Nobody has a bound."""
+
+
 MACS = (capabilities, capability_desk)
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
@@ -136,8 +186,23 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "capabilities are given to whoever asks": ((member_node, "may_have", _may_anything),),
     "what mode report gives is good in required": ((Gate, "proves", _report_counts),),
     "a bookie gives a place to itself": ((Classes, "of", _by_its_own_word),),
+    "what is read is not judged": ((member_node.MemberNode, "may_read", _all_of_it),),
+    "a token's narrowing is not looked at": ((Judge, "narrowed", _not_narrowed),),
+    "one key for all bookies (H229)": ((Generation, "of_bookie", _of_no_bookie),),
+    "recovery adds pass without a capability (H231)": ((ShownKeys, "key", _recovered_by_anybody),),
+    "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
+    "a connection outlives its token (H237)": ((TokenDesk, "welcome", _for_good),),
+    "a revoked token is taken": ((Judge, "why_no_token", _never_revoked),),
+    "a pass outlives its token": ((gate_part, "read_pass", _without_end),),
+    "a bookie that is cut off goes on (H241)": ((Gate, "is_cut_off", False),),
+    "leases without a bound (H236)": ((Quotas, "why_not_lease", _enough),),
+    "one memory of requests for all (H216)": ((Quotas, "why_not_request", _enough),),
 }
 STARTS = {
+    "a connection outlives its token (H237)": 2,
+    "a bookie that is cut off goes on (H241)": 3,
+    "leases without a bound (H236)": 2,
+    "one memory of requests for all (H216)": 4,
     "a capability without its principal": 3,
     "the generation before is kept for ever": 8,
 }

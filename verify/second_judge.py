@@ -28,6 +28,7 @@ from ..metadata.interface import Event
 from ..metadata.transaction import Delete, Put, Transaction
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import unpack
+from ..runtime.principals import Narrowing
 
 ROLES = {
     "reader": "r",
@@ -39,6 +40,8 @@ ROLES = {
     "admin": "oa",
 }
 """r: read, w: write, m: manage, o: operator, a: admin."""
+LETTERS = {"r": 1, "w": 2, "m": 4}
+"""As bits of a token's narrowing."""
 ANONYMOUS = "anonymous"
 OPERATORS = ("bookie", "cookie", "seen", "leaving", "scrub", "conf", "cluster", "gc", "move")
 """First parts of keys that an operator writes, and whoever is known reads."""
@@ -58,6 +61,10 @@ class Policy:
     """Name, and whether it is disabled."""
     grants: Mapping[str, Mapping[tuple[str, str], str]] = field(default_factory=dict)
     """Of a user: namespace and path to role."""
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    """Of a user: the number that its tokens must have."""
+    only: Narrowing = ()
+    """What a token leaves of all that; of no paths: all."""
 
     def is_live(self, user: str) -> bool:
         """May it do anything at all?"""
@@ -65,7 +72,7 @@ class Policy:
 
     def of_cluster(self, user: str) -> str:
         """Letters of `ROLES` on the cluster."""
-        if not self.is_live(user):
+        if not self.is_live(user) or self.only:
             return ""
         return ROLES.get(self.grants.get(user, {}).get(("", ""), ""), "")
 
@@ -73,11 +80,21 @@ class Policy:
         """Letters on a log of that name."""
         if not self.is_live(user) or not namespace:
             return ""
-        return "".join(
+        held = "".join(
             ROLES[role]
             for (of, path), role in self.grants.get(user, {}).items()
             if of == namespace and _is_below(path, name)
         )
+        if not self.only:
+            return held
+        left = 0
+        for of, path, bits in self.only:
+            left |= bits if of == namespace and _is_below(path, name) else 0
+        return "".join(letter for letter in held if left & LETTERS.get(letter, 0))
+
+    def narrowed(self, narrowing: Narrowing) -> "Policy":
+        """The same for who came by such a token."""
+        return replace(self, only=narrowing) if narrowing else self
 
 
 def _is_below(path: str, name: str) -> bool:
@@ -303,6 +320,15 @@ class SecondJudge:
             if policy.revision >= since or policy is self.at(since)
         )
 
+    def on_ledger(self, policy: Policy, user: str, ledger: int) -> str:
+        """Letters of a user on a ledger's log."""
+        known = self.ledgers.get(ledger)
+        return "" if known is None else self._on_log(policy, user, known.log, {})
+
+    def paths(self) -> list[tuple[str, str]]:
+        """Namespace and name of all logs that there ever were."""
+        return [path for paths in self._paths.values() for path in paths]
+
     def at(self, revision: int) -> Policy:
         """What counted at that revision of the store."""
         return next(one for one in reversed(self.policies) if one.revision <= revision)
@@ -316,7 +342,7 @@ class SecondJudge:
 
     def _learn(self, events: tuple[Event, ...], is_trust: bool, revision: int) -> None:
         policy = self.now
-        users = dict(policy.users)
+        users, tokens = dict(policy.users), dict(policy.tokens)
         grants = {user: dict(held) for user, held in policy.grants.items()}
         mode = policy.mode
         for event in events:
@@ -331,7 +357,9 @@ class SecondJudge:
                 mode = "open" if value is None else unpack(value, "a mode")[1]
             elif key.startswith(b"trust/user/"):
                 name = key[11:].decode()
-                users[name] = value is not None and unpack(value, "a user")[2]
+                said = None if value is None else unpack(value, "a user")
+                users[name] = said is not None and said[2]
+                tokens[name] = -1 if said is None else said[3]
             elif key.startswith(b"trust/grant/"):
                 name, namespace, path = key[12:].decode().split("\0")
                 held = grants.setdefault(name, {})
@@ -340,7 +368,14 @@ class SecondJudge:
                     held[namespace, path] = unpack(value, "a grant")[1]
         if is_trust and events:
             self.policies.append(
-                replace(policy, revision=revision, mode=mode, users=users, grants=grants)
+                replace(
+                    policy,
+                    revision=revision,
+                    mode=mode,
+                    users=users,
+                    grants=grants,
+                    tokens=tokens,
+                )
             )
 
     def _learn_name(self, key: bytes, value: bytes | None) -> None:

@@ -23,6 +23,11 @@ FOUND_AT_ONCE = (
     "judged before the change, applied after it (H233)",
     "a to-do is believed (H213)",
     "a bookie gives a place to itself",
+    "what is read is not judged",
+    "a token's narrowing is not looked at",
+    "one key for all bookies (H229)",
+    "tokens end by the wall clock (H237)",
+    "a revoked token is taken",
 )
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -39,6 +44,9 @@ def test_nobody_does_what_no_grant_allows() -> None:
     assert sum(run.judge.judged for run in runs)
     assert sum(run.effects.effects for run in runs)
     assert sum(run.refused for run in runs)
+    assert sum(run.shown.judged for run in runs)
+    assert sum(run.token_ends.taken for run in runs)
+    assert sum(run.token_ends.ended for run in runs)
 
 
 @pytest.mark.seeds

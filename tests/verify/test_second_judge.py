@@ -125,6 +125,29 @@ def test_a_right_ends_with_the_change_that_takes_it_and_the_past_stays_known() -
     assert [one.revision for one in run.judge.since(before)] == [before, run.judge.revision]
 
 
+def test_a_token_leaves_what_its_narrowing_and_its_user_both_allow() -> None:
+    run = Run()
+    whole = run.judge.now
+    cut = whole.narrowed(((NS, "orders", 1), (NS, "bills/", 7)))
+    assert (whole.on_path("etl", NS, "orders"), cut.on_path("etl", NS, "orders")) == ("rw", "r")
+    assert whole.on_path("own", NS, "bills/a") == cut.on_path("own", NS, "bills/a") == "rwm"
+    assert cut.on_path("etl", NS, "bills/a") == "", "which its user may not"
+    assert "o" in whole.of_cluster("op")
+    assert cut.of_cluster("op") == ""
+    assert run.judge.on_ledger(cut, "etl", 1) == "r"
+    assert not run.judge.may_read(whole.narrowed(((NS, "bills/", 7),)), "user/etl", SEGMENT)
+    assert whole.narrowed(()) is whole
+
+
+def test_it_knows_which_tokens_were_revoked() -> None:
+    run = Run()
+    before = run.judge.revision
+    put = Put(user_key("etl"), User(tokens_from=7).encode())
+    run.do(TrustChange("user/root/c", 2, 0, Transaction((), (put,))))
+    assert run.judge.at(before).tokens["etl"] == 0
+    assert run.judge.now.tokens["etl"] == 7
+
+
 def test_who_is_no_admin_changes_no_right() -> None:
     run = Run()
     run.do(TrustChange("user/etl/c", 2, 0, Transaction((), (Put(MODE_KEY, encode_mode("open")),))))

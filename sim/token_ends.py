@@ -1,0 +1,123 @@
+"""Tokens and passes against the clocks of the nodes that take them (H237), and against their revocation (T3).
+
+A node goes by a clock that follows the wall's by a twelfth of what passes, from what that said when the node
+began. So at any moment it lies between two lines, however often the wall clock jumps; and what ends by it
+ends between the moments at which these two say so. Whose tokens were revoked is told nothing any more.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..runtime.errors import DistributedLogError
+from ..runtime.frames import Op
+from ..verify.second_judge import SecondJudge
+from .meetings import Asked, Met
+from .scheduler import EPOCH_S
+
+FOLLOWS = 1 / 12
+SWEEP_S = 3.0
+"""Connections are looked at each second; one look is left out by a node that comes late to it."""
+ENDED = re.compile("(token|pass) of [^ ]+ has ended")
+ANSWERS = (Op.META_READ, Op.META_TRANSACT, Op.META_CAPS, Op.META_TRUST)
+
+
+@dataclass(slots=True)
+class _Clock:
+    at: float
+    """In virtual time, when it began."""
+    wrong_s: float
+    """By how much the wall clock was ahead then."""
+
+    def between(self, now: float) -> tuple[float, float]:
+        """Seconds since 1970 that it may show."""
+        true, strayed = EPOCH_S + now + self.wrong_s, FOLLOWS * (now - self.at)
+        return true - strayed, true + strayed
+
+
+class TokenEnds:
+    """A `Listener` of what is said to those who come with a token, or with a pass that ends."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        judge: SecondJudge,
+        fail: Callable[[str], None],
+        *,
+        tolerance_s: float,
+        stood_until: Callable[[str], float],
+    ) -> None:
+        """``stood_until``: when a node last stood still."""
+        self._now = now
+        self._stood_until = stood_until
+        self._judge = judge
+        self._fail = fail
+        self._tolerance_s = tolerance_s
+        self._clocks: dict[str, _Clock] = {}
+        self.taken = self.ended = self.answered = 0
+        """Proofs that were taken; refused because they had ended; answers to who came by a token."""
+
+    def on_clock(self, node: str, wrong_ms: int) -> None:
+        """A node that has begun reads its wall clock, which is wrong by so much."""
+        self._clocks[node] = _Clock(self._now(), wrong_ms / 1000)
+
+    def on_welcome(self, met: Met) -> None:
+        """See `Listener`."""
+        clock = self._clocks.get(met.node)
+        if not met.ends_s or clock is None:
+            return
+        self.taken += 1
+        slowest, _ = clock.between(met.shown_at)
+        left_s = met.ends_s + self._tolerance_s - slowest
+        met.until = met.shown_at + max(0.0, left_s)
+        if left_s < -1:
+            self._fail(
+                f"H237: {met.node} took what had ended {-left_s:.1f} s before by its slowest clock,"
+                f" from {met.machine}"
+            )
+
+    def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
+        """See `Listener`."""
+        clock = self._clocks.get(met.node)
+        if not met.ends_s or clock is None or not ENDED.search(str(error)):
+            return
+        self.ended += 1
+        _, fastest = clock.between(self._now())
+        if fastest + 1 < met.ends_s + self._tolerance_s:
+            self._fail(
+                f"H237: {met.node} refused what had"
+                f" {met.ends_s + self._tolerance_s - fastest:.1f} s left by its fastest clock,"
+                f" of {met.machine}"
+            )
+
+    def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
+        """See `Listener`."""
+
+    def on_answer(
+        self,
+        met: Met,
+        asked: Asked | None,
+        op: int,
+        flags: int,
+        status: int,
+        ident: int,
+        body: memoryview,
+    ) -> None:
+        """See `Listener`."""
+        if not met.ends_s or op != Op.REPLY or asked is None or status:
+            return
+        self.answered += 1
+        late_s = asked.at - max(met.until, self._stood_until(met.node))
+        if late_s > SWEEP_S and not met.node_stood:
+            self._fail(
+                f"H237: {met.node} answered {met.machine} on a connection whose proof had ended"
+                f" {late_s:.1f} s before"
+            )
+        if met.token is None or asked.op not in ANSWERS or not met.node.startswith("m"):
+            return
+        number = self._judge.at(asked.revision).tokens.get(met.token.user, met.token.since)
+        if met.token.since != number:
+            self._fail(
+                f"T3: {met.node} answered {met.machine} by a token of {met.token.principal} that was"
+                f" revoked (operation {asked.op})"
+            )

@@ -1,0 +1,40 @@
+"""Honest writers beside a greedy user (T5), and a bug by which he starves them.
+
+Beside each adversary: ``python -m distributedlog.sim.progress``.
+"""
+
+import pytest
+
+from distributedlog.metadata.quotas import Quotas, is_free
+from distributedlog.runtime.errors import TooBusy
+from distributedlog.sim.planting import planted
+from distributedlog.sim.progress import Progress, progress_beside
+from distributedlog.sim.trusted import GREEDY
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def test_what_is_worse_is_said() -> None:
+    alone = Progress(300, 0.050)
+
+    assert Progress(290, 0.120).why_worse(alone) == ""
+    assert "p99 160.0 ms, without 50.0 ms" in Progress(290, 0.160).why_worse(alone)
+    assert "90 records acknowledged, without 300" in Progress(90, 0.010).why_worse(alone)
+    assert Progress(300, 0.019).why_worse(Progress(300, 0.004)) == "", "nobody complains of that"
+
+
+@pytest.mark.seeds
+def test_a_greedy_user_costs_honest_writers_little_and_one_bound_for_all_is_found() -> None:
+    """T5, H216. The bug: who floods fills what all may ask for, and there is no share for the others."""
+
+    def for_all(self: Quotas, principal: str, now: float) -> TooBusy | None:
+        self._forget(now)
+        full = len(self._fresh) >= self._open_to_all and not is_free(principal)
+        return TooBusy("much is asked for") if full else None
+
+    alone, beside = progress_beside(1, ()), progress_beside(1, (GREEDY,))
+    assert not alone.failures + beside.failures
+    assert beside.why_worse(alone) == ""
+    with planted([(Quotas, "why_not_request", for_all)]):
+        starved = progress_beside(1, (GREEDY,))
+    assert starved.failures or starved.why_worse(alone)
