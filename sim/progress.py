@@ -24,6 +24,8 @@ NAMES = {
     GREEDY: "greedy user",
 }
 TIMES = 3.0
+LEAST = 0.5
+"""Of the records that are acknowledged without him."""
 FLOOR_S = 0.02
 """Shorter than this nobody complains of, whatever it is a multiple of: one late frame makes it."""
 CALM_S = 6.0
@@ -41,7 +43,7 @@ class Progress:
         """What is worse here than the bound allows; ""."""
         if self.p99_s > max(FLOOR_S, TIMES * than.p99_s):
             return f"T5: p99 {self.p99_s * 1000:.1f} ms, without {than.p99_s * 1000:.1f} ms"
-        if self.acked * TIMES < than.acked:
+        if self.acked < LEAST * than.acked:
             return f"T5: {self.acked} records acknowledged, without {than.acked}"
         return ""
 

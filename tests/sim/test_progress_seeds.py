@@ -17,9 +17,9 @@ pytestmark = pytest.mark.usefixtures("quiet")
 def test_what_is_worse_is_said() -> None:
     alone = Progress(300, 0.050)
 
-    assert Progress(290, 0.120).why_worse(alone) == ""
+    assert Progress(150, 0.120).why_worse(alone) == ""
     assert "p99 160.0 ms, without 50.0 ms" in Progress(290, 0.160).why_worse(alone)
-    assert "90 records acknowledged, without 300" in Progress(90, 0.010).why_worse(alone)
+    assert "140 records acknowledged, without 300" in Progress(140, 0.010).why_worse(alone)
     assert Progress(300, 0.019).why_worse(Progress(300, 0.004)) == "", "nobody complains of that"
 
 
@@ -36,5 +36,7 @@ def test_a_greedy_user_costs_honest_writers_little_and_one_bound_for_all_is_foun
     assert not alone.failures + beside.failures
     assert beside.why_worse(alone) == ""
     with planted([(Quotas, "why_not_request", for_all)]):
-        starved = progress_beside(1, (GREEDY,))
-    assert starved.failures or starved.why_worse(alone)
+        assert any(
+            progress_beside(seed, (GREEDY,)).why_worse(progress_beside(seed, ()))
+            for seed in (1, 2, 3)
+        )
