@@ -3,7 +3,7 @@
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -11,24 +11,31 @@ from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import InvalidRequest, RequestTimeout
 from .options import Settings
 
+if TYPE_CHECKING:
+    from ..runtime.host import Host
+
 Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def namespace(settings: Settings) -> AsyncIterator[Any]:
-    """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout."""
+async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIterator[Any]:
+    """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout.
+
+    ``host``: who asks; None: whom the credentials of this process name.
+    """
     uri = settings.where()
     from .. import open_namespace
 
-    async with open_namespace(uri, config={"metadata_timeout_s": settings.timeout_s}) as found:
+    config = {"metadata_timeout_s": settings.timeout_s}
+    async with open_namespace(uri, config=config, host=host) as found:
         yield found
 
 
 @asynccontextmanager
-async def quorum(settings: Settings) -> AsyncIterator[Any]:
+async def quorum(settings: Settings, host: "Host | None" = None) -> AsyncIterator[Any]:
     """Only the metadata quorum's client: works also while nobody leads, as far as one node answers.
 
-    Raises `InvalidRequest` where the URI names proxies.
+    ``host`` as of `namespace`. Raises `InvalidRequest` where the URI names proxies.
     """
     from ..metadata.client import MetadataClient
     from ..runtime.hello import Hello
@@ -41,7 +48,7 @@ async def quorum(settings: Settings) -> AsyncIterator[Any]:
         raise InvalidRequest(
             f"{where} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
         )
-    host = client_host("dlog")
+    host = host or client_host("dlog")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
     client = MetadataClient(
         endpoint,

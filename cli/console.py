@@ -1,5 +1,6 @@
 """`dlog console`: the cluster in a browser."""
 
+import os
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +30,7 @@ AGAIN_S = 2.0
     dlog console                                       prints the link that opens it
     dlog console --open
     dlog console --listen 10.0.0.5:8490 --allow-host ops.example.org
+    dlog console --users --credentials file:ca-only    each reads with his own token
     dlog local --console                               a cluster on this machine, and its console
     """,
 )
@@ -40,20 +42,39 @@ AGAIN_S = 2.0
     metavar="NAME",
     help="A name that browsers reach it by; must be given where it listens beyond this machine.",
 )
+@click.option(
+    "--users",
+    is_flag=True,
+    help="Each reads as the user whose token (dlog user token) he gives to the page. Of --credentials the"
+    " ca.pem is used, and nothing else.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Listen where other machines reach it, in clear: where something before it ends TLS.",
+)
 @click.option("--no-payloads", is_flag=True, help="Show sizes of records, never what is in them.")
 @click.option("--open", "open_", is_flag=True, help="Open a browser on it.")
 @common
 def command(
-    settings: Settings, listen: str, hosts: tuple[str, ...], no_payloads: bool, open_: bool
+    settings: Settings,
+    listen: str,
+    hosts: tuple[str, ...],
+    users: bool,
+    insecure: bool,
+    no_payloads: bool,
+    open_: bool,
 ) -> None:
     """Show the cluster in a browser: how well it is and why, logs, one log with its records, work.
 
-    Read only. The link that is printed holds a token: who has it sees everything, records too. Ends with
-    SIGINT or SIGTERM.
+    Read only. The link that is printed holds a token: who has it sees all that you may see, records too; with
+    --users it holds none, and the page asks for one. Ends with SIGINT or SIGTERM.
     """
     from ..cluster.config import parse_address
     from ..cluster.lifeline import until_told
     from ..console.guard import may_listen
+    from ..runtime.local_secret import is_loopback
+    from ..runtime.machine import CREDENTIALS
     from .connect import run
 
     address = parse_address(listen, "--listen")
@@ -62,9 +83,26 @@ def command(
             f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
         )
     uri = settings.where()
+    told, is_here = os.environ.get(CREDENTIALS, ""), is_loopback(address[0])
+    if not (is_here or insecure):
+        raise click.UsageError(
+            f"other machines may reach {listen}, and who is between reads what is sent: go there by ssh -L,"
+            " or give --insecure where something before it ends TLS"
+        )
+    if users and not told:
+        raise click.UsageError(
+            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+        )
+    if told and not users:
+        if not is_here:
+            raise click.UsageError(
+                f"whoever has the link would read with the rights of {told}: give --users, and"
+                " each has his own"
+            )
+        settings.note(f"whoever has this link reads with the rights of {told}")
 
     async def serve(status: "trio.TaskStatus[dict[str, Any]]") -> None:
-        async with console(uri, address, hosts, payloads=not no_payloads) as link:
+        async with console(uri, address, hosts, payloads=not no_payloads, users=users) as link:
             status.started({"console": link})
             import trio
 
@@ -86,11 +124,16 @@ def command(
 
 @asynccontextmanager
 async def console(
-    uri: str, address: tuple[str, int], hosts: Sequence[str] = (), *, payloads: bool = True
+    uri: str,
+    address: tuple[str, int],
+    hosts: Sequence[str] = (),
+    *,
+    payloads: bool = True,
+    users: bool = False,
 ) -> AsyncIterator[str]:
     """A console of the cluster at ``uri``; the link that opens it. Raises `AddressInUse`, `InvalidUri`.
 
-    It serves also where no quorum answers: then it says so.
+    It serves also where no quorum answers: then it says so. ``users``: each reads with a token of his own.
     """
     import trio
 
@@ -99,9 +142,10 @@ async def console(
     from ..console.http import serve_http
     from ..console.node_links import node_links
     from ..console.server import Console
+    from ..console.users import UserConsoles
     from ..console.work_state import WorkState
     from ..runtime.errors import DistributedLogError
-    from ..runtime.machine import client_host, real_host
+    from ..runtime.machine import authority_host, client_host, real_host, showing
     from ..uri import format_address
     from .connect import namespace, quorum
 
@@ -119,12 +163,39 @@ async def console(
             finally:
                 opened.clear()
 
-    host, here = client_host("dlog console"), real_host("dlog console")
+    @asynccontextmanager
+    async def of_a_user(token: bytes) -> AsyncIterator[Console]:
+        host = showing(known, token)
+        async with (
+            namespace(settings, host) as found,  # first: it says who is not taken
+            quorum(settings, host) as metadata,
+            node_links(host) as nodes,
+        ):
+            yield Console(
+                ClusterState(nodes, metadata, uri, host.wall_ms),
+                WorkState(metadata, host.wall_ms),
+                lambda: found,
+                guard,
+                payloads=payloads,
+            )
+
+    here = real_host("dlog console")
     token = secrets.token_urlsafe(24)
     listener = await here.listen(address)  # first: who finds the port taken has started nothing
     port = listener.address[1]
+    guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
+    name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
+    if users:
+        known = authority_host("dlog console")
+        of_users = UserConsoles(of_a_user, guard)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(of_users.run)
+            nursery.start_soon(serve_http, listener, of_users.answer, HEADERS)
+            yield f"http://{name}:{port}/"
+            nursery.cancel_scope.cancel()
+        return
+    host = client_host("dlog console")
     async with quorum(settings) as metadata, node_links(host) as nodes:
-        guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
         served = Console(
             ClusterState(nodes, metadata, uri, host.wall_ms),
             WorkState(metadata, host.wall_ms),
@@ -135,6 +206,5 @@ async def console(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(keep_open)
             nursery.start_soon(serve_http, listener, served.answer, HEADERS)
-            name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
             yield f"http://{name}:{port}/#t={token}"
             nursery.cancel_scope.cancel()

@@ -76,7 +76,7 @@ class TokenAttempts:
 def _network(address: str) -> str:
     """Whoever has an address of IPv6 has 2^64 of them."""
     try:
-        found = ip_address(address.partition("%")[0])
+        found = ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
         return address
     if isinstance(found, IPv6Address) and found.ipv4_mapped is None:

@@ -3,6 +3,7 @@
     server.py           which path answers what, and the streams of states
         http.py         requests, pages and streams over HTTP
         guard.py        who is let in, and what the page may do
+    users.py            each reads with his own rights: a console for each user's token
     cluster_state.py    the verdict, nodes, rates
         node_links.py   links to the nodes, while somebody looks
     work_state.py       what is being mended and drained, and what it waits for

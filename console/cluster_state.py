@@ -18,7 +18,13 @@ from ..cluster.overview import Seldom, status, unknown
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
-from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.errors import (
+    CorruptData,
+    DistributedLogError,
+    NotAllowed,
+    NotAuthenticated,
+    UnsupportedFormat,
+)
 from .advice import command_for
 from .node_links import NodeLinks
 from .rates import Rates
@@ -117,6 +123,8 @@ class ClusterState:
         with trio.move_on_after(STATUS_S):
             try:
                 return await status(self._metadata, STATUS_S, self._seldom)
+            except (NotAllowed, NotAuthenticated):
+                raise  # that one may not see it says nothing of how the cluster is
             except DistributedLogError as error:
                 why = f"no metadata quorum: {error}"
         return unknown(why)

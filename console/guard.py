@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .http import JSON, Page, Request, as_page
 
+NOT_IT = "that is not the token: open the link that was printed last"
 SESSIONS_MAX = 64
 """The oldest one gives way."""
 HEADERS = {
@@ -50,7 +51,8 @@ class Guard:
             self._hosts |= set(LOCAL)
         self._token = token
         self._draw = draw
-        self._sessions: dict[str, None] = {}
+        self._sessions: dict[str, bytes] = {}
+        """By cookie: what was shown for it, where that is somebody's own."""
         self.cookie = f"dlog-console-{port}"
         """By port: consoles of two clusters on one machine do not put each other out."""
 
@@ -79,22 +81,34 @@ class Guard:
                 return value
         return None
 
+    def shown(self, request: Request) -> bytes | None:
+        """What was shown for the cookie of a request; None: nothing was."""
+        session = self.session(request)
+        return None if session is None else self._sessions[session]
+
     def open(self, request: Request) -> Page:
         """Answer the POST that carries the token."""
+        given = self.given(request)
+        if isinstance(given, Page):
+            return given
+        if not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode()):
+            return as_page(403, {"error": NOT_IT})
+        return self.admit()
+
+    def given(self, request: Request) -> str | Page:
+        """The token that a POST carries; a page that says that it carries none."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             return as_page(415, {"error": f"a token comes as {JSON}"})
         try:
             given = json.loads(request.body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
             given = None
-        if not isinstance(given, str) or not hmac.compare_digest(
-            given.encode("utf-8", "surrogatepass"), self._token.encode()
-        ):
-            return as_page(
-                403, {"error": "that is not the token: open the link that was printed last"}
-            )
+        return given if isinstance(given, str) else as_page(403, {"error": NOT_IT})
+
+    def admit(self, shown: bytes = b"") -> Page:
+        """A cookie for who has shown that."""
         session = self._draw()
-        self._sessions[session] = None
+        self._sessions[session] = shown
         while len(self._sessions) > SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         cookie = f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"

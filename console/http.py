@@ -42,6 +42,8 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     body: bytes = b""
+    peer: str = ""
+    """Where it comes from: an address and a port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ async def _request(connection: Connection, http: h11.Connection) -> Request | No
                 )
         elif isinstance(event, h11.EndOfMessage):
             assert head is not None, "an end comes after a beginning"
-            return _read(head, body)
+            return _read(head, body, connection.peer)
         elif event is h11.NEED_DATA:
             count = await connection.receive_into(buffer)
             http.receive_data(bytes(buffer[:count]))
@@ -174,7 +176,7 @@ async def _request(connection: Connection, http: h11.Connection) -> Request | No
             return None
 
 
-def _read(head: h11.Request, body: bytes) -> Request:
+def _read(head: h11.Request, body: bytes, peer: str) -> Request:
     """Raises `h11.RemoteProtocolError`."""
     path, _, query = head.target.decode("ascii", "replace").partition("?")
     try:
@@ -187,6 +189,7 @@ def _read(head: h11.Request, body: bytes) -> Request:
         dict(fields),
         {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers},
         body,
+        peer,
     )
 
 

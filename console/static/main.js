@@ -6,6 +6,7 @@ import { time, visible } from "./format.js";
 import * as log from "./log.js";
 import * as logs from "./logs.js";
 import * as quorum from "./quorum.js";
+import * as token from "./token.js";
 import * as work from "./work.js";
 
 const PAGES = { cluster, logs, log, work, quorum };
@@ -22,12 +23,17 @@ let source = null;
 let again = 0;
 
 async function let_in() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("t");
-  if (token === null) return;
+  const given = new URLSearchParams(location.hash.slice(1)).get("t");
+  if (given === null) return;
   // Out of the address at once: it must not stay in the history.
   history.replaceState(null, "", "#/cluster");
+  await hand_over(given);
+}
+
+async function hand_over(token) {
   const answer = await fetch("/session", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ token }) });
-  if (!answer.ok) tell((await answer.json()).error);
+  tell(answer.ok ? "" : (await answer.json()).error);
+  return answer.ok;
 }
 
 function tell(words) {
@@ -62,7 +68,13 @@ function stream(query) {
     try {
       const answer = await fetch("/events?page=");
       if (answer.status === 401) {
-        tell("Open the link that dlog console printed: it lets you in.");
+        const said = await answer.json();
+        if (said.asks === "token") {
+          tell(said.error);
+          delete root.dataset.state;  // nothing was lost
+          live.textContent = "";
+          token.ask(main, async (given) => await hand_over(given) && follow());
+        } else tell("Open the link that dlog console printed: it lets you in.");
         root.dataset.ready = "refused";
         return;
       }

@@ -33,12 +33,12 @@ class Secured:
         return done
 
     def require(self, *grants: tuple[str, str, str]) -> None:
-        """Have rights required; grants are user, role and path."""
+        """Have rights required; grants are user, role and path ("": the cluster's)."""
         self.dlog("trust", "require", "report", "--admin", "root")
         for user in dict.fromkeys(one[0] for one in grants):
             self.dlog("user", "add", user)
         for grant in grants:
-            self.dlog("grant", "add", *grant)
+            self.dlog("grant", "add", *filter(None, grant))
         self.dlog("trust", "require", "yes")
 
     def token(self, user: str, *narrowing: str, name: str = "") -> Path:

@@ -1,6 +1,5 @@
 """A gateway that does what is asked as whom a token names: processes with certificates, rights required."""
 
-import base64
 import json
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 from distributedlog.cluster.processes import environment
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog
-from tests.gateway.https_kit import Caller, certificate
+from tests.gateway.https_kit import Caller, certificate, forged
 from tests.runtime.pki import authority
 
 pytestmark = [pytest.mark.processes, pytest.mark.extra]
@@ -61,12 +60,6 @@ def served(it: Secured, *more: str) -> Iterator[tuple[Caller, "subprocess.Popen[
         assert process.wait(timeout=60) == 0
         assert process.stdout is not None
         process.stdout.close()
-
-
-def forged(token: str) -> str:
-    """Well-formed, and of another seal."""
-    raw = base64.urlsafe_b64decode(token[6:] + "=" * (-len(token[6:]) % 4))
-    return token[:6] + base64.urlsafe_b64encode(raw[:-32] + bytes(32)).decode().rstrip("=")
 
 
 def outsiders(nobody: Caller, token: str) -> None:
