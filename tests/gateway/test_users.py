@@ -1,6 +1,8 @@
 """A gateway that does what is asked as a user: at its door, what one user may have of it, its own TLS."""
 
 import os
+import socket
+import ssl
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -194,6 +196,17 @@ async def test_a_gateway_speaks_https_and_takes_a_new_certificate_while_it_runs(
         def status(trusts: Path) -> int:
             return Caller(one.url, trusts=trusts).ask("GET", "/health").status
 
+        def speaks(protocol: str) -> str | None:
+            context = ssl.create_default_context(cafile=old)
+            context.set_alpn_protocols([protocol])
+            with (
+                socket.create_connection(one.place, timeout=TIMEOUT_S) as plain,
+                context.wrap_socket(plain, server_hostname="localhost") as secret,
+            ):
+                return secret.selected_alpn_protocol()
+
+        assert await trio.to_thread.run_sync(speaks, "h2") == "h2"
+        assert await trio.to_thread.run_sync(speaks, "http/1.1") == "http/1.1"
         assert await trio.to_thread.run_sync(status, old) == 200
         (place / "key.pem").write_bytes(b"half of a key")
         assert await trio.to_thread.run_sync(status, old) == 200, "what is no good is not used"
