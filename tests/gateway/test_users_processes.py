@@ -149,6 +149,10 @@ def revocation(it: Secured, nobody: Caller, etl: Caller, ann: Caller) -> None:
     assert begun.wait(60)
     it.dlog("user", "revoke", "ann")
     revoked = time.monotonic()
+    for _ in range(1000):  # the proxies hear of it by a watch
+        if ann.ask("GET", EU).status == 401:
+            break
+        time.sleep(0.01)
     late = ann.ask("POST", f"{EU}/records", "an ex-user's")
     assert (late.status, late.error) == (401, "NotAuthenticated"), late
     thread.join(60)
