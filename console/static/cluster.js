@@ -2,7 +2,7 @@
 
 import { lines } from "./chart.js";
 import { command, h, morph, table } from "./dom.js";
-import { bytes, count, known, rate, seconds, visible } from "./format.js";
+import { bytes, count, known, rate, seconds, some, visible } from "./format.js";
 
 const POINTS_MAX = 900;
 let points = [];  // what the console saw, and this page since: history is Prometheus' task
@@ -68,7 +68,7 @@ function render(state) {
       seconds(one.sync_p99_s), seconds(one.late_s), rate(one.in_bytes_s, bytes), rate(one.out_bytes_s, bytes), visible(one.rack) || "–", visible(one.address) || "–"],
   }));
   const summary = state.known
-    ? `${count(state.logs)} logs; ${count(state.under_replicated)} ledgers miss copies; ${count(state.damaged_records)} damaged records.`
+    ? `${some(state.logs, "log")}; ${count(state.under_replicated)} ledgers miss copies; ${count(state.damaged_records)} damaged records.`
     : "Bookies, logs, copies: not known, no quorum answers.";
   return [
     verdict(state),
