@@ -46,6 +46,10 @@ PROOF_BYTES = 400
 """About so much each of them takes."""
 CAUGHT_UP_S = 30.0
 """After the heal every reader has the last record within this."""
+AWAY_PAUSE_S = 3.0
+AWAY_S = (7.0, 10.0)
+"""For so long a client hears nothing of what it sent, where names are forgotten: longer than a connection
+lasts in silence, and than a name is kept."""
 ORDER_S = 5.0
 """An order to a proxy that is not answered is forgotten after this."""
 NEWS_S = 3.0
@@ -147,6 +151,23 @@ class ProxiedRun(SeedRun):
     async def _main(self, simulation: Simulation) -> None:
         with narrowed(self.narrow):
             await super()._main(simulation)
+
+    async def _begin(self) -> None:
+        if self.narrow.forgets:
+            self.simulation.nursery.start_soon(self._send_away)
+
+    async def _send_away(self) -> None:
+        """Now and then what a client sends is stored, and it hears so when its names are forgotten (H67)."""
+        chance, network = self.simulation.chance("away"), self.cluster.network
+        while not self.nemesis.over:
+            await trio.sleep(chance.expovariate(1.0 / AWAY_PAUSE_S))
+            client = chance.choice(self.cluster.clients[:2])
+            ways = [(proxy, client) for proxy in self.cluster.write_proxies]
+            for way in ways:
+                network.cut(*way)
+            self.nemesis.counts["client away"] += 1
+            await trio.sleep(chance.uniform(*AWAY_S))
+            network.mend(ways)
 
     # --- clients ----------------------------------------------------------------------------------
 

@@ -150,6 +150,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
 }
 STARTS = {
+    "a retry is taken as new after eviction (H67)": 21,
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
     "what the new owner has is sent again (G9)": 1,
