@@ -1,8 +1,9 @@
 """The way of every command to the cluster: one namespace, and a deadline on every answer."""
 
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from ..runtime.host import Host
 
 Result = TypeVar("Result")
+
+TELL_S = 3.0
+"""After so long without an answer a person wants to know what is waited for."""
 
 
 @asynccontextmanager
@@ -65,9 +69,29 @@ async def quorum(settings: Settings, host: "Host | None" = None) -> AsyncIterato
 async def answer(settings: Settings, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
     """Await one answer of the cluster. Raises `RequestTimeout` when the timeout passes first."""
     # The parts below have deadlines of their own, with better words: they get the first say.
-    with trio.move_on_after(settings.timeout_s + 1.0):
+    with trio.move_on_after(settings.timeout_s + 1.0), waiting(settings, what):
         return await call()
     raise RequestTimeout(f"no answer for {settings.timeout_s:g} s: {what}")
+
+
+@contextmanager
+def waiting(settings: Settings, what: str) -> Iterator[Callable[[], None]]:
+    """Say once, on a terminal, what a command waits for, where that takes long; what it gives ends that."""
+    scope = trio.CancelScope()
+    if not sys.stderr.isatty():
+        yield scope.cancel
+        return
+
+    async def tell() -> None:
+        with scope:
+            await trio.sleep(TELL_S)
+            settings.note(f"no answer yet: {what} (--timeout is {settings.timeout_s:g} s)")
+
+    trio.lowlevel.spawn_system_task(tell)  # in no nursery: errors of the block stay as they are
+    try:
+        yield scope.cancel
+    finally:
+        scope.cancel()
 
 
 def ask(

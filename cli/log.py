@@ -58,12 +58,14 @@ def create(settings: Settings, name: str, durability: str) -> None:
 @common
 def list_(settings: Settings, prefix: str) -> None:
     """The names of the logs, in order; with --json one object a line."""
-    from .connect import namespace, run
+    from .connect import namespace, run, waiting
 
     async def work() -> None:
         async with namespace(settings) as logs:
-            async for name in logs.logs(prefix):
-                emit({"name": name}) if settings.json else print(name)
+            with waiting(settings, "the names of the logs") as answered:
+                async for name in logs.logs(prefix):
+                    answered()
+                    emit({"name": name}) if settings.json else print(name)
 
     run(work)
 

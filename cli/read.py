@@ -1,6 +1,7 @@
 """`dlog log read`: records out, as fast as whoever reads our stdout takes them."""
 
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
 import trio
@@ -9,7 +10,7 @@ from ..log.dlsn import DLSN
 from ..log.reader import LogReader
 from ..log.record import Columns
 from ..runtime.errors import EndOfStream, RequestTimeout
-from .connect import namespace
+from .connect import namespace, waiting
 from .formats import WRITERS
 from .options import Settings
 
@@ -44,7 +45,9 @@ async def read_stream(
     encode = WRITERS[format_name]
     out = _Out()
     left = limit if limit is not None else sys.maxsize
-    async with namespace(settings) as logs, logs.open_log(name).open_reader(**place) as reader:
+    async with namespace(settings) as logs, AsyncExitStack() as stack:
+        with waiting(settings, f"opening {name}"):
+            reader = await stack.enter_async_context(logs.open_log(name).open_reader(**place))
         while left > 0:
             columns = await _next(settings, reader, follow, out)
             if columns is None:

@@ -4,6 +4,7 @@ import os
 import sys
 import time
 from collections import deque
+from contextlib import AsyncExitStack
 from typing import Any, BinaryIO
 
 import trio
@@ -15,7 +16,7 @@ from ..runtime.errors import (
     LogNotFound,
     OutcomeUnknown,
 )
-from .connect import answer, namespace
+from .connect import answer, namespace, waiting
 from .errors import innermost, say, tell
 from .formats import parser
 from .options import Settings
@@ -119,7 +120,9 @@ async def write_stream(
                 )
             config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
             log = logs.open_log(name, config=config)
-            async with log.open_writer(takeover=takeover) as writer:
+            async with AsyncExitStack() as stack:
+                with waiting(settings, f"opening {name}; another writer is waited for"):
+                    writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
                 stored.began = time.perf_counter()
                 await _copy(settings, writer, file, format_name, count, stored)
     except BaseException as group:

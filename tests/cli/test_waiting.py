@@ -1,0 +1,59 @@
+"""A command that gets no answer says what it waits for, once, and before anybody wonders."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from distributedlog.cli.connect import TELL_S, answer, waiting
+from distributedlog.cli.options import Settings
+from distributedlog.runtime.errors import RequestTimeout
+
+
+def run_at(terminal: bool, main: Callable[[], Awaitable[object]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.stderr, "isatty", lambda: terminal)
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def late() -> None:
+    await answer(Settings(), "listing bookies", partial(trio.sleep, TELL_S + 1))
+
+
+def test_what_is_waited_for_is_told_before_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
+    """`dlog log list` at a quorum without a leader said nothing for half a minute."""
+
+    async def main() -> None:
+        with pytest.raises(RequestTimeout):
+            await answer(Settings(), "listing bookies", trio.sleep_forever)
+
+    run_at(True, main)
+
+    assert capsys.readouterr().err == "no answer yet: listing bookies (--timeout is 30 s)\n"
+
+
+def test_a_script_is_told_nothing_but_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    run_at(False, late)
+
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_told_of_what_is_answered_soon_or_to_who_wants_no_remarks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    soon = TELL_S - 0.1
+
+    async def main() -> None:
+        await answer(Settings(), "listing bookies", partial(trio.sleep, soon))
+        with waiting(Settings(), "the names") as answered:
+            await trio.sleep(soon)
+            answered()
+            await trio.sleep(100)
+        await answer(Settings(quiet=True), "listing bookies", partial(trio.sleep, TELL_S + 1))
+
+    run_at(True, main)
+
+    assert capsys.readouterr().err == ""
