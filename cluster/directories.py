@@ -23,6 +23,8 @@ from .options import MetadataNodeConfig, NodeConfig, ProxyNodeConfig
 CLOSE_S = 5.0
 
 log = logging.getLogger("distributedlog.cluster")
+WHERE = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
+"""By the mode of a disk, in the words of its log."""
 
 
 @asynccontextmanager
@@ -45,7 +47,7 @@ async def host_of(
             if alone:
                 found = await choose_sync_mode(disks["journal"].path)
                 disks["journal"].sync_mode = found.mode
-                log.info("a sync takes %.2f ms (p50): done %s", found.p50_s * 1e3, found.mode)
+                log.info("a sync takes %.2f ms (p50): %s", found.p50_s * 1e3, WHERE[found.mode])
         yield real_host(config.name, disks=disks)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):

@@ -22,6 +22,8 @@ PAGES = sorted(
     )
 )
 OPERATORS = {"|", "||", "&&", ";", "&", ">", ">>", "<", ")", "(", "2>"}
+BEFORE = re.compile(r"sudo|timeout|time|\d+|\w+=.*|if|!|docker/compose|run|--rm|-T|source")
+"""What may stand before a command on its line: `useradd dlog` is none of ours."""
 PLACEHOLDER = re.compile(r"^(…|\.\.\.|[A-Z][A-Z0-9=,/-]*|\[.*)$")
 """A word in a sentence that stands for what is to be put there: NAME, ID, …"""
 
@@ -59,15 +61,18 @@ def calls(line: str) -> Iterator[list[str]]:
     except ValueError:  # a quote that goes on: no line of dlog's own
         return
     found: list[str] | None = None
+    begins = True
     for word in words:
         if word in OPERATORS:
             if found is not None:
                 yield found
-            found = None
+            found, begins = None, True
         elif found is not None:
             found.append(word)
-        elif word == "dlog" or word.endswith("/bin/dlog"):
+        elif begins and (word == "dlog" or word.endswith("/bin/dlog")):
             found = []
+        else:
+            begins = begins and BEFORE.fullmatch(word) is not None
     if found is not None:
         yield found
 
