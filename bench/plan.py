@@ -11,6 +11,8 @@ from typing import Any
 from .histogram import Histogram
 from .machine import OthersCpu, settings
 
+DELETE_S = 15.0
+"""For the deletion of what a run made: a writer that was interrupted may hold its log for a second more."""
 PAYLOADS = 4096
 """Different ones, in turn: more than an entry has, so that nothing is found twice in one."""
 
@@ -90,9 +92,13 @@ async def own_logs(
         if plan.log is None:
             import trio
 
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + 10):
-                for name in made:
-                    await namespace.delete_log(name)
+            from .. import open_namespace
+
+            # By connections of its own: a Ctrl-C that falls into a task of the namespace's ends that.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + DELETE_S):
+                async with open_namespace(plan.uri) as still_there:
+                    for name in made:
+                        await still_there.delete_log(name, wait_s=DELETE_S)
 
 
 def result(

@@ -96,9 +96,9 @@ class Interrupted(KeyboardInterrupt):
 def alarms() -> Iterator[None]:
     """SIGALRM interrupts as Ctrl-C does. What is swallowed, in a finalizer, is kept by nobody.
 
-    pytest keeps such an exception until the end of the test, and with it the frames below: in one of them is what
-    an opening was about to return, which is then never dropped. So a reader's two tasks were left, once in
-    thousands of opens, mostly on a busy machine.
+    pytest keeps such an exception until the end of the test, and with it the frames below: in one of them is
+    what an opening was about to return, which is then never dropped. So a reader's two tasks were left, once
+    in thousands of opens, mostly on a busy machine.
     """
 
     def interrupt(_: int, __: FrameType | None) -> None:
