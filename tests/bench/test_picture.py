@@ -70,7 +70,8 @@ async def test_each_second_has_what_was_acknowledged_in_it(world: World) -> None
                     await writer.write_bulk([LogRecord(second, b"x")] * 10 * second)
                 await trio.sleep_until(start + 3.5)
 
-    assert [round(rate) for rate in rates] == [0, 10, 20, 0]
+    # By the real clock: a look that is late by a little divides by a little more.
+    assert [round(rate, -1) for rate in rates] == [0, 10, 20, 0]
 
 
 def test_a_picture_that_cannot_be_written_ends_the_bench_before_it_begins(tmp_path: Path) -> None:
