@@ -119,6 +119,16 @@ def _of_path(parts_before: int) -> Where:
     return place
 
 
+def _exactly(length: int) -> Callable[[bytes], bool]:
+    """No more than what a key of that kind is made of: else there is no bound of them."""
+    return lambda key: len(key) == length
+
+
+def _any(key: bytes) -> bool:
+    """One for each bookie that the ledger names (`bookie_changes.mirrors`), or that an operator knows."""
+    return True
+
+
 def _upto(parts: int) -> Callable[[bytes], bytes]:
     """So many parts of a key, with the slash after them."""
     return lambda key: b"/".join([*key.split(b"/")[:parts], b""])
@@ -126,6 +136,11 @@ def _upto(parts: int) -> Callable[[bytes], bytes]:
 
 def _is_id(digits: bytes) -> bool:
     return len(digits) == ID_DIGITS and not digits.strip(b"0123456789abcdef")
+
+
+def _change_of_name(key: bytes, before: bytes | None, after: bytes | None) -> int:
+    """The id of a log, and nothing else: what hangs on no log would go by the rights on this name."""
+    return MANAGE if after is None or (_is_id(after) and after.strip(b"0")) else 0
 
 
 def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> int:
@@ -273,7 +288,9 @@ KEY_CLASSES = Classes(
         (b"log/", b"segment"): replace(
             _REPAIRED, ledger_in=_ledger_of_segment, shape=shapes.of_segment
         ),
-        (b"log/", b"lock"): replace(_WRITERS, note=True),
+        (b"log/", b"lock"): replace(
+            _WRITERS, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
+        ),
         (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps),
         (b"log/", b"txn"): _WRITERS,
         (b"log/", b"position"): _READERS,
@@ -284,7 +301,7 @@ KEY_CLASSES = Classes(
     by_first={
         b"name/": KeyClass(
             ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
-            MANAGE,
+            _change_of_name,
             _of_path(1),
             listed=lambda start: b"name/",
         ),
@@ -297,26 +314,29 @@ KEY_CLASSES = Classes(
         UNLINKED_PREFIX: _log_class(UNLINKED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
         RETIRED_PREFIX: _log_class(RETIRED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
         PURGE_PREFIX: replace(
-            _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS), note=True
+            _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
+            note=_exactly(len(PURGE_PREFIX) + ID_DIGITS),
         ),
         # A full namespace is emptied by settings, too.
         CONF_PREFIX: replace(
             _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE),
             each=True,
-            note=True,
+            note=_exactly(len(CONF_PREFIX) + ID_DIGITS),
         ),
-        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=True),
+        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=lambda key: b"\0" not in key),
         keys.LEDGER_PREFIX: KeyClass(
             READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger, shape=shapes.of_ledger
         ),
-        keys.UNDER_PREFIX: KeyClass(READ | SEES, _OF_LEDGER, _of_ledger, note=True),
+        keys.UNDER_PREFIX: KeyClass(
+            READ | SEES, _OF_LEDGER, _of_ledger, note=_exactly(len(keys.UNDER_PREFIX) + ID_DIGITS)
+        ),
         keys.ON_PREFIX: KeyClass(
-            SEES | WRITE, _OF_LEDGER, _of_copy, note=True, form=shapes.mirrors
+            SEES | WRITE, _OF_LEDGER, _of_copy, note=_any, form=shapes.mirrors
         ),
         keys.DELETE_PREFIX: KeyClass(
-            SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=True, form=shapes.mirrors
+            SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=_any, form=shapes.mirrors
         ),
-        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=True),
+        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=_any),
         keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie),
         keys.COOKIE_PREFIX: KeyClass(
             KNOWN, _change_of_cookie, _of_bookie, shape=shapes.of_farewell

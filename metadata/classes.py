@@ -81,9 +81,9 @@ class KeyClass:
     """Of what anybody but an operator changes."""
     held: bool = False
     """While the lease that it stands under lives, its holder changes it and nobody else."""
-    note: bool = False
-    """It says what is to be done, or where something is, and there are no more of these than of what they
-    tell of: one may be made also where its namespace is full."""
+    note: Callable[[bytes], bool] = lambda key: False
+    """Does such a key say what is to be done, or where something is, and are there no more of these than of
+    what they tell of? One may be made also where its namespace is full."""
     each: bool = False
     """Whoever is known may list and watch all of them, and is shown those that it may read."""
     ledger_in: Callable[[bytes], bytes] | None = None

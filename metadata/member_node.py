@@ -324,10 +324,12 @@ class MemberNode:
                         "nothing is judged in this cluster: dlog trust require names an admin"
                     )
                 raft = replica.raft
-                asking = self._wishes.on_asked(raft.term, node_id, user, raft.voters)
                 if user in self.trust.admins():
                     done((member.name,))
-                elif asking:
+                    return
+                now = trio.current_time()
+                asking = self._wishes.on_asked(raft.term, node_id, user, raft.voters, now)
+                if asking:
                     self._make_admin(user, sorted(map(self.peers.name, asking)), done)
                 else:
                     done(())
@@ -351,6 +353,8 @@ class MemberNode:
 
         def applied(answer: Answer | DistributedLogError) -> None:
             error = answer if isinstance(answer, DistributedLogError) else answer.error
+            if error is None:
+                self._wishes.on_done()
             done(tuple(names) if error is None else error)
 
         replica.request(encode_command(head), head, applied, asker=self)

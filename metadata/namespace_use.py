@@ -179,6 +179,8 @@ class NamespaceUse:
         if stored is None:
             return
         log = stored[HEAD.size :]
+        if log == NO_LOG:
+            return
         of = self._logs.get(log)
         if of is None:
             of = self._logs[log] = _Log()
@@ -223,6 +225,8 @@ class NamespaceUse:
                 puts = {
                     one.key: one.value for one in transaction.operations if isinstance(one, Put)
                 }
+            if key == place.ledger and key in puts:
+                self._bring(place, puts, found)
             namespace = self._space_of(place, puts)
             if namespace is None:
                 continue
@@ -233,14 +237,30 @@ class NamespaceUse:
             keys = (after is not None) - (before is not None)
             size = (0 if after is None else len(key) + len(after)) - _size(key, before)
             grown.add(keys, size, keys if key == place.ledger else 0)
-            if not row.note:
+            note = row.note(key)
+            if not note:
                 grown.made += keys
-            small = after is None or (row.note and not after)
+            small = after is None or (note and not after)
             if not small and not (row.lasting and len(after or b"") <= LASTING_BYTES_MAX):
                 grown.only_small = False
             if after is not None and place.path is not None and key.startswith(classes.names):
                 self._take_along(after, namespace, grown)
         return found
+
+    def _bring(self, place: Place, puts: Mapping[bytes, bytes], found: dict[str, Growth]) -> None:
+        """A ledger that goes to a log of another namespace brings all that it has."""
+        ledger = int(place.ledger[len(self._classes.ledgers) :], 16)
+        log, keys, size, records = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
+        goes_to = self._log_of(place.ledger, puts[place.ledger])
+        if log in (NO_LOG, goes_to):
+            return  # a new one; or it stays
+        namespace = self._space_of(Place(log=goes_to), puts)
+        if namespace is None or namespace == self._space_of(Place(log=log), puts):
+            return
+        grown = found.setdefault(namespace, Growth())
+        grown.add(keys, size, records)
+        grown.made += keys
+        grown.only_small = False
 
     def _take_along(self, log: bytes, namespace: str, grown: Growth) -> None:
         """A log that has its name elsewhere now brings all that it has."""

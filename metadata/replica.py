@@ -277,6 +277,11 @@ class Replica:
             proposed.asker, proposed.size = asker, len(command)
             self._intake.on_taken(asker, len(command), now)
 
+    def is_under_way(self, meant: Command) -> bool:
+        """Was it taken in this term, and is not done yet? Then whoever sends it again waits for it."""
+        proposal = self._proposals.get(self._by_request.get((meant.client, meant.request), 0))
+        return proposal is not None and proposal.term == self.raft.term
+
     def _grows(self, meant: Command) -> bool:
         if not isinstance(meant, Transact):
             return False

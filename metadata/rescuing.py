@@ -40,6 +40,8 @@ DIGEST_BYTES = 8
 ASK_AGAIN_S = 1.0
 REFUSED_AGAIN_S = 30.0
 """What cannot be today may be so later: another one becomes an admin, or rights come to be judged."""
+WISH_S = 2 * REFUSED_AGAIN_S
+"""So long what a node asked for counts: one that was told otherwise since does not say that it is over."""
 _FORM = row(number(), text(NAME_CHARS_MAX, 1))
 
 log = logging.getLogger("distributedlog.metadata.rescuing")
@@ -50,21 +52,30 @@ class Wishes:
 
     def __init__(self) -> None:
         self._term = 0
-        self._by_node: dict[str, str] = {}
+        self._by_node: dict[str, tuple[str, float]] = {}
+        """What each asked for last, and when."""
 
     def on_asked(
-        self, term: int, node_id: str, user: str, voters: Sequence[str]
+        self, term: int, node_id: str, user: str, voters: Sequence[str], now: float
     ) -> tuple[str, ...]:
         """Who asks for this user now, where that is a majority of ``voters``; else nobody.
 
-        A node asks for one at a time, and what was heard in another term counts for nothing.
+        A node asks for one at a time, and what was heard in another term, or long ago, counts for nothing.
         """
         if term != self._term:
             self._term = term
             self._by_node.clear()
-        self._by_node[node_id] = user
-        asking = tuple(one for one in voters if self._by_node.get(one) == user)
+        self._by_node[node_id] = (user, now)
+        asking = tuple(one for one in voters if self._asks(one, user, now))
         return asking if len(asking) >= majority(len(voters)) else ()
+
+    def _asks(self, node_id: str, user: str, now: float) -> bool:
+        wanted, since = self._by_node.get(node_id, ("", now))
+        return wanted == user and now - since <= WISH_S
+
+    def on_done(self) -> None:
+        """One was made. Whoever asks for another admin, or for this one again, begins anew."""
+        self._by_node.clear()
 
 
 def decode_rescue(body: bytes) -> str:

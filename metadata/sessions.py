@@ -261,7 +261,8 @@ class MetadataSession:
             meant.client = client_of(self._owner, meant.client)
             command = encode_command(meant)
         replica, growth = member.replica, NOTHING
-        if replica.leads:
+        # One that is under way was judged, and will be done: a refusal now would be a lie soon.
+        if replica.leads and not replica.is_under_way(meant):
             refused = self._why_not(member, meant)
             if refused is not None and not _is_done(replica.state.answered(meant)):
                 self._link.reply_error(ident, refused)

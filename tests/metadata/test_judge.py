@@ -637,3 +637,21 @@ def test_a_refused_certificate_is_out_and_another_one_of_the_same_user_is_not() 
     do(state, TrustChange("c", 10, 0, changes(Put(MODE_KEY, encode_mode("report")))))
     judge.see(state)
     assert judge.why_out("user/etl", "5f0c") is None
+
+
+@pytest.mark.parametrize("value", [b"", b"0" * 16, b"44", b"000000000000004G"])
+def test_a_name_gives_no_right_on_what_hangs_on_no_log(value: bytes) -> None:
+    """A ledger of before names no log; who gave that as the id to a name of his own had all of them."""
+    judge, state = world(("eve", "owner", NS, "mine"))
+    raw = LedgerMetadata(9, 2, 2, 1, (Fragment(0, ("i1", "i2"), 1),), b"k" * 16)
+    do(state, Transact("c", 3, 0, Transaction((), (Put(keys.ledger_key(9), raw.encode()),))))
+    judge.see(state)
+    name = Put(log_keys.name_key(NS, "mine"), value)
+    assert judge.why_not_transact("user/eve", changes(name))
+    grab = replace(raw, owner=(0x44, 1)).encode()
+    both = changes(name, Put(keys.ledger_key(9), grab))
+    assert judge.why_not_transact("user/eve", both)
+    whole = Put(log_keys.name_key(NS, "mine"), log_keys.encode_log_id(0x44))
+    made = Put(log_keys.state_key(0x44), LogState(0x44, "mine", 0).encode())
+    assert judge.why_not_transact("user/eve", changes(whole, made)) is None
+    assert judge.why_not_transact("user/eve", changes(whole, made, Put(keys.ledger_key(9), grab)))

@@ -7,12 +7,15 @@ from distributedlog.log import keys as log_keys
 from distributedlog.log.state import LogState
 from distributedlog.metadata import namespace_use, replica
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.ready import Snapshot
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, quota_key
-from distributedlog.metadata.wire import TrustReport, decode_trust, encode_trust
+from distributedlog.metadata.wire import TrustReport, decode_outcome, decode_trust, encode_trust
 from distributedlog.runtime.errors import InvalidRequest, NotAllowed, OverQuota
-from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.frames import Op, pack, unpack
+from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import put
 from .test_trust import LOG, STATE, begin
@@ -114,6 +117,30 @@ async def test_nothing_is_bounded_before_rights_are_required_and_what_was_there_
         everything = tuple(Delete(one.key) for one in made)
         assert (await etl.transact(Transaction((), everything))).succeeded
         assert (await etl.transact(put(log_keys.position_key(LOG, "again"), b"1"))).succeeded
+
+
+async def test_what_is_sent_again_while_it_is_under_way_is_not_over_by_itself(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """ "Over quota" would deny what the first sending does (G7): it is the one that takes the last place."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world, trio.open_nursery() as nursery:
+        admin = await begin(world)
+        await admin.change_trust("quota", "ns", "3", "", "")
+        nodes = world.nodes
+        leader = await nodes.leader()
+        hello = Hello(cluster_id="", node_id="user/etl again", kind="client")
+        endpoint = Endpoint(nodes.machine("other"), lambda: hello)
+        link = await endpoint.dial(nodes.peers[leader], nursery=nursery)
+        base = (await nodes.rows())[leader].applied
+        last = put(log_keys.position_key(LOG, "last"), b"1")
+        command = encode_command(Transact("someone", 1, base, last))
+        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=9) for _ in range(2)]
+        for pending in asked:
+            answer = decode_outcome((await link.finish(pending, 9)).body)[1]
+            assert answer.transaction is not None
+            assert answer.transaction.succeeded
+        nursery.cancel_scope.cancel()
 
 
 async def test_quotas_are_set_by_admins_and_written_down(

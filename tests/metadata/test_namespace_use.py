@@ -272,3 +272,45 @@ def test_a_log_that_moves_brings_all_that_it_has() -> None:
     assert not over(state, quotas, *stays)
     do(state, Transact("c", 4, 0, Transaction((), move)))
     assert (quotas.use.spaces["bank"].keys, "shop" in quotas.use.spaces) == (9, False)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        b"log/%016x/lock/x",
+        b"purge/%016x/x",
+        b"logconf/%016xx",
+        b"bind/shop\0x%x",
+        b"under/x/%016x",
+    ],
+)
+def test_a_note_is_one_of_its_thing_or_counts(key: bytes) -> None:
+    """What looks so but has more to it could be made without end, and empty ones without a byte's bound."""
+    state, quotas = full_world(replace(PLENTY, keys=0))
+    number = 1 if key.startswith(b"under") else 0x11
+    assert "has 7 keys" in over(state, quotas, Put(key % number, b""))
+
+
+def test_a_ledger_that_goes_to_a_log_elsewhere_brings_what_it_has() -> None:
+    """Who may write in both would else make in one, and keep in the other, without end."""
+    state, quotas = full_world(PLENTY)
+    for bounds, why in (
+        (Bounds(3, 1 << 40, 1 << 40), "has 2 keys"),
+        (Bounds(1 << 40, 1 << 40, 0), "has 0 ledgers"),
+        (Bounds(1 << 40, 200, 1 << 40), "bytes"),
+    ):
+        quota = Transaction((), (Put(b"trust/quota/bank", bounds.encode()),))
+        do(state, Transact("c", state.index + 1, 0, quota))
+        quotas.bounds(state, "bank")
+        quotas._bounds.clear()
+        assert why in over(state, quotas, Put(keys.ledger_key(1), record(1, 0x22).encode()))
+        assert not over(state, quotas, Put(keys.ledger_key(1), record(1, 0x11).encode()))
+
+
+def test_a_name_that_names_no_log_makes_no_ledger_its_own() -> None:
+    state, quotas = full_world(PLENTY)
+    do(state, Transact("c", 3, 0, Transaction((), (Put(log_keys.name_key("bank", "x"), b""),))))
+    growth = quotas.growth(
+        "user/etl", Transaction((), (Put(keys.ledger_key(7), record(7, 0).encode()),))
+    )
+    assert not growth

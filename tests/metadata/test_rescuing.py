@@ -6,7 +6,7 @@ import trio
 from distributedlog.metadata.commands import TrustChange
 from distributedlog.metadata.judge import Judge
 from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.rescuing import RESCUE, Wishes, ask_if_told, store_rescue
+from distributedlog.metadata.rescuing import RESCUE, WISH_S, Wishes, ask_if_told, store_rescue
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.trust_changes import RESCUE as KIND
 from distributedlog.metadata.trust_changes import compose
@@ -26,21 +26,31 @@ THREE = ("n1", "n2", "n3")
 def test_a_majority_of_the_voters_has_to_ask_for_the_same_user() -> None:
     wishes = Wishes()
 
-    assert wishes.on_asked(1, "n1", "ann", THREE) == ()
-    assert wishes.on_asked(1, "n1", "ann", THREE) == (), "one node, however often it asks"
-    assert wishes.on_asked(1, "n2", "bob", THREE) == ()
-    assert wishes.on_asked(1, "n9", "ann", THREE) == (), "no voter"
-    assert wishes.on_asked(1, "n3", "ann", THREE) == ("n1", "n3")
+    assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == ()
+    assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == (), "one node, however often it asks"
+    assert wishes.on_asked(1, "n2", "bob", THREE, 0.0) == ()
+    assert wishes.on_asked(1, "n9", "ann", THREE, 0.0) == (), "no voter"
+    assert wishes.on_asked(1, "n3", "ann", THREE, 0.0) == ("n1", "n3")
 
 
 def test_a_node_asks_for_one_user_and_another_leader_hears_all_anew() -> None:
     wishes = Wishes()
-    wishes.on_asked(1, "n1", "ann", THREE)
-    wishes.on_asked(1, "n1", "bob", THREE)
-    assert wishes.on_asked(1, "n2", "ann", THREE) == ()
+    wishes.on_asked(1, "n1", "ann", THREE, 0.0)
+    wishes.on_asked(1, "n1", "bob", THREE, 0.0)
+    assert wishes.on_asked(1, "n2", "ann", THREE, 0.0) == ()
 
-    assert wishes.on_asked(2, "n1", "ann", THREE) == ()
-    assert wishes.on_asked(2, "n2", "ann", THREE) == ("n1", "n2")
+    assert wishes.on_asked(2, "n1", "ann", THREE, 0.0) == ()
+    assert wishes.on_asked(2, "n2", "ann", THREE, 0.0) == ("n1", "n2")
+
+
+def test_what_was_asked_for_is_over_when_it_was_done_or_was_long_ago() -> None:
+    """Else one node alone would have him made again, when he is no admin any more and the same one leads."""
+    wishes = Wishes()
+    wishes.on_asked(1, "n1", "ann", THREE, 0.0)
+    assert wishes.on_asked(1, "n2", "ann", THREE, WISH_S + 1) == ()
+    assert wishes.on_asked(1, "n1", "ann", THREE, WISH_S + 2) == ("n1", "n2")
+    wishes.on_done()
+    assert wishes.on_asked(1, "n3", "ann", THREE, WISH_S + 3) == ()
 
 
 def rescued(judge: Judge, state: KeyValueState, user: str) -> None:
