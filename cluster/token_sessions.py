@@ -78,11 +78,17 @@ class TokenSessions(Generic[Opened]):
         open_: Callable[[bytes], AbstractAsyncContextManager[Opened]],
         *,
         sessions_max: int,
+        waiting_max: int,
         idle_s: float,
     ) -> None:
-        """``open_``: with a token as credentials; raises what the cluster says."""
+        """``open_``: with a token as credentials; raises what the cluster says.
+
+        ``waiting_max``: calls that wait for that, beside the one of each token that has it asked.
+        """
         self._open = open_
         self._sessions_max = sessions_max
+        self._waiting_max = waiting_max
+        self._waiting = 0
         self._idle_s = idle_s
         self._found: dict[bytes, TokenSession[Opened]] = {}
         self._refused: dict[bytes, tuple[float, DistributedLogError]] = {}
@@ -116,10 +122,18 @@ class TokenSessions(Generic[Opened]):
         Raises `NotAuthenticated` and what else keeps it from being opened, and `TooBusy`: later, perhaps.
         """
         digest = sha256(token).digest()
-        session = self._found.get(digest)
+        session, waits = self._found.get(digest), 0
         if session is None:
             session = self._begin(digest, token, address)
+        elif not session._ready.is_set():
+            # Each has a place of the door: while a quorum is away, one forged token could have them all.
+            if self._waiting >= self._waiting_max:
+                raise TooBusy(
+                    f"{self._waiting} wait here for what the cluster says of their tokens"
+                )
+            waits = 1
         session._users += 1
+        self._waiting += waits
         try:
             await session._ready.wait()
             if session._error is not None:
@@ -127,6 +141,8 @@ class TokenSessions(Generic[Opened]):
         except BaseException:
             session.leave()
             raise
+        finally:
+            self._waiting -= waits
         return session
 
     def drop(self, session: TokenSession[Opened]) -> None:

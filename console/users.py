@@ -19,6 +19,8 @@ from .server import Console, static_pages
 
 USERS_MAX = 32
 """Tokens that are in use at a time."""
+WAITING_MAX = 32
+"""Requests that wait for what the cluster says of their token."""
 IDLE_S = 60.0
 """A token's session that nobody looks through ends after."""
 ASKS = {"error": "give a token of dlog user token", "asks": "token"}
@@ -32,7 +34,9 @@ class UserConsoles:
     ) -> None:
         """``open_console``: one that reads with that token."""
         self._guard = guard
-        self._sessions = TokenSessions(open_console, sessions_max=USERS_MAX, idle_s=IDLE_S)
+        self._sessions = TokenSessions(
+            open_console, sessions_max=USERS_MAX, waiting_max=WAITING_MAX, idle_s=IDLE_S
+        )
         self._static = static_pages()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -33,6 +33,12 @@ OPEN = ("/health", "/openapi.json")
 """Say nothing of a log: they need no token."""
 OF_THE_GATEWAY = "/metrics"
 """Is nobody's of the users: it needs the gateway's own token."""
+ONCE = frozenset(
+    b"host origin authorization content-type if-match last-event-id"
+    b" dlog-producer dlog-sequence dlog-txid".split()
+)
+"""Headers that say what is done and for whom: of two, the first would count, and something before the gateway
+may have looked at the other."""
 AS_USERS = "dlog serve gateway --users does it as whom a token names"
 HEADERS = {
     b"x-content-type-options": b"nosniff",
@@ -158,7 +164,7 @@ class Door:
         """Why a request is not answered: status, what, what to do. None: it may be."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
-            if name in (b"host", b"origin", b"authorization") and name in headers:
+            if name in ONCE and name in headers:
                 return 400, f"{name.decode()} comes twice", "send it once"
             headers[name] = value
         host = headers.get(b"host", b"").decode("latin-1").lower()

@@ -13,11 +13,14 @@ from pathlib import Path
 import trio
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.tls import unlocked
 
 CERTIFICATE_FILE, KEY_FILE = "cert.pem", "key.pem"
 PROTOCOLS = ["h2", "http/1.1"]
 SETTLED_S = 2.0
 """Files that changed later than this before may still be changing: those of before are used."""
+AGAIN_S = 10.0
+"""Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
 
 Stamp = tuple[tuple[int, int, int], ...]
 
@@ -34,6 +37,7 @@ class Certificates:
         self._directory = directory
         self._context = self._load()
         self._stamp = self._bad = self._look()
+        self._again_at_s = 0.0
 
     def speak(self, stream: trio.abc.Stream) -> "trio.SSLStream[trio.abc.Stream]":
         """TLS over a connection that was accepted."""
@@ -42,14 +46,15 @@ class Certificates:
 
     def _reload(self) -> None:
         stamp = self._look()
-        if stamp in (self._stamp, self._bad):
+        now_s = time.monotonic()
+        if stamp == self._stamp or (stamp == self._bad and now_s < self._again_at_s):
             return
         if any(abs(time.time_ns() - changed_ns) < SETTLED_S * 1e9 for *_, changed_ns in stamp):
             return
         try:
             self._context = self._load()
         except InvalidRequest as error:
-            self._bad = stamp
+            self._bad, self._again_at_s = stamp, now_s + AGAIN_S
             log.error("a new certificate is not used, the one of before is: %s", error)
             return
         self._stamp = stamp
@@ -77,7 +82,7 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(PROTOCOLS)
         try:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, unlocked(key))
         except (OSError, ssl.SSLError) as error:
             raise InvalidRequest(f"{certificate} and {key} are no pair: {error}") from None
         return context

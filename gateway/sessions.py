@@ -78,7 +78,10 @@ class AsUsers:
         self._meters = meters
         self._shares: dict[str, Share] = {}
         self._sessions = TokenSessions(
-            self._open, sessions_max=options.sessions_max, idle_s=options.session_idle_s
+            self._open,
+            sessions_max=options.sessions_max,
+            waiting_max=options.requests_max // 2,
+            idle_s=options.session_idle_s,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -72,6 +72,8 @@ REFUSED_S = 1.0
 """In TLS 1.3 the dialler is done before it is judged: so long a connection that breaks may be a refusal."""
 SETTLED_S = 2.0
 """Files that changed later than this before may still be changing: the pair of before is used."""
+AGAIN_S = 10.0
+"""Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
 NAME_CHARS_MAX = 37
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -121,6 +123,7 @@ class Tls:
         self.turns = HandshakeTurns()
         self._stamp = self._look()
         self._bad = self._stamp
+        self._again_at_s = 0.0
         self._loaded = self._load()
 
     @property
@@ -163,7 +166,8 @@ class Tls:
 
     def _reload(self) -> None:
         stamp = self._look()
-        if stamp in (self._stamp, self._bad):
+        now_s = time.monotonic()
+        if stamp == self._stamp or (stamp == self._bad and now_s < self._again_at_s):
             return
         now_ns = time.time_ns()
         if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for _, _, _, changed_ns in stamp):
@@ -171,7 +175,7 @@ class Tls:
         try:
             self._loaded = self._as_before(self._load())
         except InvalidRequest as error:
-            self._bad = stamp
+            self._bad, self._again_at_s = stamp, now_s + AGAIN_S
             log.error("new certificates are not used, those of before are: %s", error)
             return
         self._stamp = stamp
@@ -710,10 +714,21 @@ def _load(directory: Path, *, shows_certificate: bool) -> _Loaded:
     server = _context(ssl.PROTOCOL_TLS_SERVER, directory)
     for context in (client, server):
         try:
-            context.load_cert_chain(certificate, key)
+            context.load_cert_chain(certificate, key, unlocked(key))
         except (OSError, ssl.SSLError) as error:
             raise InvalidRequest(f"{certificate} and {key} are no pair: {_why(error)}") from None
     return _Loaded(server, client, _shake_with_itself(server, client, certificate))
+
+
+def unlocked(key: Path) -> Callable[[], str]:
+    """Where OpenSSL would ask the terminal for a passphrase, and all would wait: raises `InvalidRequest`."""
+
+    def refuse() -> str:
+        raise InvalidRequest(
+            f"{key} is locked by a passphrase: openssl pkey -in {key.name} -out FILE unlocks it"
+        )
+
+    return refuse
 
 
 def _context(protocol: int, directory: Path | None, *, authority: str = "") -> ssl.SSLContext:

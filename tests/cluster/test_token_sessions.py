@@ -49,7 +49,9 @@ class Cluster:
 
 @asynccontextmanager
 async def door(cluster: Cluster, **more: Any) -> AsyncIterator[TokenSessions[bytes]]:
-    sessions = TokenSessions(cluster.open, **{"sessions_max": 10, "idle_s": 60.0, **more})
+    sessions = TokenSessions(
+        cluster.open, **{"sessions_max": 10, "waiting_max": 40, "idle_s": 60.0, **more}
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)
         yield sessions
@@ -192,6 +194,44 @@ async def test_a_cluster_that_is_away_counts_against_nobody(autojump_clock: Mock
             with pytest.raises(QuorumUnreachable):
                 await sessions.enter(token(), HERE)
         assert sessions.refused == 0
+
+
+async def test_few_wait_for_what_the_cluster_says_and_who_is_known_waits_for_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    """A quorum is away, and a stranger asks by the hundred with one token: each holds a place of the door."""
+    cluster = Cluster()
+    async with door(cluster, waiting_max=3) as sessions, trio.open_nursery() as nursery:
+        known = await sessions.enter(token("ann"), HERE)
+        cluster.takes_s = 30.0
+        cluster.refuses[token("root")] = NotAuthenticated("not made here")
+        said: list[str] = []
+
+        async def ask(shown: bytes) -> None:
+            try:
+                (await sessions.enter(shown, "10.6.6.6")).leave()
+                said.append("taken")
+            except (NotAuthenticated, TooBusy) as error:
+                said.append(type(error).__name__)
+
+        for _ in range(100):
+            nursery.start_soon(ask, token("root"))
+        await trio.sleep(1)
+        assert said == ["TooBusy"] * 96, "one has it looked at, three wait with it"
+        (await sessions.enter(token("ann"), HERE)).leave()
+        nursery.start_soon(ask, token("etl"))  # is looked at, whoever waits
+        await trio.sleep(1)
+        assert len(said) == 96
+        await trio.sleep(40)
+        assert sorted(said[96:]) == ["NotAuthenticated"] * 4 + ["taken"]
+        (await sessions.enter(token("etl"), HERE)).leave()
+        cluster.takes_s = 0.1
+        for number in range(5):
+            nursery.start_soon(ask, token("bob"))
+            assert number == 0 or sessions._waiting <= number
+        await trio.sleep(1)
+        assert said[101:].count("taken") == 4, "what waited has left"
+        known.leave()
 
 
 async def test_it_ends_while_a_session_is_being_opened(autojump_clock: MockClock) -> None:

@@ -198,6 +198,11 @@ async def test_who_is_let_in() -> None:
     twice = scope(**ours)
     twice["headers"] = [*twice["headers"], (b"host", b"127.0.0.1:8491")]  # type: ignore[misc]
     assert (door.refusal(twice) or (200,))[0] == 400
+    for name in ("dlog-producer", "dlog-sequence", "dlog-txid", "if-match", "last-event-id"):
+        twice = scope(**ours, **{name: "1"})
+        assert door.refusal(twice) is None
+        twice["headers"] = [*twice["headers"], (name.encode(), b"2")]  # type: ignore[misc]
+        assert (door.refusal(twice) or (200,))[0] == 400, "the first one would count, unsaid"
     assert may_listen("127.0.0.1", ())
     assert not may_listen("0.0.0.0", ())
     assert may_listen("0.0.0.0", ("logs.example",))

@@ -224,6 +224,45 @@ def test_a_key_that_others_may_read_is_not_used(tmp_path: Path) -> None:
         https.Certificates(place)
 
 
+def test_a_certificate_whose_key_is_mended_as_told_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A chmod changes neither the file nor its time: what was no good is looked at again."""
+    monkeypatch.setattr(https, "SETTLED_S", 0.0)
+    monkeypatch.setattr(https, "AGAIN_S", 3600.0)
+    place = certificate(tmp_path / "https")
+    found = https.Certificates(place)
+    before = found._context
+    certificate(place)
+    (place / "key.pem").chmod(0o640)
+    for _ in range(3):
+        found._reload()
+    assert found._context is before
+    assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
+    (place / "key.pem").chmod(0o600)
+    found._again_at_s = 0.0
+    found._reload()
+    assert found._context is not before
+
+
+def test_a_key_with_a_passphrase_asks_nobody(tmp_path: Path) -> None:
+    """OpenSSL would ask at the terminal, and all connections would wait for what is typed."""
+    from cryptography.hazmat.primitives import serialization
+
+    place = certificate(tmp_path / "https")
+    key = serialization.load_pem_private_key((place / "key.pem").read_bytes(), None)
+    (place / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"of somebody"),
+        )
+    )
+
+    with pytest.raises(InvalidRequest, match=r"key\.pem.* passphrase"):
+        https.Certificates(place)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

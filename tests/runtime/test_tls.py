@@ -507,6 +507,49 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
         Tls(place)
 
 
+def test_a_new_key_that_is_mended_as_told_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A chmod changes neither the file nor its time: what was no good is looked at again."""
+    monkeypatch.setattr(module, "AGAIN_S", 3600.0)
+    ca, place = tmp_path / "ca", tmp_path / "b1"
+    certificates.make_authority(ca, "mended")
+    certificates.issue(ca, "bookie/b1", place)
+    tls = Tls(place)
+    before = tls.own_now()
+    certificates.renew(ca, place)
+    for file in place.iterdir():
+        os.utime(file, (1_700_000_000, file.stat().st_mtime - 100))
+    (place / "key.pem").chmod(0o640)
+    for _ in range(3):
+        assert tls.own_now() == before
+    assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
+    (place / "key.pem").chmod(0o600)
+    tls._again_at_s = 0.0
+    after = tls.own_now()
+    assert after is not None
+    assert after != before
+
+
+def test_a_key_with_a_passphrase_asks_nobody(tmp_path: Path) -> None:
+    """OpenSSL would ask at the terminal, and the process would wait for what is typed."""
+    from cryptography.hazmat.primitives import serialization
+
+    place = tmp_path / "d"
+    shutil.copytree(directory_of("bookie/b1"), place)
+    key = serialization.load_pem_private_key((place / "key.pem").read_bytes(), None)
+    (place / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"of somebody"),
+        )
+    )
+
+    with pytest.raises(InvalidRequest, match=r"key\.pem.* passphrase"):
+        Tls(place)
+
+
 async def test_the_authority_is_replaced_without_a_refused_connection(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
