@@ -168,12 +168,17 @@ def ensure(
     was lost, and another one made, it is renewed at once, for nobody would take it.
     """
     done = []
+    places = [out / principal.partition("/")[2] for principal in principals]
+    if not (authority / CA_FILE).exists() and not any(
+        (place / CERTIFICATE_FILE).exists() for place in places
+    ):
+        # One that was being made when that was ended: it has signed nothing.
+        (authority / CA_KEY_FILE).unlink(missing_ok=True)
     if not (authority / CA_KEY_FILE).exists():
         make_authority(authority, domain)
         done.append(f"{authority}: the authority of {domain}")
-    for principal in principals:
-        directory = out / principal.partition("/")[2]
-        if (directory / CERTIFICATE_FILE).exists():
+    for principal, directory in zip(principals, places, strict=True):
+        if _is_whole(directory):
             found = show(directory)
             fresh = (found.ends - _now()).days * 3 > days and found.principal == principal
             fresh = fresh and set(_hosts(directory)) == set(hosts.get(principal, ()))
@@ -198,6 +203,18 @@ def show(directory: Path) -> Shown:
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     domain, _, principal = (uris[0] if uris else "").removeprefix("dlog://").partition("/")
     return Shown(principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc)
+
+
+def _is_whole(directory: Path) -> bool:
+    """Are all its files there, and is the key that of the certificate? Else making it was ended half way."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key((directory / KEY_FILE).read_bytes(), None)
+        own, _ = _read(directory / CERTIFICATE_FILE)[0], _read(directory / CA_FILE)[0]
+    except (InvalidRequest, IndexError, OSError, TypeError, ValueError):
+        return False
+    return bool(key.public_key() == own.public_key())
 
 
 def _host(name: str) -> Any:
@@ -296,6 +313,11 @@ def _authority(directory: Path) -> "tuple[x509.Certificate, ec.EllipticCurvePriv
         raise InvalidRequest(f"{directory / CA_KEY_FILE}: {error.strerror}") from None
     except (ValueError, TypeError):
         raise InvalidRequest(f"{directory / CA_KEY_FILE} is no private key") from None
+    if key.public_key() != ca.public_key():  # what it signs nobody would take
+        raise InvalidRequest(
+            f"{directory / CA_KEY_FILE} is not the key of {CA_FILE} there: say dlog pki roll-ca once more,"
+            " or put the right one there"
+        )
     return ca, key  # type: ignore[return-value]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from distributedlog.cli import certificates
 from distributedlog.cli.certificates import (
     ensure,
     issue,
@@ -105,3 +106,73 @@ def test_after_a_lost_authority_all_have_certificates_of_the_new_one(tmp_path: P
     assert len(said(tmp_path)) == 3
     assert takes(tmp_path)
     assert said(tmp_path) == []
+
+
+@pytest.mark.parametrize("ended_at", range(1, 9))
+def test_whatever_ended_it_half_way_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended_at: int
+) -> None:
+    """Compose starts nothing before it is through; and nobody looks into its volumes."""
+    written: list[str] = []
+    write = certificates._write
+
+    def ended(directory: Path, name: str, content: bytes, *, secret: bool = False) -> None:
+        if len(written) == ended_at - 1:
+            raise KeyboardInterrupt
+        written.append(name)
+        write(directory, name, content, secret=secret)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(certificates, "_write", ended)
+        with pytest.raises(KeyboardInterrupt):
+            said(tmp_path)
+    assert said(tmp_path)
+    assert takes(tmp_path)
+    assert said(tmp_path) == []
+
+
+@pytest.mark.parametrize("file", ["key.pem", "cert.pem", "ca.pem"])
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN"])
+def test_a_directory_that_is_not_whole_is_made_anew(
+    tmp_path: Path, file: str, content: bytes | None
+) -> None:
+    said(tmp_path)
+    at = tmp_path / "tls" / "m1" / file
+    at.unlink()
+    if content is not None:
+        at.write_bytes(content)
+
+    assert said(tmp_path) == [f"{tmp_path}/tls/m1: metadata/m1, for 365 days"]
+    assert takes(tmp_path)
+
+
+def test_a_key_beside_another_ones_certificate_is_made_anew(tmp_path: Path) -> None:
+    """A renewal that was ended between the two."""
+    said(tmp_path)
+    keys = [tmp_path / "tls" / one / "key.pem" for one in ("m1", "app")]
+    keys[0].write_bytes(keys[1].read_bytes())
+
+    assert said(tmp_path) == [f"{tmp_path}/tls/m1: metadata/m1, for 365 days"]
+
+
+def test_an_authority_signs_with_its_own_key_alone(tmp_path: Path) -> None:
+    """Its certificate is written after its key: who was ended between them says it again."""
+    said(tmp_path)
+    make_authority(tmp_path / "other", "test")
+    shutil.copy(tmp_path / "other" / "ca.key", tmp_path / "authority" / "ca.key")
+
+    with pytest.raises(InvalidRequest, match="roll-ca once more"):
+        issue(tmp_path / "authority", "user/eve", tmp_path / "eve")
+    roll_authority(tmp_path / "authority")
+    assert len(said(tmp_path)) == 2
+    assert takes(tmp_path)
+
+
+def test_an_authority_without_its_certificate_is_not_replaced(tmp_path: Path) -> None:
+    """Others trust it: somebody has to look."""
+    said(tmp_path)
+    (tmp_path / "authority" / "ca.pem").unlink()
+
+    with pytest.raises(InvalidRequest, match="No such file"):
+        said(tmp_path)
+    assert takes(tmp_path)
