@@ -183,6 +183,15 @@ class Replica:
         """Has it applied all that was in its log when it came to lead?"""
         return self.state.index >= self._led_from
 
+    @property
+    def may_refuse(self) -> bool:
+        """Is its state what a request is judged by? A new leader's may be one of before what was granted."""
+        return self.caught_up and self.state.index >= self._judged_from
+
+    def not_judged_yet(self) -> TooBusy:
+        """What is asked for meanwhile is asked for again."""
+        return TooBusy("who may do what is being changed, or is just read by a new leader")
+
     def on_message(self, message: Message) -> None:
         """A peer's message; `drain` follows when all of its batch are in."""
         self.raft.on_message(message, trio.current_time())
@@ -258,7 +267,7 @@ class Replica:
                 reply(TooBusy(f"request {meant.request} of {meant.client} is asked too often"))
             return
         if self.state.index < self._judged_from:
-            reply(TooBusy("who may do what is being changed, or is just read by a new leader"))
+            reply(self.not_judged_yet())
             return
         refusal = self.room.refusal(self.raft.uncommitted_bytes + len(command))
         if refusal is not None and (self.room.full or self._grows(meant)):

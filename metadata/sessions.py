@@ -265,7 +265,8 @@ class MetadataSession:
         if replica.leads and not replica.is_under_way(meant):
             refused = self._why_not(member, meant)
             if refused is not None and not _is_done(replica.state.answered(meant)):
-                self._link.reply_error(ident, refused)
+                known = replica.may_refuse
+                self._link.reply_error(ident, refused if known else replica.not_judged_yet())
                 return
             self._tell_owner(member)
             growth = member.growth(self._principal, meant)
@@ -378,7 +379,10 @@ class MetadataSession:
         try:
             change = member.change_of_trust(head, request.change, self._principal, self._link)
         except DistributedLogError as error:
-            self._link.reply_error(ident, self._led_from_here(member, error))
+            replica = member.replica
+            known = replica.may_refuse or not replica.leads
+            said = error if known else replica.not_judged_yet()
+            self._link.reply_error(ident, self._led_from_here(member, said))
             return
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         member.replica.request(

@@ -395,6 +395,34 @@ async def test_what_is_asked_while_a_revocation_is_on_its_way_is_not_judged_by_b
         assert found.value == b"before"
 
 
+async def test_nobody_is_refused_by_a_state_of_before_what_stands_in_the_leaders_log(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """A grant that the leader has not applied yet: a new one may have all of its log still to apply (sim, a
+    bookie whose cookie was in there ended for good)."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        admin = await begin(world)
+        etl = await world.one("user/etl")
+        await etl.get(NOTE)
+        await admin.change_trust("revoke", "etl", "ns", "orders")
+        leader = await world.nodes.leader()
+        followers = [name for name in world.nodes.names if name != leader]
+
+        async with trio.open_nursery() as nursery:
+            for name in followers:
+                world.nodes.silence(name)
+            nursery.start_soon(admin.change_trust, "grant", "etl", "writer", "ns", "orders")
+            await trio.sleep(0.1)
+            nursery.start_soon(etl.transact, put(NOTE, b"after"))
+            await trio.sleep(0.1)
+            for name in followers:
+                world.nodes.end_silence(name)
+        found = await etl.get(NOTE)
+        assert found is not None
+        assert found.value == b"after"
+
+
 @pytest.mark.parametrize("seed", range(2))
 async def test_nothing_is_done_after_a_revocation_was_answered(
     seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
