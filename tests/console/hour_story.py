@@ -146,29 +146,31 @@ def running(*arguments: str, uri: str = "") -> Iterator[tuple["subprocess.Popen[
 def play(minutes: int, *, say: Callable[[str], None]) -> tuple[float, float | None]:
     """Play it; bytes that the console and the tab would grow by in a day."""
     done = threading.Event()
-    with ExitStack() as stack:
-        _, line = stack.enter_context(running("local", "--memory", "--metadata-nodes", "1"))
+    threads: list[threading.Thread] = []
+    with running("local", "--memory", "--metadata-nodes", "1") as (_, line):
         uri = line["uri"]
         with open_namespace(uri) as namespace:
             for number in range(LOGS):
                 namespace.create_log(f"tenant-{number % 20}/{number:03d}")
             namespace.create_log(GROWING)
-        listen = ("console", "--listen", "127.0.0.1:0", "--json")
-        console, line = stack.enter_context(running(*listen, uri=uri))
-        link, pages = line["console"], itertools.cycle(PAGES)
-        tasks: list[Callable[[], None]] = [
-            lambda: write(uri, done),
-            lambda: watch(link, done, "/events", page="cluster"),
-            lambda: watch(link, done, "/tail", log=GROWING),
-            lambda: visit(link, done, pages),
-        ]
-        threads = [threading.Thread(target=until, args=(done, act)) for act in tasks]
-        for thread in threads:
-            thread.start()
         try:
-            heap_bytes = stack.enter_context(tab(link))
-            return _measure(console.pid, minutes, heap_bytes, say)
+            with ExitStack() as stack:
+                listen = ("console", "--listen", "127.0.0.1:0", "--json")
+                console, line = stack.enter_context(running(*listen, uri=uri))
+                link, pages = line["console"], itertools.cycle(PAGES)
+                tasks: list[Callable[[], None]] = [
+                    lambda: write(uri, done),
+                    lambda: watch(link, done, "/events", page="cluster"),
+                    lambda: watch(link, done, "/tail", log=GROWING),
+                    lambda: visit(link, done, pages),
+                ]
+                threads += [threading.Thread(target=until, args=(done, act)) for act in tasks]
+                for thread in threads:
+                    thread.start()
+                heap_bytes = stack.enter_context(tab(link))
+                return _measure(console.pid, minutes, heap_bytes, say)
         finally:
+            # The console has ended: a tail that nothing comes in any more would be waited for.
             done.set()
             for thread in threads:
                 thread.join()
