@@ -19,7 +19,6 @@ from dataclasses import replace
 from multiprocessing import Process, Queue
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import trio
 
@@ -205,7 +204,7 @@ async def _one(
             await trio.sleep(ASK_EVERY_S * (0.5 + (number * 7919 % 1000) / 1000))
 
 
-async def _dial_from(source: str, address: Address) -> Any:
+async def _dial_from(source: str, address: Address) -> TcpConnection:
     sock = socket.socket()
     sock.bind((source, 0))
     sock.setblocking(False)
