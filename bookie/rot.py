@@ -95,7 +95,7 @@ class Rot:
         self.healed_entries = 0
         """Since the start."""
         self.over = Over()
-        """Ledgers of which nothing is rotten any more."""
+        """Ledgers of which nothing is rotten here any more: mended, deleted, or another bookie's now."""
         self.news = trio.Event()
         """Set when something was noted."""
 
@@ -163,8 +163,8 @@ class Rot:
         if not self.over.told(trio.current_time()):
             return ""
         return (
-            f"{HEALED}entries of {self.over.count} ledgers had rotted, the last ones mended less than an hour"
-            " ago; again and again: look at the disk"
+            f"{HEALED}entries of {self.over.count} ledgers had rotted; the last of them were mended, or went"
+            " with their ledger, less than an hour ago; again and again: look at the disk"
         )
 
     # --- looking ----------------------------------------------------------------------------------

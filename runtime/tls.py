@@ -229,6 +229,8 @@ class TlsConnection:
         self._refused_by = 0.0
         self._inside = False
         """OpenSSL may hold more than was read out of it."""
+        self._met: ssl.SSLError | None = None
+        """What broke what came: OpenSSL says why once, and what came before it counts."""
         self._rest: list[memoryview] = []
         """Encrypted, and not yet taken by the socket."""
         self._owed = 0
@@ -256,6 +258,8 @@ class TlsConnection:
             if count := self._read(buffers):
                 self._heard = True
                 return count
+            if self._met is not None:
+                raise self._refused(self._met)
         # About as much as fits the caller's buffers: what does not fit stays inside of OpenSSL. Their last
         # record is to come whole: without its end it would be waited for once more.
         room = sum(map(len, buffers))
@@ -281,6 +285,8 @@ class TlsConnection:
             if count:
                 self._heard = True
                 return count
+            if self._met is not None:
+                raise self._refused(self._met)
 
     def _feed(self, cipher: memoryview, buffers: Sequence[memoryview]) -> int:
         count = 0
@@ -298,6 +304,8 @@ class TlsConnection:
         assert self._object is not None, "a live connection has one"
         read, pending, incoming = self._object.read, self._object.pending, self._incoming
         total: int = 0
+        if self._met is not None:
+            return 0
         self._inside = False
         try:
             for buffer in buffers:
@@ -315,10 +323,9 @@ class TlsConnection:
         except ssl.SSLZeroReturnError:
             return total
         except ssl.SSLError as error:
-            if total:
-                self._inside = True  # what came before it counts; it is met again
-                return total
-            raise self._refused(error) from None
+            self._met = error
+            self._inside = True  # it is looked at again when what came before it has been given
+            return total
         self._inside = True
         return total
 

@@ -12,6 +12,9 @@ from distributedlog.runtime.frame_reader import (
     FRAME_BYTES_PER_SECOND,
     FRAME_SECONDS,
     PARTIAL_FIRST_BYTES,
+    SERVED_S,
+    WINDOW_BYTES,
+    WINDOW_LEAST_BYTES,
     FrameReader,
     ReceiveSpace,
 )
@@ -108,6 +111,20 @@ def test_a_window_that_was_nearly_filled_grows() -> None:
     assert len(incoming.reader.buffers[0]) == 2 * len(window)
     incoming.reader.served(len(window), 0.0)
     assert len(incoming.reader.buffers[0]) == 2 * len(window)
+
+
+def test_a_window_grows_and_shrinks_within_bounds() -> None:
+    """Where there is time to spare alone, never beyond the buffer, and never to next to nothing."""
+    incoming = Incoming(space=ReceiveSpace(2 * WINDOW_BYTES, 1 << 30))
+
+    def served(took_s: float) -> int:
+        incoming.reader.served(len(incoming.reader.buffers[0]), took_s)
+        return len(incoming.reader.buffers[0])
+
+    (window,) = incoming.reader.buffers
+    assert served(SERVED_S / 2) == len(window)
+    assert max(served(0.0) for _ in range(20)) == WINDOW_BYTES
+    assert min(served(2 * SERVED_S) for _ in range(40)) == WINDOW_LEAST_BYTES
 
 
 def frame(size: int, ident: int = 0) -> bytes:

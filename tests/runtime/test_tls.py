@@ -156,6 +156,49 @@ async def test_what_is_large_is_offered_to_the_socket_in_few_calls(
     assert max(offered) <= module.BURST_BYTES + module.PIECE_BYTES + module.RECORD_BYTES
 
 
+async def test_what_came_before_a_broken_record_is_received_and_then_why(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """All of it came at once, and is fed to OpenSSL in parts, which says why once. The other end is told."""
+    dialled, accepted = await ends_of(PipeNetwork(bytes_max=1 << 20))
+    data = os.urandom(100_000)
+    assert dialled.try_send([data]) == len(data)
+    broken = [b"\x17\x03\x03\x00\x20" + bytes(32)]
+    while broken[0]:
+        broken[0] = broken[0][dialled._inner.try_send(broken) :]
+    got = bytearray()
+    sink = memoryview(bytearray(200_000))
+
+    with pytest.raises(ConnectionLost, match="bad record mac"):
+        await receive_all(accepted, got, sink)
+
+    assert got == data
+    with pytest.raises(ConnectionLost, match="alert bad record mac"):
+        await dialled.receive_into(sink)
+
+
+async def receive_all(receiver: Connection, got: bytearray, sink: memoryview) -> None:
+    while True:
+        got += sink[: await receiver.receive_into(sink)]
+
+
+async def test_who_receives_by_the_byte_does_not_ask_the_socket_for_each(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    dialled, accepted = await ends_of(PipeNetwork())
+    assert dialled.try_send([bytes(20_000)]) == 20_000
+    rooms: list[int] = []
+    receive_into = accepted._inner.receive_into
+
+    async def counted(*buffers: memoryview) -> int:
+        rooms.append(sum(map(len, buffers)))
+        return await receive_into(*buffers)
+
+    monkeypatch.setattr(accepted._inner, "receive_into", counted)
+    assert await accepted.receive_into(memoryview(bytearray(1))) == 1
+    assert min(rooms) >= 2 * module.RECORD_BYTES
+
+
 @pytest.mark.parametrize("window", [1, 100, 16_385])
 async def test_nothing_stays_inside_when_the_wire_is_silent(
     window: int, autojump_clock: trio.testing.MockClock
@@ -195,6 +238,21 @@ async def test_a_connection_whose_keys_were_used_for_long_ends_and_the_next_one_
     await trio.sleep(module.RETIRE_S)
     with pytest.raises(ConnectionLost, match="for long enough"):
         await dialled.receive_into(sink)
+
+
+@pytest.mark.parametrize("message_bytes", [10_000, 100_000])
+async def test_what_is_sent_uses_the_keys_too(
+    message_bytes: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """H222: who sends much and is answered little; in one record, or in a burst of them."""
+    monkeypatch.setattr(module, "RETIRE_BYTES", 300_000)
+    dialled, accepted = await ends_of(PipeNetwork(bytes_max=1 << 20))
+    for _ in range(400_000 // message_bytes):
+        assert dialled.try_send([bytes(message_bytes)]) == message_bytes
+    accepted.try_send([b"taken"])
+
+    with pytest.raises(ConnectionLost, match="for long enough"):
+        await dialled.receive_into(memoryview(bytearray(10)))
 
 
 async def exhaust(sender: Connection, receiver: Connection, sink: memoryview) -> None:
