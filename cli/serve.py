@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -368,7 +369,11 @@ def gateway(settings: Settings, **given: Any) -> None:
         from ..gateway.running import run_gateway
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is not installed: pip install '.[gateway]'") from None
+    from ..runtime.descriptors import raise_limit
+
     name = given["name"] or "gateway"
+    if sys.platform == "linux":
+        raise_limit()
     _run(
         settings,
         name,

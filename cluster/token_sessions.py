@@ -91,6 +91,8 @@ class TokenSessions(Generic[Opened]):
         self._waiting = 0
         self._idle_s = idle_s
         self._found: dict[bytes, TokenSession[Opened]] = {}
+        self._serving: set[TokenSession[Opened]] = set()
+        """Those, and those that are not found any more and have not ended."""
         self._refused: dict[bytes, tuple[float, DistributedLogError]] = {}
         """Of tokens that were refused lately: until when that is said again, and what."""
         self._attempts = TokenAttempts()
@@ -113,7 +115,7 @@ class TokenSessions(Generic[Opened]):
                         if not session._users and session._used_at <= since:
                             self._forget(session)
             finally:
-                for session in list(self._found.values()):
+                for session in list(self._serving):
                     self._forget(session)
 
     async def enter(self, token: bytes, address: str) -> TokenSession[Opened]:
@@ -163,6 +165,7 @@ class TokenSessions(Generic[Opened]):
             raise TooBusy("it is just starting")
         who = self._attempts.begin(address, now)
         self._found[digest] = session
+        self._serving.add(session)
         self._nursery.start_soon(self._serve, session, who)
         return session
 
@@ -191,6 +194,7 @@ class TokenSessions(Generic[Opened]):
                 self._note(session, refused)
             session._error = session._error or TooBusy("the session has just ended: ask again")
             self._forget(session)
+            self._serving.discard(session)
             session._ready.set()
 
     def _note(self, session: TokenSession[Opened], refused: bool) -> None:

@@ -17,6 +17,7 @@ from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 
+from ..runtime.descriptors import connections_max
 from ..runtime.errors import AddressInUse
 from ..runtime.host import Address
 from .door import App
@@ -140,7 +141,7 @@ async def listen(
 ) -> list[BoundedListener]:
     """Listen there; port 0: a free one. Raises `AddressInUse`."""
     host, port = address
-    bounds = Bounds(options.connections_max, options.write_s, meters)
+    bounds = Bounds(connections_max(options.connections_max), options.write_s, meters)
     try:
         found = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:

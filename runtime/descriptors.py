@@ -36,9 +36,9 @@ def limit() -> int:
     return WANTED if soft == resource.RLIM_INFINITY else soft
 
 
-def connections_max() -> int:
-    """Peers of one server."""
-    return max(KEPT // 2, min(CONNECTIONS_MAX, limit() - FILES))
+def connections_max(most: int = CONNECTIONS_MAX) -> int:
+    """Peers of one server: ``most``, or as many as leave the others theirs."""
+    return min(most, max(KEPT // 2, limit() - FILES))
 
 
 def first_kept() -> int:

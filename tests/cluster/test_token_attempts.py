@@ -60,6 +60,24 @@ def test_all_together_may_show_so_many_in_vain_from_however_many_addresses() -> 
     assert vain(attempts, "10.9.9.9", 1.0) == 10
 
 
+def test_who_waits_long_has_no_more_than_at_first() -> None:
+    attempts = TokenAttempts()
+    vain(attempts, "10.0.0.1", 0.0)
+
+    assert vain(attempts, "10.0.0.1", 10**6) == IN_VAIN
+    others = sum(vain(attempts, f"10.0.1.{one}", 2 * 10**6) for one in range(50))
+    assert others == ALL_IN_VAIN
+
+
+def test_who_is_looked_at_is_not_forgotten_whoever_comes() -> None:
+    attempts = TokenAttempts()
+    who = attempts.begin("10.0.0.1", 0.0)
+    for one in range(2 * ADDRESSES_MAX):
+        now = 1000.0 + one
+        attempts.end(attempts.begin(f"10.1.{one >> 8}.{one & 255}", now), refused=True)
+    attempts.end(who, refused=False)
+
+
 def test_whoever_has_many_addresses_is_one() -> None:
     """IPv6 gives everybody 2^64; and the table does not grow with those of IPv4."""
     attempts = TokenAttempts()

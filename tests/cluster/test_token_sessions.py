@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster import token_attempts
+from distributedlog.cluster import token_attempts, token_sessions
 from distributedlog.cluster.token_sessions import REFUSED_S, SESSIONS_OF_A_USER, TokenSessions
 from distributedlog.runtime.errors import (
     DistributedLogError,
@@ -34,6 +34,7 @@ class Cluster:
         self.closed: list[bytes] = []
         self.refuses: dict[bytes, DistributedLogError] = {}
         self.takes_s = 0.1
+        self.ends_s = 0.0
 
     @asynccontextmanager
     async def open(self, shown: bytes) -> AsyncIterator[bytes]:
@@ -43,6 +44,10 @@ class Cluster:
             raise self.refuses[shown].again()
         try:
             yield shown
+            await trio.sleep(self.ends_s)
+        except trio.Cancelled:
+            shown = b"cut off: " + shown
+            raise
         finally:
             self.closed.append(shown)
 
@@ -184,6 +189,93 @@ async def test_a_token_that_is_taken_no_more_is_looked_at_anew(autojump_clock: M
         tail.leave()
         await trio.sleep(1)
         assert cluster.closed == [token()]
+
+
+async def test_a_session_that_ends_takes_its_follower_of_the_same_token_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    cluster = Cluster()
+    async with door(cluster) as sessions:
+        old = await sessions.enter(token(), HERE)
+        sessions.drop(old)
+        new = await sessions.enter(token(), HERE)
+        old.leave()
+        await trio.sleep(1)
+        assert (len(cluster.closed), len(sessions)) == (1, 1)
+        assert await sessions.enter(token(), HERE) is new
+        sessions.drop(old)  # a request of long ago hears of it now
+        assert await sessions.enter(token(), HERE) is new
+        assert len(cluster.opened) == 2
+
+
+async def test_a_door_that_ends_closes_what_it_opened_in_order(autojump_clock: MockClock) -> None:
+    """What is written is on its way: its end may wait, and is not cut off by the door's."""
+    cluster = Cluster()
+    cluster.ends_s = 0.5
+    async with door(cluster) as sessions:
+        await sessions.enter(token(), HERE)
+    assert cluster.closed == [token()]
+
+
+async def test_a_door_that_ends_waits_for_nobody_in_a_session_that_was_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    cluster = Cluster()
+    async with trio.open_nursery() as nursery:
+        async with door(cluster) as sessions:
+            session = await sessions.enter(token(), HERE)
+            sessions.drop(session)
+
+            async def late() -> None:
+                await trio.sleep(100)
+                session.leave()
+
+            nursery.start_soon(late)
+        assert trio.current_time() < 50
+        assert cluster.closed == [token()]
+
+
+async def test_what_was_refused_is_remembered_within_bounds(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_sessions, "REFUSED_MAX", 3)
+    monkeypatch.setattr(token_sessions, "REFUSED_S", 1000.0)
+    cluster = Cluster()
+    shown = [token("root", number) for number in range(5)]
+    cluster.refuses = {one: NotAuthenticated("not made here") for one in shown}
+    async with door(cluster) as sessions:
+        for one in shown:
+            with pytest.raises(NotAuthenticated):
+                await sessions.enter(one, HERE)
+        assert len(sessions._refused) == 3
+        for one in shown[2:]:
+            with pytest.raises(NotAuthenticated):
+                await sessions.enter(one, HERE)
+        assert cluster.opened == shown
+
+
+async def test_a_token_that_is_refused_again_is_the_newest_of_those(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_sessions, "REFUSED_MAX", 2)
+    cluster = Cluster()
+    shown = [token("root", number) for number in range(3)]
+    cluster.refuses = {one: NotAuthenticated("not made here") for one in shown}
+
+    async def comes(one: bytes) -> None:
+        with pytest.raises(NotAuthenticated):
+            await sessions.enter(one, HERE)
+
+    async with door(cluster) as sessions:
+        await comes(shown[0])
+        await trio.sleep(3)
+        await comes(shown[1])
+        await trio.sleep(3)
+        await comes(shown[0])  # of the first time nothing is known by now
+        await comes(shown[2])
+        asked = len(cluster.opened)
+        await comes(shown[0])
+        assert len(cluster.opened) == asked
 
 
 async def test_a_cluster_that_is_away_counts_against_nobody(autojump_clock: MockClock) -> None:

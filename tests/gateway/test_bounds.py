@@ -26,6 +26,7 @@ from distributedlog.gateway.forms import Given, ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
 from distributedlog.gateway.sessions import AsItself
+from distributedlog.runtime import descriptors
 from distributedlog.runtime.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -206,6 +207,20 @@ async def test_who_is_let_in() -> None:
     assert may_listen("127.0.0.1", ())
     assert not may_listen("0.0.0.0", ())
     assert may_listen("0.0.0.0", ("logs.example",))
+
+
+async def test_connections_leave_descriptors_for_what_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Many systems allow 1024: as many strangers would leave none for the links of those who are let in."""
+    monkeypatch.setattr(descriptors, "limit", lambda: 1024)
+    [one] = await server.listen(("127.0.0.1", 0), GatewayOptions(), GatewayMeters())
+    assert one.bounds.room.value == 1024 - descriptors.FILES
+    await one.aclose()
+    options = GatewayOptions(connections_max=10)
+    [one] = await server.listen(("127.0.0.1", 0), options, GatewayMeters())
+    assert one.bounds.room.value == 10
+    await one.aclose()
 
 
 async def test_a_stream_without_window_is_given_up(

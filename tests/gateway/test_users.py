@@ -4,8 +4,13 @@ import os
 import socket
 import ssl
 import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,13 +18,15 @@ pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
 import trio
+from trio.testing import MockClock
 
 from distributedlog.cluster.processes import environment
 from distributedlog.gateway import https, running
-from distributedlog.gateway.door import Door
+from distributedlog.gateway.door import Door, Place
 from distributedlog.gateway.faults import fault
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
+from distributedlog.gateway.sessions import AsUsers
 from distributedlog.gateway.share import Share
 from distributedlog.runtime.errors import InvalidRequest, NotAllowed, NotAuthenticated, TooBusy
 from distributedlog.runtime.host import Host
@@ -115,6 +122,93 @@ def test_one_user_has_half_of_a_gateway_at_most() -> None:
         share.begin_tail()
     share.end_tail()
     share.begin_tail()
+
+
+def test_what_a_request_holds_counts_with_its_user_until_it_leaves() -> None:
+    options = GatewayOptions(requests_max=2, held_bytes_max=10)
+    share, meters = Share("etl", options), GatewayMeters()
+    for _ in range(3):
+        meters.under_way += 1
+        place = Place(meters, options.held_bytes_max)
+        place.join(share)
+        place.hold(5)
+        with pytest.raises(TooBusy, match="user etl"):
+            place.hold(1)
+        place.leave()
+        place.leave()
+        assert (meters.held_bytes, meters.under_way) == (0, 0)
+
+
+class Opened:
+    """What a gateway opens for tokens, as its sessions use it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.context = SimpleNamespace(random=Random(0))
+
+    @asynccontextmanager
+    async def open(self, token: bytes) -> AsyncIterator[Any]:
+        self.count += 1
+        yield self
+
+
+def asks(shown: str) -> dict[str, Any]:
+    options = GatewayOptions()
+    meters = GatewayMeters()
+    meters.under_way += 1
+    place = Place(meters, options.held_bytes_max)
+    return {"dlog.token": shown.encode(), "client": ("10.0.0.1", 1), "dlog.place": place}
+
+
+async def test_a_request_leaves_its_session_which_ends_or_is_opened_anew(
+    autojump_clock: MockClock,
+) -> None:
+    cluster = Opened()
+    meters = GatewayMeters()
+    users = AsUsers(cluster.open, GatewayOptions(session_idle_s=5.0), meters)
+
+    def sessions() -> int:
+        users.measure()
+        return meters.sessions
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(users.run)
+        first, second = asks(token("etl")), asks(token("etl"))
+        for one in (first, second):
+            await users.enter(one)
+        users.leave(first)
+        await trio.sleep(20)
+        assert sessions() == 1, "one is under way"
+        users.leave(second)
+        users.leave(second)
+        await trio.sleep(20)
+        assert (sessions(), cluster.count) == (0, 1)
+        third, fourth = asks(token("etl")), asks(token("etl"))
+        await users.enter(third)
+        users.refused(third)
+        await users.enter(fourth)
+        assert cluster.count == 3, "what the cluster takes no more is looked at anew"
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_tokens_of_a_user_have_one_share_until_both_have_ended(
+    autojump_clock: MockClock,
+) -> None:
+    users = AsUsers(Opened().open, GatewayOptions(session_idle_s=5.0), GatewayMeters())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(users.run)
+        stays, goes, later = (asks(token("etl", number)) for number in range(3))
+        share = (await users.enter(stays)).share
+        assert (await users.enter(goes)).share is share
+        goes["dlog.place"].leave()
+        users.leave(goes)
+        await trio.sleep(20)
+        assert (await users.enter(later)).share is share, "half is for both"
+        for one in (stays, later):
+            users.leave(one)
+        await trio.sleep(20)
+        assert (await users.enter(asks(token("etl")))).share is not share
+        nursery.cancel_scope.cancel()
 
 
 @pytest.fixture
