@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink
 from ..runtime.errors import (
     AlreadyClosed,
@@ -28,6 +29,11 @@ SILENCE_S = 0.6
 is away."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
+HUNG_UP_MIN_S = 0.05
+HUNG_UP_MAX_S = 4.0
+"""A node that takes a connection and ends it before it has greeted has more callers than it can greet: it is
+dialled again after so long, longer each time in a row. Hundreds that came back at once, each as often as it
+could, kept it from greeting any (H224)."""
 
 
 class QuorumLinks:
@@ -56,6 +62,8 @@ class QuorumLinks:
         self._over = False
         self._links: dict[Address, ClientLink] = {}
         self._dialing: dict[Address, _Dialing] = {}
+        self._hung_up: dict[Address, tuple[Backoff, float]] = {}
+        """Of nodes that ended a connection before they greeted: until when it is not dialled."""
         self._pinged_at: dict[Address, float] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -102,10 +110,17 @@ class QuorumLinks:
 
     async def _dial(self, nursery: trio.Nursery, address: Address, dialing: "_Dialing") -> None:
         try:
+            backoff, until = self._hung_up.get(
+                address, (Backoff(HUNG_UP_MIN_S, HUNG_UP_MAX_S), 0.0)
+            )
+            await trio.sleep_until(until)
             with trio.move_on_after(DIAL_S):
-                dialing.link = await self._greeted(nursery, address, dialing.may_wait)
+                dialing.link = await self._greeted(nursery, address, dialing)
+                self._hung_up.pop(address, None)
         except DistributedLogError as error:
             dialing.error = error
+            if dialing.connected and isinstance(error, ConnectionLost):
+                self._hung_up[address] = backoff, trio.current_time() + backoff.next_s()
         finally:
             if self._over:
                 dialing.error = AlreadyClosed("the metadata client has ended")
@@ -113,10 +128,14 @@ class QuorumLinks:
                 del self._dialing[address]
             dialing.done.set()
 
-    async def _greeted(self, nursery: trio.Nursery, address: Address, may_wait: bool) -> ClientLink:
-        link = await self._endpoint.dial(address, nursery=nursery, kind=METADATA)
+    async def _greeted(
+        self, nursery: trio.Nursery, address: Address, dialing: "_Dialing"
+    ) -> ClientLink:
+        link = await self._endpoint.dial(
+            address, nursery=nursery, kind=METADATA, on_connected=dialing.on_connected
+        )
         if not link.peer.cluster_id:
-            if not may_wait:
+            if not dialing.may_wait:
                 link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
                 raise NotReady(f"{link.peer_address} belongs to no cluster yet")
             return link
@@ -193,4 +212,10 @@ class _Dialing:
         self.may_wait = may_wait
         self.link: ClientLink | None = None
         self.error: DistributedLogError | None = None
+        self.connected = False
+        """Has the node taken the connection?"""
         self.done = trio.Event()
+
+    def on_connected(self) -> None:
+        """It has."""
+        self.connected = True

@@ -125,6 +125,7 @@ class Endpoint:
         credentials: Credentials | None = None,
         kind: str = "",
         principal: str = "",
+        on_connected: Callable[[], None] = lambda: None,
     ) -> ClientLink:
         """Connect, exchange HELLO and AUTH, and run the link's tasks in ``nursery``.
 
@@ -132,11 +133,13 @@ class Endpoint:
         handshake has a deadline of its own; a caller may set a shorter one around the call.
         ``credentials``: instead of what the host has for that address. ``kind``: whose certificate has to be
         shown there, where one is: one node's is not enough to be taken for one of another kind (H227).
-        ``principal``: the same by kind and name.
+        ``principal``: the same by kind and name. ``on_connected``: called when the connection is there, and
+        nobody has greeted.
         """
         place = f"{address[0]}:{address[1]}"
         with trio.move_on_after(HANDSHAKE_S):
             connection = await self.host.dial(address)
+            on_connected()
             link = ClientLink(connection, self._space, outgoing_bytes_max=self._outgoing_bytes_max)
             nursery.start_soon(link.receive)
             nursery.start_soon(link.send_loop)
