@@ -47,6 +47,8 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         assert w.stores["b3"].ledgers.look_up(LEDGER, KEY).fenced
         [told] = w.stores["b3"].what_is_wrong()  # it is over before anybody looks
         assert told.startswith(f"{HEALED}ledgers were in limbo")
+        await _in_limbo(w)  # again, within the hour
+        assert not any(one.startswith(HEALED) for one in w.stores["b3"].what_is_wrong())
 
 
 async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:

@@ -18,12 +18,15 @@ from distributedlog.console.records import PAYLOAD_SHOWN, Records
 from distributedlog.console.work_state import WorkState
 from distributedlog.ledger import holes, keys
 from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.reasons import HEALED
 from tests.proxy.test_node import proxies
 
 
@@ -117,6 +120,21 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         [record] = (await Records(namespace, payloads=True).page("large", {}))["records"]
         assert record["bytes"] == 2 * PAYLOAD_SHOWN
         assert b64decode(record["payload"]) == b"x" * PAYLOAD_SHOWN
+
+
+async def test_what_is_over_is_no_work() -> None:
+    """A bookie tells for an hour what was healed: nobody waits for it."""
+    said = ("healing: entries of 1 ledgers rotted", f"{HEALED}entries of 2 ledgers had rotted")
+    there = BookieRegistration("b1", {"": ("h", 1)}, reasons=said)
+    cookie = Put(keys.cookie_key("b1"), pack({"label": "one", "incarnation": 1}))
+    metadata: Any = LocalMetadata()
+    metadata.listener = ""
+    put = Put(keys.bookie_key("b1"), there.encode())
+    await metadata.transact(Transaction((), (cookie, put)))
+
+    found = await WorkState(metadata, lambda: 0).look()
+
+    assert found["mending"] == [{"label": "one", "reasons": [said[0]]}]
 
 
 def test_a_reason_has_bookies_by_their_labels() -> None:

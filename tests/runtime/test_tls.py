@@ -173,7 +173,7 @@ async def test_what_came_before_a_broken_record_is_received_and_then_why(
         await receive_all(accepted, got, sink)
 
     assert got == data
-    with pytest.raises(ConnectionLost, match="alert bad record mac"):
+    with trio.fail_after(60), pytest.raises(ConnectionLost, match="alert bad record mac"):
         await dialled.receive_into(sink)
 
 
