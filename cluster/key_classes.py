@@ -54,6 +54,8 @@ KNOWN_RECORDS = 256
 KNOWN_BYTES_MAX = 4096
 """Ledgers' records, the last ones, of which it is known whose they are."""
 
+STAGES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED, LedgerState.DELETING)
+
 Where = Callable[[bytes], Place | None]
 
 
@@ -216,6 +218,14 @@ def _is_deleting(key: bytes, value: bytes) -> bool:
     return LedgerMetadata.decode(key, value).state is LedgerState.DELETING
 
 
+def _stage_of_ledger(key: bytes, value: bytes) -> int:
+    return STAGES.index(LedgerMetadata.decode(key, value).state)
+
+
+def _stage_of_segment(key: bytes, value: bytes) -> int:
+    return int(SegmentRecord.decode(value).closed)
+
+
 def _bookies_of_ledger(key: bytes, value: bytes) -> tuple[str, ...]:
     return LedgerMetadata.decode(key, value).bookies()
 
@@ -286,7 +296,10 @@ KEY_CLASSES = Classes(
             shape=shapes.of_state,
         ),
         (b"log/", b"segment"): replace(
-            _REPAIRED, ledger_in=_ledger_of_segment, shape=shapes.of_segment
+            _REPAIRED,
+            ledger_in=_ledger_of_segment,
+            shape=shapes.of_segment,
+            stage=_stage_of_segment,
         ),
         (b"log/", b"lock"): replace(
             _WRITERS, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
@@ -325,7 +338,11 @@ KEY_CLASSES = Classes(
         ),
         BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=lambda key: b"\0" not in key),
         keys.LEDGER_PREFIX: KeyClass(
-            READ | BOOKIE | OPERATOR, _OF_LEDGER, _of_ledger, shape=shapes.of_ledger
+            READ | BOOKIE | OPERATOR,
+            _OF_LEDGER,
+            _of_ledger,
+            shape=shapes.of_ledger,
+            stage=_stage_of_ledger,
         ),
         keys.UNDER_PREFIX: KeyClass(
             READ | SEES, _OF_LEDGER, _of_ledger, note=_exactly(len(keys.UNDER_PREFIX) + ID_DIGITS)

@@ -13,7 +13,7 @@ from typing import TypeVar
 import trio
 
 from ..runtime.backoff import Backoff
-from ..runtime.errors import DistributedLogError, NotEnoughBookies, RecoveryIncomplete
+from ..runtime.errors import DistributedLogError, NotEnoughBookies, OverQuota, RecoveryIncomplete
 from .ownership import may_pass
 
 AT_ONCE = 16
@@ -37,7 +37,8 @@ class RecoveryTurns:
     ) -> T:
         """Try what may pass until it has: for ``timeout_s`` of its own time.
 
-        Raises what will not pass; `NotEnoughBookies`, or `RecoveryIncomplete`, when the time is over.
+        Raises what will not pass; when the time is over `NotEnoughBookies`, `OverQuota`, or
+        `RecoveryIncomplete`.
         """
         last: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
         left_s, backoff = timeout_s, Backoff(longest_s=RETRY_MAX_S)
@@ -60,7 +61,7 @@ class RecoveryTurns:
             pause_s = backoff.next_s()
             await trio.sleep(max(0.0, min(pause_s, left_s)))
             left_s -= pause_s
-        if isinstance(last, NotEnoughBookies):
+        if isinstance(last, NotEnoughBookies | OverQuota):
             raise last
         raise RecoveryIncomplete(
             f'log "{name}": its end could not be made certain within {timeout_s:g} s: {last}'

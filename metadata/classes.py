@@ -84,6 +84,9 @@ class KeyClass:
     note: Callable[[bytes], bool] = lambda key: False
     """Does such a key say what is to be done, or where something is, and are there no more of these than of
     what they tell of? One may be made also where its namespace is full."""
+    stage: Callable[[bytes, bytes], int] | None = None
+    """How far such a record is on its way to its end, by key and value: there it goes once. Raises
+    `CorruptData`."""
     each: bool = False
     """Whoever is known may list and watch all of them, and is shown those that it may read."""
     ledger_in: Callable[[bytes], bytes] | None = None

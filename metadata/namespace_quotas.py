@@ -5,7 +5,8 @@ memory of the same nodes. So a namespace has a bound of keys, bytes and ledgers,
 (`trust_records.Bounds`). What would go beyond it is refused; what takes something away never is. A namespace
 at its bound goes on where it makes nothing new: what is read, truncated and deleted, and what an open segment
 needs to be closed, passes, and for that a change of what is there may still make it larger, a little, up to a
-quarter beyond. What nodes do passes always: repair, recovery, retention.
+quarter beyond. A ledger is closed, a log claimed and deleted, however far beyond it is: its bound may have
+been made less. What nodes do passes always: repair, recovery, retention.
 
 Counted is what is applied, and what is under way: so a burst goes no further than one by one would.
 """
@@ -83,7 +84,7 @@ class NamespaceQuotas:
             then = now.size_bytes + grown.size_bytes
             if grown.size_bytes > 0 and then > bounds.size_bytes and not grown.only_small:
                 small = grown.made <= 0 and grown.size_bytes <= CHANGE_BYTES
-                if not small or then > bounds.size_bytes * BEYOND:
+                if not small or (then > bounds.size_bytes * BEYOND and not grown.ends):
                     return _over(namespace, now.size_bytes, "bytes", bounds.size_bytes)
         return None
 

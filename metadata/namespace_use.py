@@ -10,7 +10,7 @@ None of it is in the replicated state (`docs/decisions`, 83 and 90): a version t
 otherwise while it leads, and makes the same state.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ..runtime.errors import DistributedLogError
@@ -21,7 +21,9 @@ from .transaction import Put, Transaction
 WALKED_KEYS = 100
 """Keys that are counted in one turn, some milliseconds."""
 LASTING_BYTES_MAX = 1024
-"""Of the value of a key that is there once a log (`KeyClass.lasting`), where it counts as small."""
+"""Of the value of a note, or of a key that is there once a log (`KeyClass.lasting`), where it is small."""
+REOPENED_BYTES = 1024
+"""What goes back from its end counts so much more: else going there again adds more."""
 
 
 @dataclass(slots=True)
@@ -47,7 +49,9 @@ class Growth(Use):
     made: int = 0
     """Keys that are no notes (`KeyClass.note`), without those that go."""
     only_small: bool = True
-    """Is all that it puts small by itself, and there once a log: states, notes without a value?"""
+    """Is all that it puts small by itself, and there once a log or ledger: states, notes?"""
+    ends: bool = False
+    """Does it bring a ledger or a segment nearer to its end?"""
 
 
 class _Log(Use):
@@ -240,9 +244,14 @@ class NamespaceUse:
             note = row.note(key)
             if not note:
                 grown.made += keys
-            small = after is None or (note and not after)
-            if not small and not (row.lasting and len(after or b"") <= LASTING_BYTES_MAX):
+            once = note or row.lasting
+            if after is not None and not (once and len(after) <= LASTING_BYTES_MAX):
                 grown.only_small = False
+            if row.stage is not None and before is not None and after is not None:
+                step = _step(row.stage, key, before[HEAD.size :], after)
+                grown.ends = grown.ends or step > 0
+                if step < 0:
+                    grown.size_bytes += REOPENED_BYTES
             if after is not None and place.path is not None and key.startswith(classes.names):
                 self._take_along(after, namespace, grown)
         return found
@@ -293,3 +302,11 @@ class NamespaceUse:
 
 def _size(key: bytes, stored: bytes | None) -> int:
     return 0 if stored is None else len(key) + len(stored) - HEAD.size
+
+
+def _step(stage: Callable[[bytes, bytes], int], key: bytes, before: bytes, after: bytes) -> int:
+    """How much nearer it is to its end; below 0: it goes back. 0 where one cannot be read."""
+    try:
+        return stage(key, after) - stage(key, before)
+    except DistributedLogError:
+        return 0

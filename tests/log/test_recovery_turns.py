@@ -8,6 +8,7 @@ from distributedlog.log.record import LogRecord
 from distributedlog.log.recovery_turns import AT_ONCE, RecoveryTurns
 from distributedlog.runtime.errors import (
     DistributedLogError,
+    OverQuota,
     RecoveryIncomplete,
     TooBusy,
     WriterFenced,
@@ -68,6 +69,15 @@ async def test_when_nobody_gets_done_all_give_up_in_time(autojump_clock: MockClo
 
     assert {outcome for _, _, outcome in attempts.ended} == {"RecoveryIncomplete"}
     assert attempts.ended[-1][1] <= 61
+
+
+async def test_what_kept_it_from_it_is_said_where_that_is_no_bookie(
+    autojump_clock: MockClock,
+) -> None:
+    """A namespace without room is nothing that a recovery could be short of."""
+    attempts = Attempts(1)
+    await attempts.recover(1, 1.0, OverQuota("namespace ns has 80 keys, allowed are 80"))
+    assert attempts.ended[0][2] == "OverQuota"
 
 
 async def test_a_log_that_cannot_be_recovered_holds_up_no_other(autojump_clock: MockClock) -> None:

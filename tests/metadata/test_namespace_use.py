@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from distributedlog.cluster.key_classes import KEY_CLASSES
 from distributedlog.ledger import keys
 from distributedlog.log import keys as log_keys
-from distributedlog.log.settings import bind_key
+from distributedlog.log.segments import SegmentRecord
+from distributedlog.log.settings import bind_key, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.metadata.commands import Transact
 from distributedlog.metadata.kv import HEAD, KeyValueState
@@ -314,3 +315,44 @@ def test_a_name_that_names_no_log_makes_no_ledger_its_own() -> None:
         "user/etl", Transaction((), (Put(keys.ledger_key(7), record(7, 0).encode()),))
     )
     assert not growth
+
+
+def test_what_is_far_beyond_is_closed_claimed_and_deleted_all_the_same() -> None:
+    """An admin has made the bound less than what is there: who takes something away has to be able to."""
+    state, quotas = full_world(replace(PLENTY, size_bytes=10))
+    at, segment = log_keys.state_key(0x11), log_keys.segment_key(0x11, 1)
+    claimed = LogState(0x11, "a", 0, epoch=7, owner="o" * 200, writer_id="w" * 16, last_segment=1)
+    lock = Put(log_keys.lock_key(0x11), b"l" * 300, 0)
+    assert not over(state, quotas, Put(at, claimed.encode()), lock), "taken over, or to be deleted"
+    assert not over(state, quotas, Put(conf_key(0x11), b"c" * 300)), "set"
+    open_one = record(1, 0x11)
+    left = Put(keys.ledger_key(1), open_one.in_recovery().encode())
+    assert not over(state, quotas, left)
+    closed = open_one.in_recovery().close_by_recovery(4, 400, open_one.ensembles)
+    close = (
+        Put(keys.ledger_key(1), closed.encode()),
+        Put(keys.under_key(1), b"h" * 60),
+        Put(segment, b"s" * 160),
+        Put(at, claimed.encode()),
+    )
+    assert not over(state, quotas, *close)
+    assert over(state, quotas, *close[:2], Put(segment, b"s" * 1500)), "a little"
+    do(state, Transact("c", 3, 0, Transaction((), close)))
+    assert len(open_one.encode()) < len(closed.encode())
+    assert over(state, quotas, Put(keys.ledger_key(1), open_one.encode())), "and once"
+    assert over(state, quotas, *close[1:2], Put(segment, b"s" * 170))
+    begun = SegmentRecord(1, 1, 1, 0)
+    do(state, Transact("c", 4, 0, Transaction((), (Put(segment, begun.encode()),))))
+    ended = replace(begun, closed=True, closed_ms=1 << 40, records=1 << 20, size_bytes=1 << 30)
+    assert not over(state, quotas, Put(segment, ended.encode()), Put(at, claimed.encode()))
+    assert over(state, quotas, Put(segment, replace(begun, created_ms=1 << 40).encode()))
+    gone: tuple[Put | Delete, ...] = (
+        Put(keys.ledger_key(1), replace(closed, owner=None).deleting().encode()),
+        *(Delete(keys.on_key(one, 1)) for one in ("i1", "i2")),
+        *(Put(keys.delete_key(one, 1), b"") for one in ("i1", "i2")),
+        Delete(segment),
+        Delete(at),
+        Delete(log_keys.name_key("shop", "a")),
+        Put(b"gone/0aa/shop\0a", b"t" * 60),
+    )
+    assert not over(state, quotas, *gone)
