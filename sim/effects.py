@@ -13,10 +13,9 @@ from ..bookie import messages
 from ..bookie.entry import HEADER, HEADER_BYTES
 from ..runtime.capabilities import Kind
 from ..runtime.capability_messages import GateAnswer
-from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..verify.second_judge import SecondJudge
-from .meetings import Asked, Met
+from .meetings import Asked, Listener, Met
 from .shown import Shown
 
 LOOK_S = 1.0
@@ -48,7 +47,7 @@ class _Done:
     """It was let in when it began, and goes on."""
 
 
-class Effects:
+class Effects(Listener):
     """A `Listener` of the bookies' answers."""
 
     def __init__(
@@ -92,12 +91,6 @@ class Effects:
         """What that bookie heard last."""
         found = self.heard.get(bookie)
         return found[-1] if found else None
-
-    def on_welcome(self, met: Met) -> None:
-        """See `Listener`."""
-
-    def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
-        """See `Listener`."""
 
     def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
         """See `Listener`."""

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
-from typing import Protocol
 
 from ..runtime.errors import DistributedLogError, NotAuthenticated
 from ..runtime.frames import REPLY_MORE, Op, error_from
@@ -60,20 +59,17 @@ class Met:
     leaving: FrameCutter = field(default_factory=FrameCutter)
 
 
-class Listener(Protocol):
-    """Judges connections."""
+class Listener:
+    """Judges connections, by what of them it wants to hear."""
 
     def on_welcome(self, met: Met) -> None:
         """The node has taken what was shown."""
-        ...
 
     def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
         """It has not."""
-        ...
 
     def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
         """A frame has arrived, after the welcome."""
-        ...
 
     def on_answer(
         self,
@@ -86,7 +82,6 @@ class Listener(Protocol):
         body: memoryview,
     ) -> None:
         """A frame leaves. ``asked``: what it answers, of a REPLY."""
-        ...
 
 
 class Meetings:

@@ -20,17 +20,16 @@ from ..metadata.wire import (
 )
 from ..runtime.capabilities import Kind
 from ..runtime.capability_messages import CapsAnswer, GateQuestion, decode_question
-from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op, error_from
 from ..runtime.principals import Narrowing
 from ..runtime.tokens import PREFIX, read_token
 from ..verify.second_judge import Policy, SecondJudge
-from .meetings import Asked, Met
+from .meetings import Asked, Listener, Met
 
 SECRET = b"secret/"
 
 
-class Shown:
+class Shown(Listener):
     """A `Listener` of the metadata nodes' answers."""
 
     def __init__(self, judge: SecondJudge, fail: Callable[[str], None]) -> None:
@@ -40,15 +39,6 @@ class Shown:
         """What was shown where rights counted."""
         self.given: dict[tuple[str, bytes], int] = {}
         """Machine and capability to the newest revision of `SecondJudge.revision` at which it was given."""
-
-    def on_welcome(self, met: Met) -> None:
-        """See `Listener`."""
-
-    def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
-        """See `Listener`."""
-
-    def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
-        """See `Listener`."""
 
     def on_answer(
         self,

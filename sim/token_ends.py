@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..verify.second_judge import SecondJudge
-from .meetings import Asked, Met
+from .meetings import Asked, Listener, Met
 from .scheduler import EPOCH_S
 
 FOLLOWS = 1 / 12
@@ -35,7 +35,7 @@ class _Clock:
         return true - strayed, true + strayed
 
 
-class TokenEnds:
+class TokenEnds(Listener):
     """A `Listener` of what is said to those who come with a token, or with a pass that ends."""
 
     def __init__(
@@ -89,9 +89,6 @@ class TokenEnds:
                 f" {met.ends_s + self._tolerance_s - fastest:.1f} s left by its fastest clock,"
                 f" of {met.machine}"
             )
-
-    def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
-        """See `Listener`."""
 
     def on_answer(
         self,
