@@ -7,7 +7,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, visible
+from .output import Pace, emit, visible
 
 POLL_S = 1.0
 NAMED_MAX = 10
@@ -47,7 +47,7 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
-        left, said = -1, [""]
+        left, said, pace = -1, [""], Pace()
         async with quorum(settings) as metadata:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
@@ -74,7 +74,8 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
                 lines = [f"ledger {one.ledger}: {one.why}" for one in state.waiting]
                 if state.ledgers != left or lines != said:
                     left, said = state.ledgers, lines
-                    settings.note("\n".join([f"{left} ledgers left", *lines]))
+                    told = pace.told(trio.current_time(), left)
+                    settings.note("\n".join([f"{left} ledgers left{told}", *lines]))
                 await trio.sleep(POLL_S)
         return {**asdict(state), "drained": state.drained}
 

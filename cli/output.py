@@ -1,6 +1,7 @@
 """What people and programs read: tables, JSON for programs, sizes with units, files that are whole."""
 
 import json
+import math
 import os
 import shutil
 import sys
@@ -15,6 +16,26 @@ PROSE_SPACES = 3
 """A last column with so many in a cell has sentences, and is broken between words"""
 PROSE_MIN = 24
 """if so many columns are left for them."""
+
+
+class Pace:
+    """How fast something becomes less, and how long the rest will take. Pure."""
+
+    def __init__(self) -> None:
+        self._began: tuple[float, int] | None = None
+
+    def told(self, now_s: float, left: int) -> str:
+        """In words, such as ``, 12.5 a second, about 40 s more``; "" where nothing has gone yet.
+
+        What becomes more instead is counted from there: an estimate from before says nothing.
+        """
+        if self._began is None or left > self._began[1]:
+            self._began = (now_s, left)
+        began_s, first = self._began
+        if left == first or now_s <= began_s:
+            return ""
+        rate = (first - left) / (now_s - began_s)
+        return f", {rate:,.1f} a second, about {math.ceil(left / rate):,} s more"
 
 
 def emit(value: Mapping[str, Any]) -> None:

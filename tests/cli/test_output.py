@@ -13,7 +13,7 @@ from distributedlog.cli import named_clusters
 from distributedlog.cli.errors import report, say
 from distributedlog.cli.main import run
 from distributedlog.cli.options import Settings
-from distributedlog.cli.output import table, visible
+from distributedlog.cli.output import Pace, table, visible
 from distributedlog.cli.write import Stored, _Progress
 from distributedlog.cluster.config import parse_address
 from distributedlog.runtime.errors import InvalidRequest, LogNotFound
@@ -141,3 +141,14 @@ def test_what_nobody_can_mean_is_wrong_usage(
     assert code in (2, 5), shown
     assert said in shown
     assert "defect" not in shown
+
+
+def test_how_long_the_rest_takes_is_told_from_what_has_gone() -> None:
+    pace = Pace()
+    assert pace.told(100.0, 200) == ""
+    assert pace.told(100.0, 190) == ""
+    assert pace.told(104.0, 150) == ", 12.5 a second, about 12 s more"
+    assert pace.told(108.0, 150) == ", 6.2 a second, about 24 s more"
+    assert pace.told(109.0, 300) == "", "others came: what was before says nothing"
+    assert pace.told(119.0, 290) == ", 1.0 a second, about 290 s more"
+    assert pace.told(129.0, 0).endswith("about 0 s more")
