@@ -267,6 +267,11 @@ def test_a_copy_is_given_up_of_who_is_to_leave_or_is_not_there() -> None:
         store.put(Put(keys.move_key("i3", 13), Move("i2", 1, 0).encode()))
         assert store.may(*moved, Delete(keys.move_key("i3", 13)), who=OTHER)
         assert not store.may(replaced(third, "i1", "i4"), who=OTHER), "for itself alone"
+        store.put(Put(keys.move_key("i4", 13), Move("i2", 1, 0).encode()))
+        on4 = (Put(keys.on_key("i4", 13), b""), Delete(keys.on_key("i2", 13)))
+        assert not store.may(replaced(third, "i1", "i4"), *on4, who=OTHER), (
+            "not for who has no copy yet"
+        )
 
 
 def test_who_comes_too_late_hears_so_and_not_that_it_may_not() -> None:

@@ -257,6 +257,16 @@ def test_what_is_under_way_counts() -> None:
     assert not over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
 
 
+def test_what_goes_counts_when_it_is_gone() -> None:
+    """A deletion under way may come to nothing: its condition need not hold."""
+    state, quotas = full_world(replace(PLENTY, keys=0))
+    quotas.begin(1)
+    bigger = Put(log_keys.work_key(0x11, "w"), b"w" * 30_000)
+    going = (Delete(log_keys.segment_key(0x11, 1)), bigger)
+    quotas.on_taken(state.index + 1, quotas.growth("user/etl", Transaction((), going)))
+    assert "has 7 keys" in over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
+
+
 def test_a_log_that_moves_brings_all_that_it_has() -> None:
     state, quotas = full_world(PLENTY)
     bounds = Bounds(5, 1 << 40, 1 << 40)
