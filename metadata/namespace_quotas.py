@@ -8,6 +8,9 @@ needs to be closed, passes, and for that a change of what is there may still mak
 quarter beyond. A ledger is closed, a log claimed and deleted, however far beyond it is: its bound may have
 been made less. What nodes do passes always: repair, recovery, retention.
 
+Who may only read makes keys as well, positions of his own: they have nine tenths of each bound, so that no
+reader keeps a writer from a new segment.
+
 Counted is what is applied, and what is under way: so a burst goes no further than one by one would.
 """
 
@@ -26,6 +29,8 @@ CHANGE_BYTES = 1024
 """By so much a change of what is there may make a full namespace larger: a close in other ensembles does."""
 BEYOND = 1.25
 """Times its bytes, and so far."""
+OF_READERS = 0.9
+"""Of a bound: what takes the right to read alone, a reader's own positions, leaves the rest to who writes."""
 NOTHING: Mapping[str, Growth] = {}
 SHOWN_MAX = 1000
 """Namespaces that are told of, the fullest first."""
@@ -77,12 +82,13 @@ class NamespaceQuotas:
             if grown.made <= 0 and grown.size_bytes <= 0 and grown.ledgers <= 0:
                 continue
             now, bounds = self._now(namespace), self.bounds(state, namespace)
-            if grown.made > 0 and now.keys + grown.made > bounds.keys:
+            share = OF_READERS if grown.of_readers else 1.0
+            if grown.made > 0 and now.keys + grown.made > bounds.keys * share:
                 return _over(namespace, now.keys, "keys", bounds.keys)
             if grown.ledgers > 0 and now.ledgers + grown.ledgers > bounds.ledgers:
                 return _over(namespace, now.ledgers, "ledgers", bounds.ledgers)
             then = now.size_bytes + grown.size_bytes
-            if grown.size_bytes > 0 and then > bounds.size_bytes and not grown.only_small:
+            if grown.size_bytes > 0 and then > bounds.size_bytes * share and not grown.only_small:
                 small = grown.made <= 0 and grown.size_bytes <= CHANGE_BYTES
                 if not small or (then > bounds.size_bytes * BEYOND and not grown.ends):
                     return _over(namespace, now.size_bytes, "bytes", bounds.size_bytes)

@@ -52,6 +52,8 @@ class Growth(Use):
     """Is all that it puts small by itself, and there once a log or ledger: states, notes?"""
     ends: bool = False
     """Does it bring a ledger or a segment nearer to its end?"""
+    of_readers: bool = False
+    """Does it make keys that take no more than the right to read?"""
 
 
 class _Log(Use):
@@ -241,6 +243,7 @@ class NamespaceUse:
             keys = (after is not None) - (before is not None)
             size = (0 if after is None else len(key) + len(after)) - _size(key, before)
             grown.add(keys, size, keys if key == place.ledger else 0)
+            grown.of_readers = grown.of_readers or (keys > 0 and bool(place.user))
             note = row.note(key)
             if not note:
                 grown.made += keys

@@ -204,6 +204,7 @@ STARTS = {
     "leases without a bound (H236)": 2,
     "one memory of requests for all (H216)": 4,
     "a capability without its principal": 3,
+    "what mode report gives is good in required": 6,
     "the generation before is kept for ever": 11,
 }
 """A seed that found it; of others from 0 on."""

@@ -22,11 +22,11 @@ from .test_trust import LOG, STATE, begin
 from .trusted import believe, trusted_quorum
 
 
-async def fill(client: MetadataClient, first: int = 0) -> int:
+async def fill(client: MetadataClient, first: int = 0, name: str = "p") -> int:
     """Positions of a log, until no more are taken; how many."""
     for number in range(first, first + 100):
         try:
-            await client.transact(put(log_keys.position_key(LOG, f"p{number:03}"), b"1"))
+            await client.transact(put(log_keys.position_key(LOG, f"{name}{number:03}"), b"1"))
         except OverQuota:
             return number - first
     raise AssertionError("there is no bound")
@@ -141,6 +141,22 @@ async def test_what_is_sent_again_while_it_is_under_way_is_not_over_by_itself(
             assert answer.transaction is not None
             assert answer.transaction.succeeded
         nursery.cancel_scope.cancel()
+
+
+async def test_positions_of_readers_leave_room_for_writers(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """They need the right to read alone: else one reader fills a namespace, and no writer rolls any more."""
+    believe(monkeypatch)
+    async with trusted_quorum(1) as world:
+        admin = await begin(world)
+        await admin.change_trust("user", "mia")
+        await admin.change_trust("grant", "mia", "reader", "ns", "orders")
+        reader, writer = await world.one("user/mia"), await world.one("user/etl")
+        await admin.change_trust("quota", "ns", "40", "", "")
+        assert await fill(reader, name="~mia/") == 40 * 9 // 10 - 2  # a name and a state were there
+        await reader.transact(put(log_keys.position_key(LOG, "~mia/000"), b"2"))
+        assert await fill(writer) == 4
 
 
 async def test_quotas_are_set_by_admins_and_written_down(
