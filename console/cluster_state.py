@@ -219,6 +219,7 @@ class ClusterState:
             "used_bytes": one["used_bytes"],
             "free_bytes": one["free_bytes"],
             "limbo": number(info, "limbo_ledgers"),
+            "in_limbo": is_in_limbo(info),
             "rotten": rot.get("rotten_ledgers"),
             "sync_p99_s": self._sync_p99(one["id"], info, now),
             "late_s": None if late is None else late / 1000,
@@ -272,9 +273,14 @@ class ClusterState:
         }
 
 
+def is_in_limbo(info: Mapping[str, Any]) -> bool:
+    """Does a bookie say so? Ledgers that it does not know any more are in limbo too, and not counted."""
+    return bool(number(info, "limbo_ledgers") or number(info, "limbo_below"))
+
+
 def is_well(row: Mapping[str, Any]) -> bool:
     """Nothing is to be seen there; the others come first."""
-    return row["state"] == "up" and row["answers"] and not (row["limbo"] or row["slow"])
+    return row["state"] == "up" and row["answers"] and not (row["in_limbo"] or row["slow"])
 
 
 def by_label(text: str, labels: Mapping[str, str]) -> str:

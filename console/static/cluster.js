@@ -49,7 +49,7 @@ export function verdict(state) {
 function state_of(one) {
   if (one.state === "down") return "✕ down";
   if (one.slow) return "◆ slow disk";
-  if (one.limbo) return "◒ limbo";
+  if (one.in_limbo) return "◒ limbo";
   if (!one.answers) return `○ says nothing${known(one.silent_s) ? ` for ${seconds(one.silent_s)}` : ""}`;
   return `${SHAPES[one.state] ?? "○"} ${one.state}`;
 }

@@ -60,4 +60,4 @@ def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
     )
     run(0, "log", "delete", "a", DLOG_LOG_DELETE_YES="1")
     assert run(0, "log", "list").stdout == b""
-    assert os.listdir(tmp_path / "dlog") == ["contexts.toml"]
+    assert sorted(os.listdir(tmp_path / "dlog")) == ["contexts.lock", "contexts.toml"]

@@ -45,6 +45,7 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
+    WrongLedgerKey,
 )
 from distributedlog.runtime.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
 from distributedlog.runtime.hello import Hello
@@ -180,11 +181,27 @@ async def found_city(city: City) -> None:
                 city.ex_pass = answer.passport
                 for bookie, key in zip(of_name.values(), answer.keys[city.ledger], strict=True):
                     city.ex_keys[bookie][kind] = key
-        for bookie in of_name:  # they were good
-            async with linked(host_of("user/ex"), city.address(bookie)) as link:
-                key = city.ex_keys[of_name[bookie]][Kind.READ]
-                await attempt("read", BookieClient(link, of_name[bookie]), city.ledger, key, 0)
+        for name, bookie in of_name.items():  # they were good
+            await until_read(city, name, bookie, WrongLedgerKey, raised=False)
         await admin.change_trust("disable", "ex")
+
+
+async def until_read(
+    city: City, name: str, bookie: str, error: type[DistributedLogError], *, raised: bool
+) -> None:
+    """Until the ex-user's capability to read is refused so, or is not: bookies hear of changes by a watch."""
+    key = city.ex_keys[bookie][Kind.READ]
+    with trio.fail_after(T):
+        while True:
+            async with linked(host_of("user/ex"), city.address(name)) as link:
+                try:
+                    await attempt("read", BookieClient(link, bookie), city.ledger, key, 0)
+                    refused = False
+                except error:
+                    refused = True
+            if refused == raised:
+                return
+            await trio.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +420,7 @@ def test_an_ex_user(city: City) -> None:
             async with linked(host_of("user/ex"), city.address("metadata1")) as link:
                 await link.request(Op.META_READ, pack(["get", b"\0"]), timeout_s=T)
         for name, bookie in city.bookies.items():
+            await until_read(city, name, bookie, CapabilityOutdated, raised=True)
             async with linked(host_of("user/ex"), city.address(name)) as link:
                 client = BookieClient(link, bookie)
                 for what in ATTEMPTS:

@@ -12,7 +12,7 @@ from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.leaving import ask_to_leave, find_bookie
 from distributedlog.cluster.local import LocalCluster, local_cluster
 from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
-from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label
+from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label, is_in_limbo
 from distributedlog.console.node_links import node_links
 from distributedlog.console.records import PAYLOAD_SHOWN, Records
 from distributedlog.console.work_state import WorkState
@@ -135,6 +135,14 @@ async def test_what_is_over_is_no_work() -> None:
     found = await WorkState(metadata, lambda: 0).look()
 
     assert found["mending"] == [{"label": "one", "reasons": [said[0]]}]
+
+
+def test_a_bookie_is_in_limbo_by_what_it_does_not_know_any_more_too() -> None:
+    """Its index knew nothing of the one that cannot be healed: none was counted, and it looked well."""
+    assert is_in_limbo({"limbo_ledgers": 0, "limbo_below": 1001})
+    assert is_in_limbo({"limbo_ledgers": 1, "limbo_below": 0})
+    assert not is_in_limbo({"limbo_ledgers": 0, "limbo_below": 0})
+    assert not is_in_limbo({})
 
 
 def test_a_reason_has_bookies_by_their_labels() -> None:
