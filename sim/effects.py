@@ -15,7 +15,7 @@ from ..runtime.capabilities import Kind
 from ..runtime.capability_messages import GateAnswer
 from ..runtime.frames import Op
 from ..verify.second_judge import SecondJudge
-from .meetings import Asked, Listener, Met
+from .meetings import Answer, Asked, Listener, Met
 from .shown import Shown
 
 LOOK_S = 1.0
@@ -118,17 +118,9 @@ class Effects(Listener):
             stream.added_at.append((self._now(), met.node_stood))
             at += max(HEADER_BYTES, HEADER.unpack_from(body, at)[1])
 
-    def on_answer(
-        self,
-        met: Met,
-        asked: Asked | None,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        body: memoryview,
-    ) -> None:
+    def on_answer(self, met: Met, answer: Answer) -> None:
         """See `Listener`."""
+        asked, op, status, body = answer.asked, answer.op, answer.status, answer.body
         if not self._is_watched(met):
             return
         if op == Op.ADD_ACKS:

@@ -59,6 +59,17 @@ class Met:
     leaving: FrameCutter = field(default_factory=FrameCutter)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A frame that leaves a node."""
+
+    asked: Asked | None
+    """What it answers, of a REPLY."""
+    op: int
+    status: int
+    body: memoryview
+
+
 class Listener:
     """Judges connections, by what of them it wants to hear."""
 
@@ -71,17 +82,8 @@ class Listener:
     def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
         """A frame has arrived, after the welcome."""
 
-    def on_answer(
-        self,
-        met: Met,
-        asked: Asked | None,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        body: memoryview,
-    ) -> None:
-        """A frame leaves. ``asked``: what it answers, of a REPLY."""
+    def on_answer(self, met: Met, answer: Answer) -> None:
+        """A frame leaves."""
 
 
 class Meetings:
@@ -154,5 +156,6 @@ class Meetings:
         if op == Op.REPLY:
             more = flags & REPLY_MORE
             asked = met.asked.get(ident) if more else met.asked.pop(ident, None)
+        answer = Answer(asked, op, status, body)
         for listener in self.listeners:
-            listener.on_answer(met, asked, op, flags, status, ident, body)
+            listener.on_answer(met, answer)

@@ -24,7 +24,7 @@ from ..runtime.frames import Op, error_from
 from ..runtime.principals import Narrowing
 from ..runtime.tokens import PREFIX, read_token
 from ..verify.second_judge import Policy, SecondJudge
-from .meetings import Asked, Listener, Met
+from .meetings import Answer, Asked, Listener, Met
 
 SECRET = b"secret/"
 
@@ -40,17 +40,9 @@ class Shown(Listener):
         self.given: dict[tuple[str, bytes], int] = {}
         """Machine and capability to the newest revision of `SecondJudge.revision` at which it was given."""
 
-    def on_answer(
-        self,
-        met: Met,
-        asked: Asked | None,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        body: memoryview,
-    ) -> None:
+    def on_answer(self, met: Met, answer: Answer) -> None:
         """See `Listener`."""
+        asked, op, status, body = answer.asked, answer.op, answer.status, answer.body
         if not met.node.startswith("m"):
             return
         if op == Op.META_WATCH_EVENTS and not status:
@@ -70,10 +62,10 @@ class Shown(Listener):
                 if item is not None:
                     self._may_see(met, item.key, asked.revision, "was shown")
         elif asked.op == Op.META_TRANSACT:
-            answer = decode_outcome(body)[1]
-            if answer.error is not None:
-                self._look_at_words(met, asked, str(answer.error))
-            for item in answer.transaction.current if answer.transaction is not None else ():
+            outcome = decode_outcome(body)[1]
+            if outcome.error is not None:
+                self._look_at_words(met, asked, str(outcome.error))
+            for item in outcome.transaction.current if outcome.transaction is not None else ():
                 if item is not None:
                     self._may_see(met, item.key, asked.revision, "was shown by a condition")
         elif asked.op == Op.META_CAPS:

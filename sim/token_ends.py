@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op
 from ..verify.second_judge import SecondJudge
-from .meetings import Asked, Listener, Met
+from .meetings import Answer, Listener, Met
 from .scheduler import EPOCH_S
 
 FOLLOWS = 1 / 12
@@ -90,17 +90,9 @@ class TokenEnds(Listener):
                 f" of {met.machine}"
             )
 
-    def on_answer(
-        self,
-        met: Met,
-        asked: Asked | None,
-        op: int,
-        flags: int,
-        status: int,
-        ident: int,
-        body: memoryview,
-    ) -> None:
+    def on_answer(self, met: Met, answer: Answer) -> None:
         """See `Listener`."""
+        asked, op, status = answer.asked, answer.op, answer.status
         if not met.ends_s or op != Op.REPLY or asked is None or status:
             return
         self.answered += 1
