@@ -445,8 +445,7 @@ class LedgerReader:
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """E > Qw: ask as few bookies as hold all of the range, at once; fill what fails one by one."""
-        size, width = self._striping.ensemble_size, self._striping.write_quorum
-        cover = sorted({(first + k) % size for k in range(0, size, width)})
+        cover = self._cover(fragment, first)
         pieces: dict[int, EntryRecord] = {}
 
         async def ask(slot: int) -> None:
@@ -481,6 +480,18 @@ class LedgerReader:
         while entry + 1 <= last and entry + 1 in pieces:
             entry += 1
         return [pieces[e] for e in range(first, entry + 1)]
+
+    def _cover(self, fragment: Fragment, first: int) -> Sequence[int]:
+        """The slots to ask: whose bookie is away holds up every range that it has a part of."""
+        there = [
+            slot
+            for slot, bookie in enumerate(fragment.bookies)
+            if self._pool.get(bookie) is not None
+        ]
+        covers = self._striping.covers(first)
+        whole = (cover for cover in covers if set(cover) <= set(there))
+        # Where no few have all of it, those that are there may have the beginning.
+        return next(whole, there or covers[0])
 
     # --- tailing ----------------------------------------------------------------------------------
 

@@ -59,6 +59,12 @@ class Striping:
         """Every write set that occurs."""
         return [self.write_set(e) for e in range(1 if self.everywhere else self.ensemble_size)]
 
+    def covers(self, entry: int) -> list[tuple[int, ...]]:
+        """Sets of few slots that together hold every entry; the one that begins with ``entry``'s first slot
+        is the first."""
+        size, steps = self.ensemble_size, range(0, self.ensemble_size, self.write_quorum)
+        return [tuple((entry + turn + k) % size for k in steps) for turn in range(size)]
+
     def covered(self, known: Collection[int]) -> bool:
         """Do the slots with a known answer reach into every possible ack quorum?
 

@@ -38,6 +38,18 @@ def test_striping_agrees_with_its_definition(
 
 
 @settings(max_examples=examples(100))
+@given(quorums, st.integers(0, 100))
+def test_each_cover_holds_every_entry(one: Striping, entry: int) -> None:
+    """docs/invariants.md, striping; the first one begins where ``entry``'s write set does."""
+    covers = one.covers(entry)
+
+    assert covers[0][0] == one.write_set(entry)[0]
+    for cover in covers:
+        assert len(set(cover)) == len(cover)
+        assert all(any(one.holds(slot, e) for slot in cover) for e in range(entry, entry + 20))
+
+
+@settings(max_examples=examples(100))
 @given(quorums, st.sets(st.integers(0, 6)))
 def test_coverage_leaves_no_ack_quorum_unseen(one: Striping, slots: set[int]) -> None:
     """Invariant 14: covered means that every ack quorum of every entry has a known slot."""

@@ -89,6 +89,33 @@ async def test_the_next_replica_answers(
         assert read == [b"%d" % n for n in range(23)]
 
 
+@pytest.mark.parametrize(
+    ("quorums", "gone"),
+    [((4, 3, 2), 1), ((5, 3, 2), 1), ((4, 2, 2), 1), ((5, 3, 2), 2), ((4, 3, 2), 2)],
+)
+async def test_a_striped_ledger_is_read_without_waiting_for_who_is_away(
+    quorums: tuple[int, int, int], gone: int, autojump_clock: MockClock
+) -> None:
+    """While the others have all of it: each range waited a second for the connection to a dead bookie."""
+    async with model_cluster(quorums[0]) as cluster:
+        client, writer = await numbered(
+            cluster,
+            40,
+            ensemble_size=quorums[0],
+            write_quorum=quorums[1],
+            ack_quorum=quorums[2],
+        )
+        await writer.close()
+        for bookie in ["b1", "b2"][:gone]:
+            cluster[bookie].stop()
+        reader = await client.open(writer.ledger_id)
+        began = trio.current_time()
+        for first in range(40):  # from each slot on
+            found = await reader.read(first, min(first + 5, 39), bytes_max=1000)
+            assert [bytes(one.payload) for one in found[:1]] == [b"%d" % first]
+        assert trio.current_time() - began < 40 * 3 * LATENCY_S
+
+
 async def test_it_stays_with_a_replica_that_answers(autojump_clock: MockClock) -> None:
     async with model_cluster(3) as cluster:
         client, writer = await numbered(cluster, 10)
