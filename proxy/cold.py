@@ -16,7 +16,7 @@ from ..log.ledgers import LedgerReader
 from ..log.lifecycle import Met
 from ..log.record import decode_header
 from ..log.segment_reader import open_segment
-from ..log.segments import UNKNOWN
+from ..log.segments import UNKNOWN, SegmentRecord
 from ..runtime.errors import (
     DistributedLogError,
     LedgerStateUnknown,
@@ -43,6 +43,15 @@ PARKED_MAX = 16
 ROLL_WAIT_S = 5.0
 """For the log to say where a segment ends that the feed has left."""
 TRIES_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """A segment that is open between two ranges."""
+
+    ledger: LedgerReader
+    record: SegmentRecord
+    since: float
 
 
 @dataclass(eq=False, slots=True)
@@ -75,8 +84,8 @@ class ColdReads:
         self._kept: dict[_Range, Feed] = {}
         """Those that were read, the one unused longest first."""
         self._kept_bytes = 0
-        self._parked: dict[tuple[Feed, Place], tuple[LedgerReader, float]] = {}
-        """Open, by where they were read to, and since when."""
+        self._parked: dict[tuple[Feed, Place], _Parked] = {}
+        """By where they were read to, the one parked longest first."""
 
     def add(self, subscriber: Subscriber) -> None:
         """It is below the ring, and may be sent something."""
@@ -95,8 +104,8 @@ class ColdReads:
                 for _ in range(AT_ONCE):
                     nursery.start_soon(self._work)
         finally:
-            for ledger, _ in self._parked.values():
-                ledger.close()
+            for parked in self._parked.values():
+                parked.ledger.close()
 
     async def _work(self) -> None:
         while True:
@@ -213,19 +222,23 @@ class ColdReads:
             for place in found.runs:
                 if self._ranges.get((feed, place)) is found:
                     del self._ranges[feed, place]
-        for key, (ledger, parked_at) in list(self._parked.items()):
-            if len(self._parked) <= PARKED_MAX and now - parked_at <= KEPT_S:
+        for key, parked in list(self._parked.items()):
+            if len(self._parked) <= PARKED_MAX and now - parked.since <= KEPT_S:
                 break
             del self._parked[key]
-            ledger.close()
+            parked.ledger.close()
 
     async def _read(self, feed: Feed, at: Place, found: _Range) -> None:
         number, entry = at
         follower = feed.follower
         parked = self._parked.pop((feed, at), None)
-        ahead = None if parked is None else parked[0]
+        ahead = None if parked is None else parked.ledger
         try:
-            record = await follower.segment(number)
+            # Of a closed one all is known: where it was merged meanwhile its ledger is gone, see `_meet`.
+            if parked is not None and parked.record.closed:
+                record = parked.record
+            else:
+                record = await follower.segment(number)
             if record.start_sequence_id == UNKNOWN or (
                 not record.closed and feed.ring.begin[0] > number
             ):
@@ -256,7 +269,11 @@ class ColdReads:
             raise
         self.ranges_read += 1
         after = (number, entries[-1].entry + 1)
-        self._park(feed, after, ahead)
+        if record.closed and entries[-1].entry == record.last_entry:
+            after = (number + 1, 0)
+            ahead.close()
+        else:
+            self._park(feed, after, _Parked(ahead, record, trio.current_time()))
         head = SegmentHead.of(record)
         begins, size = at, HEAD_BYTES
         parts: list[Buffer] = [head.encode()]
@@ -267,28 +284,34 @@ class ColdReads:
             if header.control:
                 continue
             if len(parts) > 1 and size + len(one.raw) > FRAME_BYTES:
-                begins = self._add(found, begins, parts, next_id, place)
+                begins = self._add(found, begins, parts, next_id, (number, place[1] - 1), place)
                 parts, size = [head.encode()], HEAD_BYTES
             parts.append(one.raw)
             size += len(one.raw)
             next_id = head.start_sequence_id + header.records_through
         if len(parts) > 1:
-            self._add(found, begins, parts, next_id, after)
+            self._add(found, begins, parts, next_id, (number, entries[-1].entry), after)
         found.after = after
 
     def _add(
-        self, found: _Range, begins: Place, parts: list[Buffer], next_id: int, after: Place
+        self,
+        found: _Range,
+        begins: Place,
+        parts: list[Buffer],
+        next_id: int,
+        last: Place,
+        after: Place,
     ) -> Place:
         """One more frame; where the next one begins."""
         body = b"".join(parts)
-        found.runs[begins] = Run(body, after, next_id, (after[0], after[1] - 1))
+        found.runs[begins] = Run(body, after, next_id, last)
         found.size += len(body)
         return after
 
-    def _park(self, feed: Feed, at: Place, ledger: LedgerReader) -> None:
+    def _park(self, feed: Feed, at: Place, parked: _Parked) -> None:
         """Whoever reads on from there has what is under way already."""
         before = self._parked.pop((feed, at), None)
         if before is not None:
-            before[0].close()
-        self._parked[feed, at] = (ledger, trio.current_time())
+            before.ledger.close()
+        self._parked[feed, at] = parked
         self.sweep()

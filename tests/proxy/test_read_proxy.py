@@ -1,5 +1,6 @@
 """Reading through proxies: the same records, positions and errors as without one (G11)."""
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from trio.testing import MockClock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.reader import LogReader
-from distributedlog.proxy import read_server
+from distributedlog.metadata.transaction import KeyValue
+from distributedlog.proxy import cold, read_server
 from distributedlog.proxy.feed import Feed
 from distributedlog.proxy.pusher import BLOCKED_S
 from distributedlog.proxy.read_server import ReadServer
@@ -114,6 +116,37 @@ async def test_ledgers_that_were_read_below_the_ring_are_closed(
         assert through.running[0].server.info()["ranges_read"] > 2
         assert len(opened) > 2
         assert all(one.over for one in opened)
+
+
+async def test_a_segment_below_the_ring_is_looked_up_once(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many ranges it is read in: what the metadata say of a closed one is known by then."""
+    asked = Counter[bytes]()
+    original = world.metadata.get
+
+    async def counted(key: bytes) -> KeyValue | None:
+        asked[key] += 1
+        return await original(key)
+
+    monkeypatch.setattr(world.metadata, "get", counted)
+    monkeypatch.setattr(cold, "RANGE_BYTES", 500)
+    async with world.process(segment_bytes_max=3000) as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for txid in range(100):
+                await writer.write(rec(txid, bytes(60)))
+        every = await directly(log)
+        segments = {dlsn.segment for dlsn, *_ in every}
+        assert len(segments) > 3
+        reader = await through.reader("l")
+        asked.clear()
+
+        assert await read(reader, len(every)) == every
+        assert through.running[0].server.info()["ranges_read"] > 2 * len(segments)
+        found = {key: times for key, times in asked.items() if b"/segment/" in key}
+        assert len(found) >= len(segments) - 1, "the first one perhaps while the reader was opened"
+        assert set(found.values()) == {1}
 
 
 async def test_all_who_read_at_the_end_cost_the_storage_one_reader(
