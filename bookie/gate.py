@@ -5,6 +5,10 @@ shown is looked at first: is it a capability (`runtime/capabilities.py`) of that
 key does not matter, on old ledgers as on new; and a ledger that becomes known by one is stored without a key.
 Where it is none, `report` counts it and goes by the stored key, `required` refuses.
 
+Clients hear of a mode when the leader answers them, which may be before this bookie does: so in `open` and
+`report` what looks like a capability is one, of which nothing is known here. It is compared with no stored
+key and never becomes one: the ledger would be locked by it for all others, and for good after the way back.
+
 What is refused here is a passing thing, `CapabilityOutdated`: the leader alone says "not allowed". When
 this bookie hears that something was taken from somebody, or that a generation has ended, open streams and
 long polls are looked at again. One that hears nothing of the quorum for `silence_s` serves nodes alone, and
@@ -15,16 +19,22 @@ from collections.abc import Callable
 
 import trio
 
-from ..runtime.capabilities import UNJUDGED, Generation, Kind, is_capability, read_pass
+from ..runtime.capabilities import (
+    UNJUDGED,
+    Generation,
+    Kind,
+    is_capability,
+    looks_like_one,
+    read_pass,
+)
 from ..runtime.capability_messages import GateAnswer
 from ..runtime.errors import CapabilityOutdated, NotAuthenticated
 from ..runtime.link import Link
 from ..runtime.principals import BOOKIE, METADATA, Welcome, kind_of
 from ..runtime.tokens import TOLERANCE_S
 
-PROVEN = b""
+NO_KEY = b""
 """In place of a key: a capability was shown. It never comes from a wire, where a key has 16 bytes."""
-_KINDS = frozenset(int(kind) for kind in Kind)
 SHOWN_MAX = 4096
 """Of a connection: so many capabilities that were looked at are remembered."""
 
@@ -138,26 +148,27 @@ class ShownKeys:
         self._version = gate.version
 
     def key(self, wanted: Kind, ledger: int, key: bytes) -> bytes:
-        """The key for the store: `PROVEN`, or what was shown. Raises `CapabilityOutdated`."""
+        """The key for the store: `NO_KEY`, or what was shown. Raises `CapabilityOutdated`."""
         gate = self._gate
         if not gate.looks:
-            return key
+            return NO_KEY if looks_like_one(key) else key
         if self._version != gate.version or len(self._seen) >= SHOWN_MAX:
             self._seen.clear()
             self._version = gate.version
         principal = self._link.principal
         if not gate.is_cut_off or kind_of(principal) in (BOOKIE, METADATA):
             if self._seen.get((ledger, wanted)) == key:
-                return PROVEN
+                return NO_KEY
             if gate.proves(principal, wanted, ledger, key):
                 gate.proved += 1
                 self._seen[ledger, wanted] = key
-                return PROVEN
-        if key[0] in _KINDS:
+                return NO_KEY
+        is_one = looks_like_one(key)
+        if is_one:
             gate.wanted.set()
         if gate.mode != "required":
             gate.would_refuse += gate.mode == "report"
-            return key
+            return NO_KEY if is_one else key
         gate.refused += 1
         raise CapabilityOutdated(
             f"ledger {ledger}: no capability of {principal} to {wanted.name.lower()} it here, or one that"

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 import trio
 
+from ..runtime.capabilities import looks_like_one
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -415,7 +416,8 @@ def _take(ledger: Ledger, state: State) -> None:
     ledger.flags = state.flags
     ledger.fence_durable = ledger.fenced
     ledger.lac = max(ledger.lac, state.lac)
-    ledger.key = state.key if any(state.key) else b""
+    # What looks like a capability was taken for a key by a bookie of before: it locks nobody out any more.
+    ledger.key = b"" if looks_like_one(state.key) or not any(state.key) else state.key
 
 
 class StreamOwner(Protocol):

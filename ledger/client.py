@@ -8,7 +8,7 @@ import trio
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
-from ..runtime.capabilities import Kind
+from ..runtime.capabilities import Kind, stored_key
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -141,7 +141,7 @@ class LedgerClient:
             write_quorum=sizes[1],
             ack_quorum=sizes[2],
             ensembles=(Fragment(0, bookies, 0),),
-            key=chance.randbytes(16),
+            key=stored_key(chance.randbytes(16)),
             creation_token=chance.getrandbits(63),
             owner=owner,
             incarnation=incarnation,

@@ -89,7 +89,7 @@ class BookiePool:
         self._listeners: list[Callable[[], None]] = []
         self._changed = trio.Event()
         self._unreadable = Unreadable()
-        self.shown_keys = ClientKeys(ask_capabilities, self._tell)
+        self.shown_keys = ClientKeys(ask_capabilities, self._on_keys)
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -312,9 +312,19 @@ class BookiePool:
         except CorruptData as error:
             self._unreadable.note(key, error)  # the one of before stays
         if self.shown_keys.active:
-            for client in [self.get(bookie_id) for bookie_id in list(self._nameless)]:
-                if client is not None:  # what is shown from now on is one principal's
-                    client.link.close(ConnectionLost("connected again, with a pass"))
+            self._show_pass()
+
+    def _on_keys(self) -> None:
+        """The leader has answered. A pass may come when somebody was dialled without: the leader was away."""
+        if self.shown_keys.passport:
+            self._show_pass()
+        self._tell()
+
+    def _show_pass(self) -> None:
+        """What is shown from now on is one principal's: who does not know us is dialled again."""
+        for client in [self.get(bookie_id) for bookie_id in list(self._nameless)]:
+            if client is not None:
+                client.link.close(ConnectionLost("connected again, with a pass"))
 
     def _take_registration(self, nursery: trio.Nursery, key: bytes, value: bytes | None) -> None:
         bookie_id = self._id_of(key)

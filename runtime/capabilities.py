@@ -68,6 +68,9 @@ SERVES: dict[Kind, tuple[Kind, ...]] = {
 """Which capabilities will do for what is wanted, the least first."""
 
 
+FIRST, LAST = int(min(Kind)), int(max(Kind))
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """One pair of secrets, numbered from 1: K and P, or a bookie's K_b and P."""
@@ -80,6 +83,16 @@ class Generation:
         """What that bookie holds of this one."""
         said = _BOOKIE_KEY + cluster_id.encode() + b"\0" + bookie_id.encode()
         return Generation(self.number, hmac.digest(self.key, said, "sha256"), self.passes)
+
+
+def looks_like_one(key: bytes) -> bool:
+    """May these bytes be a capability? One in 64 of the stored keys of before looks like one as well."""
+    return FIRST <= key[0] <= LAST
+
+
+def stored_key(chance: bytes) -> bytes:
+    """A ledger's stored key, out of so many bytes of chance: never taken for a capability."""
+    return bytes((chance[0] | 0x80,)) + chance[1:]
 
 
 def capability(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..bookie import gate as gate_part
-from ..bookie.gate import PROVEN, Gate, ShownKeys
+from ..bookie.gate import NO_KEY, Gate, ShownKeys
 from ..cluster.deletion import Deletion
 from ..ledger import keys
 from ..metadata import capability_desk, member_node, replica, sessions
@@ -139,7 +139,7 @@ def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generati
 
 def _recovered_by_anybody(self: ShownKeys, wanted: Kind, ledger: int, key: bytes) -> bytes:
     """H231: whoever says that he recovers is believed."""
-    return PROVEN if wanted is Kind.RECOVER else _shown_key(self, wanted, ledger, key)
+    return NO_KEY if wanted is Kind.RECOVER else _shown_key(self, wanted, ledger, key)
 
 
 def _by_the_wall(host: Host) -> Callable[[], float]:

@@ -29,6 +29,7 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     NotAuthenticated,
     RequestTimeout,
+    WrongLedgerKey,
 )
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
@@ -37,7 +38,7 @@ from distributedlog.runtime.rpc import Endpoint
 from distributedlog.runtime.tokens import TOLERANCE_S
 from tests.runtime.pipe import PipeNetwork
 
-from .kit import KEY, OPTIONS, record
+from .kit import KEY, OPTIONS, Adder, CutDisk, record, running
 
 T = 5.0
 SILENCE_S = 600.0
@@ -350,6 +351,51 @@ async def test_report_goes_by_stored_keys_and_counts_who_has_nothing_better(
         await add(old, 7, KEY, 2)
         assert (await old.list_entries(8, KEY, T)).ranges == [(0, 2)]
         assert bookie.gate.would_refuse == 1
+
+
+@pytest.mark.parametrize("before", ["never heard of anything", "reports, by older secrets"])
+async def test_who_heard_of_a_mode_before_the_bookie_locks_no_ledger(
+    before: str, autojump_clock: MockClock
+) -> None:
+    """Its capability is no stored key: it was taken for one, and all others got `WrongLedgerKey`."""
+    async with served() as bookie:
+        if before != "never heard of anything":
+            bookie.say("report", OLD)
+        nobody = await bookie.dial_as_nobody()
+        await add(nobody, 7, KEY, 0)
+
+        # Clients that the leader has told of the mode and of newer secrets, on old links and new ledgers.
+        await add(nobody, 7, cap(Kind.ADD, 7, "user/a"), 1)
+        await add(nobody, 8, cap(Kind.ADD, 8, "user/a"), 0)
+        for ledger, kind in ((7, Kind.READ), (8, Kind.READ), (8, Kind.RECOVER)):
+            key = cap(kind, ledger, "user/r")
+            assert (await nobody.list_entries(ledger, key, T)).ranges == [(0, 9 - ledger)]
+        with pytest.raises(WrongLedgerKey):  # what is no capability is compared as ever
+            await add(nobody, 7, b"another one's   ", 2)
+
+        bookie.say("required", NEW, OLD)
+        mine = await bookie.dial("user/a")
+        await add(mine, 8, cap(Kind.ADD, 8, "user/a"), 1)
+        bookie.say("open", NEW)
+        await add(nobody, 8, KEY, 2)
+        await add(nobody, 7, KEY, 2)
+
+
+async def test_a_ledger_that_was_locked_by_a_capability_is_open_after_a_start(
+    autojump_clock: MockClock,
+) -> None:
+    """Bookies of before took it for a key, and stored it."""
+    disk = CutDisk()
+    async with running(disk) as store:
+        adder = Adder(store, 7, key=cap(Kind.ADD, 7, "user/a"))
+        adder.send(record(7, 0))
+        await adder.all_acked()
+    for entry in (1, 2):  # out of the journal, and out of the index
+        async with running(disk) as store:
+            adder = Adder(store, 7)
+            adder.send(record(7, entry))
+            await adder.all_acked()
+            await store.checkpoint()
 
 
 async def test_what_is_open_ends_when_the_mode_or_what_was_taken_says_so(

@@ -110,15 +110,18 @@ class RealCluster:
         """META_CAPS. (Where capabilities are tested this is another one.)"""
         raise QuorumUnreachable("nobody is asked here")
 
-    async def client(self, *, principal: str = "", **options: object) -> LedgerClient:
-        """``principal``: one that asks `ask` for capabilities."""
+    async def client(
+        self, *, principal: str = "", by: str = "token", **options: object
+    ) -> LedgerClient:
+        """``principal``: one that asks `ask` for capabilities; ``by``: how it proves who it is."""
         host = self.network.host(f"client{len(self.scopes)}")
         endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
         pool = BookiePool(endpoint, self.store)
         if principal:
-            host = replace(
-                host, credentials=lambda address: Credentials("token", lambda meeting: b"")
-            )
+            if by == "token":
+                host = replace(
+                    host, credentials=lambda address: Credentials("token", lambda meeting: b"")
+                )
             endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
             pool = BookiePool(endpoint, self.store, ask_capabilities=partial(self.ask, principal))
         await self.nursery.start(pool.run)

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.client import LedgerClient
+from distributedlog.ledger.pool import PASS_S
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.capability_desk import CapabilityDesk
 from distributedlog.metadata.secret_keys import GENERATIONS_KEY, encode_generations
@@ -26,6 +27,9 @@ class TrustedCluster(RealCluster):
         super().__init__(nursery)
         self.rights: dict[str, set[Kind]] = {}
         self.questions = 0
+        self.answer_s = 0.01
+        self.deaf: set[str] = set()
+        """Bookies that hear nothing of the leader."""
         self._drawn: list[Generation] = []
         self._desk = CapabilityDesk(
             "c1",
@@ -35,7 +39,7 @@ class TrustedCluster(RealCluster):
 
     async def ask(self, principal: str, question: bytes) -> memoryview:
         self.questions += 1
-        await trio.sleep(0.01)
+        await trio.sleep(self.answer_s)
         return memoryview(self._desk.answer(self.store.state, decode_question(question), principal))
 
     async def rotate(self) -> None:
@@ -62,7 +66,7 @@ class TrustedCluster(RealCluster):
         gate = self.gates[bookie_id]
         while True:
             await gate.wanted.wait()
-            if self._drawn:
+            if self._drawn and bookie_id not in self.deaf:
                 self.tell(bookie_id)
             await trio.sleep(1)
             gate.wanted = trio.Event()
@@ -235,3 +239,81 @@ async def test_what_many_ledgers_want_at_once_is_asked_together(autojump_clock: 
 
         assert cluster.questions - asked <= 4
         assert all(writer.error is None for writer in writers)
+
+
+async def test_a_bookie_that_hears_nothing_has_nobody_ask_the_leader_all_the_time(
+    autojump_clock: MockClock,
+) -> None:
+    """It refuses what it does not know, and what is asked for anew it knows no better."""
+    async with trusted_cluster() as cluster:
+        assert isinstance(cluster, TrustedCluster)
+        cluster.rights["user/a"] = EVERY
+        await cluster.set_mode("required")
+        cluster.tell()
+        client = await cluster.client(principal="user/a")
+        writer = await client.create()
+        await write(writer)
+        cluster.deaf.add("b0")
+        await cluster.rotate()
+        await cluster.rotate()
+        cluster.tell("b1", "b2")
+        asked = cluster.questions
+        new = await client.create()
+        for _ in range(10):
+            new.add([b"x"], 1)
+            await trio.sleep(1)
+
+        assert cluster.questions - asked <= 60
+        await confirmed(new)
+        cluster.tell()
+        await trio.sleep(2)
+        assert await read_all(client, new) >= 4
+        assert new.error is None
+
+
+async def test_who_was_dialled_without_a_pass_is_dialled_again_when_it_comes(
+    autojump_clock: MockClock,
+) -> None:
+    """The quorum was away for longer than a dial waits for it: nobody is locked out by that."""
+    async with trusted_cluster() as cluster:
+        assert isinstance(cluster, TrustedCluster)
+        cluster.rights["user/a"] = EVERY
+        await cluster.set_mode("required")
+        cluster.tell()
+        cluster.answer_s = PASS_S + 3
+        client = await cluster.client(principal="user/a")
+        cluster.answer_s = 0.01
+        await trio.sleep(5)
+        writer = await client.create()
+        await write(writer)
+        assert await read_all(client, writer) >= 4
+
+
+@pytest.mark.parametrize("between", ["open", "report"])
+async def test_a_ledger_of_the_moment_of_a_change_is_read_before_and_after_it(
+    between: str, autojump_clock: MockClock
+) -> None:
+    """Its writer has heard of the mode, and its bookies have not: `WrongLedgerKey` for all others."""
+    async with trusted_cluster() as cluster:
+        assert isinstance(cluster, TrustedCluster)
+        cluster.rights["anonymous"] = EVERY
+        before = await cluster.client()
+        old = await before.create()
+        await write(old)
+        client = await cluster.client(principal="anonymous", by="certificate")
+        await cluster.set_mode("report")  # bookies are told later
+        await trio.sleep(1)
+        assert await read_all(client, old) >= 4
+        writer = await client.create()
+        await write(writer)
+        assert await read_all(client, writer) >= 4
+        assert not any(gate.looks for gate in cluster.gates.values())
+
+        cluster.tell()
+        await cluster.set_mode("required")
+        cluster.tell()
+        await write(writer)
+        await cluster.set_mode(between)
+        cluster.tell()
+        await write(writer)
+        assert await read_all(before, writer) >= 4
