@@ -6,7 +6,8 @@
     adapter.py, real_cluster.py     where it is played, and what both places have in common:
         local_processes.py, process_node.py, node.py, proxy.py      processes on this machine
         containers.py, container.py, container_files.py, container_network.py, engine.py    Docker
-        disks.py, damage.py         file systems of their own; damage to files
+        walk.py                         certificates for all, and rights that come and go meanwhile
+    disks.py, damage.py         file systems of their own; damage to files
     clients.py                      the client processes, started, killed and told to end;
         client.py, life.py, writers.py, readers.py          what they do: they note all they see
     report.py, picture.py, last_words.py    what came of it, as one page

@@ -54,6 +54,8 @@ class Capability(Enum):
     """Hold up each write of a node's file system."""
     FILES_LIMIT = "files-limit"
     """Bound a running node's file descriptors."""
+    CERTIFICATES = "certificates"
+    """Nodes and clients with certificates of the run's own."""
 
 
 class Role(Enum):
@@ -89,6 +91,8 @@ class Needs:
     """Give each node a port for its pages, and write ``targets.json`` for Prometheus."""
     node_module: str = "distributedlog.cli.main"
     """The module that a node runs as (``python -m MODULE serve …``): a test plants bugs by another."""
+    certificates: Path | None = None
+    """Where each node has a directory of its certificate (`walk.place_of`); None: they are plain."""
 
 
 class Adapter(Protocol):

@@ -20,7 +20,7 @@ from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..verify.notes import FORMAT, Notebook
 from .life import Life, after, before, one_line
-from .readers import catch_up, read_whole, registers, tail, truncate
+from .readers import catch_up, intrude, read_whole, registers, tail, truncate
 from .writers import WriterSession, duel, many_logs, write
 
 GOODBYE_S = 20.0
@@ -63,6 +63,7 @@ KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
     "catch-up": catch_up,
     "registers": registers,
     "truncate": truncate,
+    "stranger": intrude,
     "finish": finish,
 }
 
@@ -80,7 +81,9 @@ async def _main(spec: dict[str, Any], descriptor: int) -> None:
     )
     notes.note("begin", FORMAT, os.getpid(), before())
     work = KINDS[life.kind]
-    config = {"metadata_timeout_s": TIMEOUT_S}
+    config: dict[str, Any] = {"metadata_timeout_s": TIMEOUT_S}
+    if spec["credentials"]:
+        config["credentials"] = spec["credentials"]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_with_stdin, life, nursery.cancel_scope)
         async with contextlib.AsyncExitStack() as stack:

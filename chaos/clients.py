@@ -15,6 +15,7 @@ from ..cluster.processes import environment
 from .client import GOODBYE_S
 from .life import SESSIONS_OF_A_LIFE
 from .scenario import Client, Scenario
+from .walk import credentials_of
 
 LIVES_MAX = 256
 """Of one client; 16 bits of a session's number are left for a life's own."""
@@ -38,7 +39,10 @@ class Clients:
         directory: Path,
         uri: str,
         seed: int,
+        certificates: Path | None = None,
     ) -> None:
+        """``certificates``: where each has a directory, by its kind (`walk.py`)."""
+        self._certificates = certificates
         self._directory = directory
         self._uri = uri
         self._seed = seed
@@ -87,6 +91,7 @@ class Clients:
             "seed": self._seed,
             "uri": self._uri,
             "notes": str(self._file(name)),
+            "credentials": credentials_of(self._certificates, f"user/{member.client.kind}"),
         }
         if name == "finish":
             spec["options"]["logs"] = self._logs

@@ -80,6 +80,8 @@ class Containers(RealCluster):
             return "needs root with CAP_SYS_RESOURCE, to change a container's limits"
         if capability is Capability.SLOW_LINK:
             return "no slow links between containers; local processes have them"
+        if capability is Capability.CERTIFICATES:
+            return "the compose file makes its own; local processes have certificates of the run's"
         return None
 
     @property

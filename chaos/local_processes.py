@@ -6,6 +6,7 @@ import resource
 import signal
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
 from .process_node import ProcessNode
 from .proxy import Door, Weather, who_holds
 from .real_cluster import OWN_DISK, RealCluster
+from .walk import place_of
 
 HOST = "127.0.0.1"
 TARGETS = "targets.json"
@@ -48,6 +50,8 @@ class LocalProcesses(RealCluster):
             return loops.refusal()
         if capability in PROXIED and not os.path.exists("/proc/net/tcp"):
             return "needs /proc/net/tcp, to know which process a connection comes from"
+        if capability is Capability.CERTIFICATES and find_spec("cryptography") is None:
+            return "needs the library cryptography (the extra pki), to make certificates"
         return None
 
     @property
@@ -84,7 +88,10 @@ class LocalProcesses(RealCluster):
             if needs.capabilities & OWN_DISK:
                 data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
             http = await _free_place() if needs.http else None
-            self._nodes[node.name] = made = ProcessNode(base, node, inner.address, data, http)
+            made = ProcessNode(base, node, inner.address, data, http)
+            if needs.certificates is not None:
+                made.tls = place_of(needs.certificates, f"{node.kind}/{node.name}")
+            self._nodes[node.name] = made
             store = self._store if node.kind == "bookie" else {}
             made.write_config(self._plan, store, disk_mb)
         if needs.http:

@@ -37,6 +37,8 @@ class ProcessNode:
     data: Path
     http: Address | None = None
     """Where its pages are."""
+    tls: Path | None = None
+    """The directory of its certificate."""
     process: "trio.Process | None" = None
 
     @property
@@ -59,6 +61,8 @@ class ProcessNode:
         ]
         if self.http is not None:
             lines.append(f"http = {json.dumps(format_address(self.http))}")
+        if self.tls is not None:
+            lines.append(f"tls = {json.dumps(str(self.tls))}")
         if node.kind == "bookie":
             options = dict(store)
             if disk_mb is not None:

@@ -1,18 +1,24 @@
 """Clients that read, truncate, and use registers: every call and every answer is noted."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
+import trio
+
 from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
+from ..log.record import LogRecord
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.errors import DistributedLogError, LogTruncated
+from ..runtime.errors import DistributedLogError, LogTruncated, NotAllowed, NotAuthenticated
 from ..verify.history import Outcome, from_payload
-from ..verify.notes import Piece
+from ..verify.notes import DONE, FAILED, REFUSED, Piece
 from .life import Life, after, before, one_line
 
 READ_RECORDS = 5000
 REGISTERS = "chaos/register/"
+STRANGE = "-of-a-stranger"
+TRY_S = 10.0
 FILLING = b"."
 """Makes values as long as the scenario wants them: enough of them, and the quorum takes a snapshot."""
 
@@ -128,6 +134,39 @@ async def truncate(life: Life, namespace: Namespace) -> None:
             point = await handle.last_dlsn()
         except DistributedLogError as error:
             life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
+
+
+# --- who has no right ------------------------------------------------------------------------------
+
+
+async def intrude(life: Life, namespace: Namespace) -> None:
+    """Try to read the log of others, and to write one; whether that is refused depends on the time."""
+    chance, (low, high) = life.chance, life.options["pause_s"]
+    log = life.options["log"]
+    while not await life.rest(chance.uniform(low, high)):
+        for what, attempt in (("read", _read_some), ("write", _write_one)):
+            begun = before()
+            try:
+                with trio.fail_after(TRY_S):
+                    outcome = DONE if await attempt(namespace, log) else FAILED
+            except (NotAllowed, NotAuthenticated):
+                outcome = REFUSED
+            except (DistributedLogError, trio.TooSlowError):
+                outcome = FAILED
+            life.notes.note("try", what, begun, after(), outcome)
+
+
+async def _read_some(namespace: Namespace, log: str) -> bool:
+    async with namespace.open_log(log).open_reader(to="end") as reader:
+        return bool(await reader.read_bulk(1))
+
+
+async def _write_one(namespace: Namespace, log: str) -> bool:
+    """To a log that nobody else writes, and nobody judges."""
+    handle = namespace.open_log(f"{log}{STRANGE}")
+    async with handle.open_writer(takeover=True) as writer:
+        await writer.write(LogRecord(time.time_ns() // 1_000_000, b"by one who has no right"))
+    return True
 
 
 # --- registers ------------------------------------------------------------------------------------

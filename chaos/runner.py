@@ -17,27 +17,25 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol
 
 import trio
 
-from ..metadata.client import MetadataClient
-from ..runtime.errors import DistributedLogError
-from ..runtime.hello import Hello
-from ..runtime.machine import client_host
-from ..runtime.rpc import Endpoint
-from ..uri import parse_uri
+from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
-from .adapter import Adapter, ChaosFailed, Needs
+from .adapter import Adapter, Capability, ChaosFailed, Needs
 from .clients import Clients
 from .fault_player import FaultPlayer
 from .life import after, before
 from .scenario import KINDS, Scenario
+from .walk import ADMIN, MakeCertificates, Walker, connected, credentials_of, principals
 
 FIRST_ACK_S = 120.0
 STATUS_S = 2.0
 HISTORY = "history"
+CERTIFICATES = "certificates"
 RUNNER = "runner"
 
 
@@ -71,6 +69,10 @@ def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
         why = adapter.refusal(KINDS[kind].needs)
         if why is not None:
             found.append(f"{kind} on {adapter.kind}: {why}")
+    if scenario.walk is not None:
+        why = adapter.refusal(Capability.CERTIFICATES)
+        if why is not None:
+            found.append(f"walk on {adapter.kind}: {why}")
     return found
 
 
@@ -84,13 +86,16 @@ async def play(
     file: str = "",
     node_module: str = "",
     http: bool = False,
+    make_certificates: MakeCertificates | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> JudgedRun:
     """Play a scenario in ``directory`` (created, must be empty).
 
     ``file``: how the scenario was named, for the command that plays it again. ``http``: see `Needs`.
+    ``make_certificates``: for a scenario with a walk.
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
+    certificates = directory / CERTIFICATES if scenario.walk is not None else None
     needs = Needs(
         directory / "cluster",
         scenario.cluster.bookies,
@@ -99,13 +104,22 @@ async def play(
         scenario.cluster.disk_mb,
         http,
         *([node_module] if node_module else []),
+        certificates=certificates,
     )
     adapter = make(needs, dict(scenario.cluster.store))
     refused = refusals(scenario, adapter)
     if refused:
         raise Refused("; ".join(refused))
     _make(directory, needs.directory)
-    run = _Run(scenario, adapter, directory, seed, seconds, file or scenario.name, say)
+    if certificates is not None:
+        assert make_certificates is not None, "a walk is played with certificates"
+        try:
+            make_certificates(certificates, principals(scenario))
+        except InvalidRequest as error:
+            raise ChaosFailed(str(error)) from None
+    run = _Run(
+        scenario, adapter, directory, seed, seconds, file or scenario.name, say, certificates
+    )
     await run.whole()
     return run.judged()
 
@@ -129,8 +143,11 @@ class _Run:
         seconds: float,
         file: str,
         say: Callable[[str], None],
+        certificates: Path | None,
     ) -> None:
         self.scenario = scenario
+        self.certificates = certificates
+        self.walker: Walker | None = None
         self.adapter = adapter
         self.directory = directory
         self.seed = seed
@@ -175,15 +192,36 @@ class _Run:
                 self.directory,
                 adapter.uri,
                 self.seed,
+                self.certificates,
             )
             try:
-                async with _asking(adapter.uri) as ask:
+                await self._set_up_walk()
+                async with _asking(adapter.uri, credentials_of(self.certificates, ADMIN)) as ask:
                     await self._load(ask)
                 await self._finish()
             finally:
                 with trio.CancelScope(shield=True):
                     await self.clients.kill_all()
                 self._keep_words()
+
+    async def _set_up_walk(self) -> None:
+        walk, certificates = self.scenario.walk, self.certificates
+        if walk is None or certificates is None:
+            return
+
+        def changed(mode: str, asked: float, answered: float) -> None:
+            self._notes.note("mode", mode, asked, answered)
+
+        self.walker = Walker(
+            walk,
+            self.scenario,
+            self.adapter.uri,
+            certificates,
+            Random(f"{self.seed}/walk"),
+            changed=changed,
+            say=self.say,
+        )
+        await self.walker.set_up()
 
     async def _load(self, ask: "Callable[[], Any]") -> None:
         player = FaultPlayer(
@@ -202,6 +240,8 @@ class _Run:
         self._notes.note("run", before(), {"begun_at": before()})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(player.run)
+            if self.walker is not None:
+                nursery.start_soon(self.walker.run, player.targets.over)
             await trio.sleep(self.seconds)
             player.targets.over.set()
         await player.heal()
@@ -300,6 +340,7 @@ def write_result(judged: JudgedRun) -> Path:
 def clean(directory: Path) -> None:
     """Remove the nodes' data; history, report and words stay."""
     shutil.rmtree(directory / "cluster", ignore_errors=True)
+    shutil.rmtree(directory / CERTIFICATES, ignore_errors=True)
 
 
 def machine() -> str:
@@ -308,28 +349,18 @@ def machine() -> str:
 
 
 @asynccontextmanager
-async def _asking(uri: str) -> AsyncIterator[Callable[[], Any]]:
+async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]]:
     """A question to the quorum: who leads? None when nobody says so in time."""
-    host = client_host("chaos")
-    endpoint = Endpoint(host, lambda: Hello(kind="client", label="chaos"))
-    client = MetadataClient(
-        endpoint,
-        parse_uri(uri).addresses,
-        client_id=f"{host.random.getrandbits(64):016x}",
-        timeout_s=STATUS_S,
-    )
+    async with connected(uri, credentials, STATUS_S) as client:
 
-    async def ask() -> str | None:
-        with trio.move_on_after(STATUS_S):
-            try:
-                for member in await client.status():
-                    if member.alive and member.role == "leader":
-                        return member.name
-            except DistributedLogError:
-                return None
-        return None
+        async def ask() -> str | None:
+            with trio.move_on_after(STATUS_S):
+                try:
+                    for member in await client.status():
+                        if member.alive and member.role == "leader":
+                            return member.name
+                except DistributedLogError:
+                    return None
+            return None
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(client.run)
         yield ask
-        nursery.cancel_scope.cancel()

@@ -111,6 +111,7 @@ CLIENT_KINDS = {
     "many-logs": "writes to many small logs in turn",
     "registers": "reads and conditionally changes keys of the metadata quorum",
     "truncate": "gives up, now and then, what was written before the last time",
+    "stranger": "has no right, and tries to read and to write",
 }
 
 
@@ -130,7 +131,28 @@ class Client:
     keys: int = 4
     """registers: how many."""
     pause_s: Range = (5.0, 15.0)
-    """catch-up, truncate: between two; duel: how long one keeps the log."""
+    """catch-up, truncate, stranger: between two; duel: how long one keeps the log."""
+
+
+ROLES = {
+    "writer": "owner",
+    "duel": "owner",
+    "many-logs": "owner",
+    "truncate": "owner",
+    "finish": "owner",
+    "tail": "reader",
+    "catch-up": "reader",
+    "stranger": "",
+}
+"""Of the clients, where rights are judged. Those of registers are keys that nobody may have then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Rights go from open to report, required, report and open again, round after round, with no start."""
+
+    hold_s: Range = (4.0, 8.0)
+    """How long each of them lasts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +190,8 @@ class Bounds:
     bookies_down_max: int = 1
     """At once, but for faults on all of them: ack quorum - 1 keeps the promise of writing on."""
     metadata_down_max: int = 1
+    rounds_min: int = 0
+    """With ``[walk]``: rights went to required and back fewer times, or nobody was tried: VOID."""
     may_stay_down: bool = False
     """A node whose data was damaged may refuse to start."""
 
@@ -186,6 +210,8 @@ class Scenario:
     settle_s: float = 60.0
     """So long after the last fault everything must work again."""
     cluster: Cluster = field(default_factory=Cluster)
+    walk: Walk | None = None
+    """Nodes and clients have certificates, and rights are judged now and then."""
     bounds: Bounds = field(default_factory=Bounds)
 
     @property
@@ -198,7 +224,8 @@ class Scenario:
     @property
     def needs(self) -> frozenset[Capability]:
         """What it asks of the place that it is played in."""
-        return frozenset({KINDS[fault.kind].needs for fault in self.faults} | {Capability.KILL})
+        needs = {KINDS[fault.kind].needs for fault in self.faults} | {Capability.KILL}
+        return frozenset(needs | {Capability.CERTIFICATES} if self.walk is not None else needs)
 
     @property
     def logs(self) -> list[str]:

@@ -14,6 +14,7 @@ from .scenario import (
     KINDS,
     MANY_NODES,
     ONE_NODE,
+    ROLES,
     Bounds,
     Client,
     Cluster,
@@ -22,6 +23,7 @@ from .scenario import (
     Moment,
     Range,
     Scenario,
+    Walk,
 )
 
 PACKAGED = Path(__file__).parent / "scenarios"
@@ -61,12 +63,16 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     moments = _tables(value.pop("moment", []), f"{where}: [[moment]]")
     cluster = _build(Cluster, value.pop("cluster", {}), f"{where}: [cluster]")
     bounds = _build(Bounds, value.pop("bounds", {}), f"{where}: [bounds]")
+    walk = None
+    if "walk" in value:
+        walk = _build(Walk, value.pop("walk"), f"{where}: [walk]")
     extra = {
         "clients": tuple(_client(one, at) for one, at in clients),
         "loops": tuple(_loop(one, at) for one, at in loops),
         "moments": tuple(_moment(one, at) for one, at in moments),
         "cluster": cluster,
         "bounds": bounds,
+        "walk": walk,
     }
     _check_cluster(cluster, where)
     scenario: Scenario = _build(Scenario, value, where, extra)
@@ -83,6 +89,7 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
                 f" {scenario.seconds:g} s"
             )
     kinds = {client.kind for client in scenario.clients}
+    _check_walk(walk, kinds, where)
     known = scenario.cluster.names
     for fault in scenario.faults:
         if not KINDS[fault.kind].clients and fault.target not in (*ONE_NODE, *MANY_NODES, *known):
@@ -102,6 +109,16 @@ def _check_cluster(cluster: Cluster, where: str) -> None:
         raise InvalidRequest(f"{where}: metadata_nodes is {cluster.metadata_nodes}, wanted 1, 3, 5")
     if not 1 <= cluster.bookies <= 20:
         raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, wanted is 1 to 20")
+
+
+def _check_walk(walk: Walk | None, kinds: set[str], where: str) -> None:
+    if walk is None and "stranger" in kinds:
+        raise InvalidRequest(f"{where}: a stranger is one only where rights are judged: add [walk]")
+    for kind in sorted(kinds - set(ROLES)) if walk is not None else ():
+        raise InvalidRequest(
+            f"{where}: with [walk] no client is of kind {kind!r}: its keys are nobody's where rights are"
+            " required"
+        )
 
 
 def _client(value: Mapping[str, Any], where: str) -> Client:

@@ -1,6 +1,7 @@
 """`dlog chaos`: faults on real processes or containers, judged by what the clients saw."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,7 @@ def run(
             file=file,
             node_module=node_module,
             http=http,
+            make_certificates=_certificates,
             say=settings.note,
         )
 
@@ -185,6 +187,16 @@ def _adapter(place: str) -> Any:
     from ..chaos.local_processes import LocalProcesses
 
     return LocalProcesses
+
+
+def _certificates(directory: Path, principals: Sequence[str]) -> None:
+    from ..chaos.walk import place_of
+    from .certificates import issue, make_authority
+
+    authority = directory / "authority"
+    make_authority(authority, "chaos")
+    for principal in principals:
+        issue(authority, principal, place_of(directory, principal))
 
 
 def _show(settings: Settings, result: dict[str, Any]) -> None:

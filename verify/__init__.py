@@ -11,6 +11,7 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
     registers.py, linear.py         linearizability of the metadata's registers
     oracles.py                      promises of one node, judged on the wire and against its own platter
     second_judge.py                 had whoever did this a grant for it?
+    rights_verdict.py               was anybody refused who has the right, or let in who has none?
     judgement.py, availability.py   the verdict on a whole run; how it felt to its writers
     svg.py                          what the pictures of runs share
 """

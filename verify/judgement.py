@@ -15,6 +15,7 @@ from .linear import SearchTooWide, check_linearizable
 from .log_verdict import LogVerdict, check_log_notes
 from .notes import Notes, Piece
 from .registers import check_registers
+from .rights_verdict import RightsVerdict, check_rights
 
 OK, FAIL, VOID = "OK", "FAIL", "VOID"
 FINISH = "finish"
@@ -30,6 +31,7 @@ class Judgement:
     """Why not OK, the gravest first."""
     logs: list[LogVerdict] = field(default_factory=list)
     register_calls: int = 0
+    rights: RightsVerdict = field(default_factory=lambda: RightsVerdict([]))
     acked: int = 0
     """Records acknowledged, also outside the time of the load."""
     lost: int = 0
@@ -62,6 +64,8 @@ def judge(notes: Notes) -> Judgement:
         failures.append("the run was broken off: its notes have no end")
     _judge_logs(notes, found, failures)
     _judge_registers(notes, found, failures)
+    found.rights = check_rights(notes)
+    failures += found.rights.violations
     begun_at = float(run.get("begun_at", 0.0))
     found.line = time_line(notes, begun_at, float(run.get("ended_at", begun_at)))
     at, found.gap_s = found.line.longest_gap()
@@ -125,6 +129,14 @@ def _voids(found: Judgement, notes: Notes, bounds: dict[str, Any]) -> list[str]:
         )
     if len(notes.faults) < bounds.get("faults_min", 0):
         voids.append(f"{len(notes.faults)} faults, the bound is {bounds['faults_min']}")
+    rights, rounds_min = found.rights, bounds.get("rounds_min", 0)
+    if rights.rounds < rounds_min:
+        voids.append(f"rights went to required and back {rights.rounds} times of {rounds_min}")
+    if rounds_min and not (rights.refused and rights.let_in):
+        voids.append(
+            f"who has no right was refused {rights.refused} times and let in {rights.let_in} times:"
+            " neither may be 0"
+        )
     return voids
 
 
@@ -137,6 +149,11 @@ def to_json(found: Judgement, notes: Notes) -> dict[str, Any]:
         "remarks": found.remarks,
         **found.totals(),
         "register_calls": found.register_calls,
+        "rights": {
+            "rounds": found.rights.rounds,
+            "refused": found.rights.refused,
+            "let_in": found.rights.let_in,
+        },
         "load_s": round(found.line.ended_at - begun_at, 3),
         "acked_per_s": round(found.acked_per_s, 1),
         "gap_s": round(found.gap_s, 3),

@@ -22,6 +22,8 @@ to say:
     cut       log, t0, t1, [segment, entry, slot], outcome       truncation: what lies before may go
     ask       n, key, kind, t, expected, wrote            a call on a register begins
     answer    n, t, outcome, succeeded, version, value    it ended; without this line it is unknown
+    try       what, t0, t1, outcome                       of one who has no right: done, refused, or failed
+    mode      mode, t0, t1                                of rights, asked for and answered; from the runner
     fault     n, kind, targets, t, words                  from the runner
     over      n, t, words
     note      t, words
@@ -40,6 +42,8 @@ from .history import Outcome, Position, RegisterCall
 
 FORMAT = 1
 NEVER = float("inf")
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""What a try of who has no right came to."""
 
 
 class Piece(NamedTuple):
@@ -126,6 +130,27 @@ class Cut:
 
 
 @dataclass(slots=True)
+class Try:
+    """What somebody tried who has no right."""
+
+    who: str
+    what: str
+    begun_at: float
+    ended_at: float
+    outcome: str
+    """`DONE`, `REFUSED` for want of a right, or `FAILED`."""
+
+
+@dataclass(slots=True)
+class ModeChange:
+    """From when on rights were judged so."""
+
+    mode: str
+    asked_at: float
+    answered_at: float
+
+
+@dataclass(slots=True)
 class FaultNote:
     """A fault, as the runner put it in."""
 
@@ -157,6 +182,9 @@ class Notes:
     logs: dict[str, LogNotes] = field(default_factory=dict)
     registers: list[RegisterCall] = field(default_factory=list)
     faults: list[FaultNote] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
+    modes: list[ModeChange] = field(default_factory=list)
+    """In order."""
     remarks: list[tuple[float, str, str]] = field(default_factory=list)
     """(t, who, words)"""
     clients: dict[str, int] = field(default_factory=dict)
@@ -264,6 +292,12 @@ class _Reader:
         if call.outcome is not Outcome.UNKNOWN:
             call.ended_at = t  # an unknown one may still happen
         call.succeeded, call.version, call.value = succeeded, version, value
+
+    def _try(self, who: str, what: str, t0: float, t1: float, outcome: str) -> None:
+        self.notes.tries.append(Try(who, what, t0, t1, outcome))
+
+    def _mode(self, who: str, mode: str, t0: float, t1: float) -> None:
+        self.notes.modes.append(ModeChange(mode, t0, t1))
 
     def _fault(self, who: str, n: int, kind: str, targets: Any, t: float, words: str) -> None:
         fault = FaultNote(n, kind, [str(target) for target in targets], t, words)

@@ -55,6 +55,15 @@ def test_the_packaged_scenarios_play_every_kind_of_fault() -> None:
         (("seconds = 10", "seconds = "), "x.toml is not TOML"),
         (('kind = "writer"', 'kind = "wrter"'), "kind is 'wrter'; known are writer, duel"),
         (('kind = "writer"', 'kind = "tail"'), "no client writes"),
+        (
+            ("[[client]]", '[[client]]\nkind = "stranger"\n[[client]]'),
+            "a stranger is one only where",
+        ),
+        (
+            ("[[client]]", '[walk]\n[[client]]\nkind = "registers"\n[[client]]'),
+            "with [walk] no client is of kind 'registers'",
+        ),
+        (("[[client]]", "[walk]\nhold = 3\n[[client]]"), "[walk]: there is no hold"),
         (('kind = "writer"', 'kind = "writer"\nrate = 0'), "rate more than 0"),
         (('kind = "writer"', 'kind = "writer"\nlog = 7'), "log is 7, wanted is a text"),
         (('kind = "kill"', 'kind = "kil"'), "[[loop.fault]] 1: kind is 'kil'; known are kill"),
