@@ -8,7 +8,6 @@ from us, or its word is older than ours: all that is held for it is asked for ag
 
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from math import inf
 from typing import TypeVar
 
 import trio
@@ -30,8 +29,6 @@ REFUSED_S = 2.0
 """Who was not allowed something is not asked for it again at once."""
 AGAIN_FIRST_S = 0.05
 AGAIN_LONGEST_S = 1.0
-BELIEVED_S = 10.0
-"""A bookie that has refused nothing for so long is asked for at once when it does."""
 
 log = logging.getLogger("distributedlog.bookie.client")
 
@@ -56,9 +53,6 @@ class ClientKeys:
         self._wanted: dict[Kind, dict[int, dict[str, None]]] = {}
         self._refused: dict[tuple[int, Kind], float] = {}
         """Until when."""
-        self._resting: dict[str, tuple[Backoff, float]] = {}
-        """Bookies that refused what was shown, and until when nothing is asked for them: one that cannot hear
-        the leader goes on refusing what is new, and would have us ask as fast as both answer."""
         self._pass_wanted = False
         self._wake = trio.Event()
         self._changed = trio.Event()
@@ -143,12 +137,6 @@ class ClientKeys:
         if self._ask is None:
             return
         self.active = True  # it has heard of the mode before us
-        now = trio.current_time()
-        pause, until = self._resting.get(bookie, (None, now))
-        if pause is None or now > until + BELIEVED_S:
-            self._resting[bookie] = Backoff(AGAIN_FIRST_S, AGAIN_LONGEST_S), now
-        elif now >= until:
-            self._resting[bookie] = pause, now + pause.next_s()
         for place in [place for place in self._held if place[1] == bookie]:
             del self._held[place]
 
@@ -181,13 +169,11 @@ class ClientKeys:
         assert self._ask is not None, "run where capabilities may be asked for"
         pause = Backoff(AGAIN_FIRST_S, AGAIN_LONGEST_S)
         while True:
-            kind, asked = self._next_question()
-            if not asked and not self._pass_wanted:
+            if not self._wanted and not self._pass_wanted:
                 self._wake = trio.Event()
-                with trio.CancelScope(deadline=self._rested_at()):
-                    await self._wake.wait()
-                continue
-            for_pass, self._pass_wanted = self._pass_wanted, False  # it comes with any answer
+                await self._wake.wait()
+            for_pass = self._pass_wanted
+            kind, asked = self._next_question()
             question = CapsQuestion(kind, asked)
             self.questions += 1
             try:
@@ -211,36 +197,21 @@ class ClientKeys:
             self._wanted.setdefault(kind, {}).setdefault(ledger, {}).update(dict.fromkeys(bookies))
 
     def _next_question(self) -> tuple[Kind, dict[int, tuple[str, ...]]]:
-        """As much of one kind as a question may hold, but for bookies that rest; or nothing."""
-        now = trio.current_time()
-        resting = {bookie for bookie, (_, until) in self._resting.items() if until > now}
-        for kind, wanted in list(self._wanted.items()):
-            asked, count = dict[int, tuple[str, ...]](), 0
-            for ledger, bookies in list(wanted.items()):
-                ready = tuple(bookie for bookie in bookies if bookie not in resting)
-                count += len(ready)
-                if len(asked) >= LEDGERS_MAX or (asked and count > KEYS_MAX):
-                    break
-                if ready:
-                    asked[ledger] = ready
-                    for bookie in ready:
-                        del bookies[bookie]
-                if not bookies:
-                    del wanted[ledger]
-            if not wanted:
-                del self._wanted[kind]
-            if asked:
-                return kind, asked
-        return Kind.LIST, {}
-
-    def _rested_at(self) -> float:
-        """When the first bookie that something is wanted for has rested."""
-        wanted = {
-            bookie for each in self._wanted.values() for one in each.values() for bookie in one
-        }
-        return min(
-            (until for bookie, (_, until) in self._resting.items() if bookie in wanted), default=inf
-        )
+        """As much of one kind as one question may hold; nothing, where only the pass is wanted."""
+        self._pass_wanted = False  # it comes with any answer
+        if not self._wanted:
+            return Kind.LIST, {}
+        kind = next(iter(self._wanted))
+        wanted, asked, count = self._wanted[kind], dict[int, tuple[str, ...]](), 0
+        while wanted and len(asked) < LEDGERS_MAX:
+            ledger = next(iter(wanted))
+            count += len(wanted[ledger])
+            if asked and count > KEYS_MAX:
+                break
+            asked[ledger] = tuple(wanted.pop(ledger))
+        if not wanted:
+            del self._wanted[kind]
+        return kind, asked
 
     def _take(self, question: CapsQuestion, answer: CapsAnswer) -> None:
         self.passport = answer.passport
