@@ -23,6 +23,8 @@ from typing import Protocol, Self
 CLIENTS = "clients"
 """In a link: the load generators, all of them."""
 
+NODE_MODULE = "distributedlog.cli.main"
+
 Link = tuple[str, str]
 """(source, target), each the name of a node or `CLIENTS`: what the source sends to the target."""
 
@@ -89,7 +91,7 @@ class Needs:
     """Of a node's disk, where it gets a file system of its own."""
     http: bool = False
     """Give each node a port for its pages, and write ``targets.json`` for Prometheus."""
-    node_module: str = "distributedlog.cli.main"
+    node_module: str = NODE_MODULE
     """The module that a node runs as (``python -m MODULE serve …``): a test plants bugs by another."""
     certificates: Path | None = None
     """Where each node has a directory of its certificate (`walk.place_of`); None: they are plain."""

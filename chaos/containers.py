@@ -21,7 +21,7 @@ from ..runtime.machine import CREDENTIALS, client_host, real_host
 from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 from . import container_network, engine
 from . import disks as loops
-from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
+from .adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
 from .container import Container, find
 from .container_files import clock_file, node_config, override
 from .container_network import Network, Place
@@ -38,7 +38,6 @@ USER = 10001
 ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
-NODE_MODULE = "distributedlog.cli.main"
 OURS = "/tls/app"
 """Where the service ``dlog`` has the certificate that the clients show."""
 

@@ -19,7 +19,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import disks as loops
-from .adapter import Capability, ChaosFailed, Link, Needs, Node, Role
+from .adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
 from .process_node import ProcessNode
 from .proxy import Door, Weather, who_holds
 from .real_cluster import OWN_DISK, RealCluster
@@ -101,7 +101,7 @@ class LocalProcesses(RealCluster):
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`."""
         module = self._needs.node_module
-        if Capability.CLOCK in self._needs.capabilities and module == "distributedlog.cli.main":
+        if Capability.CLOCK in self._needs.capabilities and module == NODE_MODULE:
             module = "distributedlog.chaos.node"
         return await self._nodes[name].start(module, timeout_s)
 

@@ -25,7 +25,7 @@ import trio
 from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
-from .adapter import Adapter, Capability, ChaosFailed, Needs
+from .adapter import NODE_MODULE, Adapter, Capability, ChaosFailed, Needs
 from .clients import Clients
 from .fault_player import FaultPlayer
 from .life import after, before
@@ -103,8 +103,8 @@ async def play(
         scenario.needs,
         scenario.cluster.disk_mb,
         http,
-        *([node_module] if node_module else []),
-        certificates=certificates,
+        node_module or NODE_MODULE,
+        certificates,
     )
     adapter = make(needs, dict(scenario.cluster.store))
     refused = refusals(scenario, adapter)

@@ -1,0 +1,27 @@
+"""A planted bug, from outside: a bookie that has once required rights goes on requiring them.
+
+Run as a node's module, ``dlog chaos run walk --node-module tests.chaos.planted_required``: on the way back to
+open the leader gives no capabilities any more, and those bookies take nothing else.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from distributedlog.bookie.gate import Gate
+from distributedlog.cli.main import main
+
+
+def plant() -> None:
+    """What is heard of a mode that requires nothing counts no more."""
+    assert hasattr(Gate, "hear"), "what a bookie hears has moved: the bug is to be planted anew"
+    original = Gate.hear
+
+    def hear(self: Any, said: Any) -> None:
+        original(self, replace(said, mode="required") if self.mode == "required" else said)
+
+    Gate.hear = hear  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    plant()
+    main()
