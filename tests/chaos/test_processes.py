@@ -1,6 +1,6 @@
 """Chaos on real processes: a minute with a fixed seed, planted bugs that must be found, and refusals.
 
-All in all below three minutes of CI. `-s` shows the verdicts as they come.
+All in all below four minutes of CI. `-s` shows the verdicts as they come.
 """
 
 import json
@@ -54,6 +54,21 @@ def test_a_minute_of_chaos_breaks_no_promise(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     again = chaos("check", str(tmp_path / "run" / "history"), "--json")
     assert verdict(again)["history"] == found["history"]
+
+
+def test_rights_go_to_required_and_back_under_kills(tmp_path: Path) -> None:
+    """Nothing is lost, who has no right is refused then and only then, nobody else ever is."""
+    scenario = tmp_path / "walk.toml"
+    text = (ROOT / "chaos" / "scenarios" / "walk.toml").read_text()
+    bounds = "acked_min = 3_000\nacked_per_s_min = 100\nfaults_min = 2\nrounds_min = 1\n"
+    text = text[: text.index("acked_min")].replace("hold_s = [3, 7]", "hold_s = [2, 3]", 1)
+    scenario.write_text(text + bounds)
+    done = chaos("run", str(scenario), "--seconds", "20", "--out", str(tmp_path / "run"), "--json")
+
+    found = verdict(done)
+
+    assert found["verdict"] == "OK", (found["reasons"], done.stderr[-3000:])
+    assert found["rights"]["rounds"] >= 1
 
 
 def planted(tmp_path: Path, scenario: str, module: str, seconds: str) -> dict[str, Any]:

@@ -15,7 +15,12 @@ from distributedlog.metadata.transaction import Put
 from distributedlog.metadata.trust_records import MODE_KEY, encode_mode, ended_key
 from distributedlog.runtime.capabilities import Generation, Kind
 from distributedlog.runtime.capability_messages import GateAnswer, GateQuestion, decode_question
-from distributedlog.runtime.errors import CapabilityOutdated, DistributedLogError, NotAllowed
+from distributedlog.runtime.errors import (
+    CapabilityOutdated,
+    DistributedLogError,
+    NotAllowed,
+    QuorumUnreachable,
+)
 
 from .test_real_bookies import RealCluster, confirmed, real_cluster
 
@@ -28,6 +33,8 @@ class TrustedCluster(RealCluster):
         self.rights: dict[str, set[Kind]] = {}
         self.questions = 0
         self.answer_s = 0.01
+        self.away = 0
+        """So many questions find no leader."""
         self._drawn: list[Generation] = []
         self._desk = CapabilityDesk(
             "c1",
@@ -38,6 +45,9 @@ class TrustedCluster(RealCluster):
     async def ask(self, principal: str, question: bytes) -> memoryview:
         self.questions += 1
         await trio.sleep(self.answer_s)
+        if self.away:
+            self.away -= 1
+            raise QuorumUnreachable("nobody leads just now")
         return memoryview(self._desk.answer(self.store.state, decode_question(question), principal))
 
     async def rotate(self) -> None:
@@ -255,6 +265,18 @@ async def test_who_was_dialled_without_a_pass_is_dialled_again_when_it_comes(
         writer = await client.create()
         await write(writer)
         assert await read_all(client, writer) >= 4
+
+
+async def test_a_pass_that_could_not_be_had_is_asked_for_again(autojump_clock: MockClock) -> None:
+    async with trusted_cluster() as cluster:
+        assert isinstance(cluster, TrustedCluster)
+        cluster.rights["user/a"] = EVERY
+        await cluster.set_mode("required")
+        cluster.tell()
+        cluster.away, began = 2, trio.current_time()
+        client = await cluster.client(principal="user/a")
+        assert trio.current_time() - began < PASS_S
+        await write(await client.create())
 
 
 @pytest.mark.parametrize("between", ["open", "report"])
