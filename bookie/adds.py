@@ -5,7 +5,7 @@ The path that every entry goes: one loop over the records of a frame, one hash e
 of consecutive ids; no await, nothing allocated per entry.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import xxhash
@@ -342,58 +342,83 @@ class Adds:
             return len(body)
         return size
 
-    def take_lone(self, stream: IncomingStream, frame: memoryview, start: int, stop: int) -> bool:
-        """Gather the one record that lies at ``start`` to ``stop``, where there is nothing to decide.
+    def take_lone(
+        self,
+        streams: Mapping[int, IncomingStream],
+        items: Iterator[tuple[int, int]],
+        frame: memoryview,
+        at: int,
+    ) -> tuple[int, int, int] | None:
+        """Gather records that lie back to back from ``at`` on, each of a stream of its own, while there is
+        nothing to decide. ``items``: the stream's number and the bytes of each.
 
-        That is each entry of a thousand busy logs. False: nothing was done, `take` decides.
+        That is each entry of a thousand busy logs: one loop and one copy for all of a frame. Returned is the
+        first that `take` is to decide, the number of its stream and where it lies, taken from ``items``;
+        None: all were gathered. As `take`, it leaves the commit to `Commits.gathered`.
         """
-        ledger, ring = stream.ledger, self._ring
-        size = stop - start
-        if (
-            size < _HEADER_BYTES
-            or not stream.plain
-            or ledger.flags
-            or not ledger.journaled  # then it is stored, too
-            or self._space.read_only  # whatever is short, it is that
-            or ring.unsynced_bytes + size > self._unsynced_bytes_max
-        ):
-            return False
-        digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = _unpack_header(
-            frame, start
-        )
-        if (
-            not length == size == (_HEADER_BYTES + payload_bytes + 7) & ~7
-            or of_ledger != ledger.id
-            or version != _VERSION
-            or not -1 <= lac < entry <= _ENTRY_ID_MAX
-            or entry <= ledger.top
-            or _digest_of(frame[start + 8 : stop]) != digest
-        ):
-            return False
-        block = ring.room(size)
-        if block is None:
-            return False
-        stats, notes = self._stats, block.notes
-        if notes and notes[-1].ledger is ledger:
-            self._gather(block, ledger, entry, 1, frame[start:stop])
-        else:
-            position = ring.append(block, frame[start:stop])
-            note = Note(ledger, entry, 1, block.buffer.view, position, size)
-            notes.append(note)
-            ledger.pending.append(note)  # in order: it is above the top
-            ledger.top = entry
-            stats.bytes += size
-        stream.taken = block.acks[stream] = stream.taken + 1
-        if lac > ledger.lac:
-            if lac > block.lacs.get(ledger, -1):
-                block.lacs[ledger] = lac
-            ledger.lac_owed = False
-        elif lac == ledger.lac:
-            ledger.lac_owed = False
-        stats.adds += 1
-        stats.entries += 1
-        stats.payload_bytes += payload_bytes
-        return True
+        ring = self._ring
+        block: GatheringBlock | None = None
+        began = at
+        gathered = position = limit = payload = count = 0
+        previous = -1
+        if self._space.read_only:  # whatever is short, it is that
+            streams = _NO_STREAMS
+        try:
+            for number, size in items:
+                stream, stop = streams.get(number), at + size
+                if stream is None or not stream.plain or size < _HEADER_BYTES:
+                    return number, at, stop
+                ledger = stream.ledger
+                if ledger.flags or not ledger.journaled:  # if it is, it is stored, too
+                    return number, at, stop
+                digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = (
+                    _unpack_header(frame, at)
+                )
+                if (
+                    not length == size == (_HEADER_BYTES + payload_bytes + 7) & ~7
+                    or of_ledger != ledger.id
+                    or version != _VERSION
+                    or not -1 <= lac < entry <= _ENTRY_ID_MAX
+                    or entry <= ledger.top
+                    or _digest_of(frame[at + 8 : stop]) != digest
+                ):
+                    return number, at, stop
+                if position + size > limit:
+                    if block is not None or (block := ring.room(size)) is None:
+                        return number, at, stop
+                    position = block.end
+                    limit = ring.records_end_max(block, self._unsynced_bytes_max)
+                    if position + size > limit:
+                        return number, at, stop
+                    view, notes = block.buffer.view, block.notes
+                    acks, lacs = block.acks, block.lacs
+                    if notes:
+                        previous = notes[-1].ledger.id
+                gathered += size  # from here on it is copied, whatever happens
+                if of_ledger != previous or not _joined(notes[-1], entry, position, size):
+                    note = Note(ledger, entry, 1, view, position, size)
+                    notes.append(note)
+                    ledger.pending.append(note)  # in order: it is above the top
+                    previous = of_ledger
+                ledger.top = entry
+                stream.taken = acks[stream] = stream.taken + 1
+                if lac >= ledger.lac:
+                    ledger.lac_owed = False
+                    if lac > ledger.lac and lac > lacs.get(ledger, -1):
+                        lacs[ledger] = lac
+                position += size
+                payload += payload_bytes
+                count += 1
+                at = stop
+            return None
+        finally:
+            if block is not None and gathered:
+                ring.append(block, frame[began : began + gathered])
+                stats = self._stats
+                stats.bytes += gathered
+                stats.adds += count
+                stats.entries += count
+                stats.payload_bytes += payload
 
     def _gather(
         self, block: GatheringBlock, ledger: Ledger, first: int, count: int, records: memoryview
@@ -403,14 +428,7 @@ class Adds:
         self._stats.bytes += length
         if block.notes:
             last = block.notes[-1]
-            if (
-                last.ledger is ledger
-                and last.first + last.count == first
-                and last.position + last.length == position
-                and last.length < jb.RUN_BYTES_MAX
-            ):
-                last.count += count
-                last.length += length
+            if last.ledger is ledger and _joined(last, first, position, length, count):
                 if first + count - 1 > ledger.top:
                     ledger.top = first + count - 1
                 return
@@ -463,7 +481,21 @@ class Adds:
         return int.from_bytes(record[:8], "little")
 
 
-# Of `take_lone`, which is called for each entry of a thousand logs.
+def _joined(last: Note, first: int, position: int, length: int, count: int = 1) -> bool:
+    """Is what follows, of the same ledger, one run with the last one? It is from now on."""
+    if (
+        last.first + last.count == first
+        and last.position + last.length == position
+        and last.length < jb.RUN_BYTES_MAX
+    ):
+        last.count += count
+        last.length += length
+        return True
+    return False
+
+
+# Of `take_lone`, which looks at each entry of a thousand logs.
+_NO_STREAMS: Mapping[int, IncomingStream] = {}
 _unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
 _digest_of = xxhash.xxh3_64_intdigest
 _VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX

@@ -114,15 +114,15 @@ class Commits:
         self._index.note_state(ledger)
         self.with_block(write)
 
-    def publish_lac(self, ledger: Ledger, lac: int) -> None:
-        """The writer says what is confirmed: published at once, durable a little later (H24)."""
-        ledger.lac = lac
-        ledger.lac_owed = True
-        self._owed_lacs[ledger] = lac
-        self._index.note_state(ledger)
+    def publish(self, lacs: dict[Ledger, int]) -> None:
+        """The LACs of these moved, each by a word of its writer: published at once, durable a little later
+        (H24)."""
+        self._owed_lacs |= lacs
+        self._index.note_states(lacs)
         self.something_to_prove.set()
-        if ledger.waiters:
-            self._waiters.wake(ledger)
+        for ledger in lacs:
+            if ledger.waiters:
+                self._waiters.wake(ledger)
 
     @property
     def has_dirty_lacs(self) -> bool:
@@ -173,7 +173,11 @@ class Commits:
         awaited: dict[Ledger, None] = {}
         for note in block.notes:
             ledger = note.ledger
-            ledger.drop_pending(note)
+            pending = ledger.pending
+            assert pending[0] is note, "runs become durable in the order they were gathered"
+            del pending[0]
+            if not pending:
+                ledger.pending_in_order = True
             if ledger.waiters:
                 awaited[ledger] = None  # its LAC may be known already
         index.add_notes(block.notes, file_number, shift)

@@ -122,6 +122,15 @@ class GatherRing:
                     return block
         return self._open(length)
 
+    def records_end_max(self, block: GatheringBlock, unsynced_bytes_max: int) -> int:
+        """Up to where records may be appended to the newest block, as `room` would say of each, while no more
+        than so many bytes are not synced and no control record joins it."""
+        used = jb.CONTROL_BYTES * (len(block.controls) + 1)
+        end_max = block.records_limit
+        if used > self._control_space:
+            end_max = min(end_max, block.limit - used - jb.END_BYTES)
+        return min(end_max, block.end + unsynced_bytes_max - self.unsynced_bytes)
+
     def control_block(self) -> GatheringBlock | None:
         """The block that takes one more control record; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None

@@ -175,9 +175,12 @@ class Index:
         for note in notes:
             ledger, length = note.ledger, note.length
             if not ledger.flags & DELETED:
-                self._add(
-                    ledger, note.first, note.count, file_number, note.position + shift, length
-                )
+                first, runs, offset = note.first, ledger.runs, note.position + shift
+                if runs is not None and first > ledger.last_entry:
+                    runs.append(first, note.count, file_number, offset, length)
+                    ledger.last_entry = first + note.count - 1
+                else:
+                    self._add(ledger, first, note.count, file_number, offset, length)
                 number += 1
                 size += length
         self._count(file_number, number, size)
@@ -203,6 +206,10 @@ class Index:
     def note_state(self, ledger: Ledger) -> None:
         """The ledger's state changed: the next checkpoint takes it along."""
         self._dirty_states[ledger] = None
+
+    def note_states(self, ledgers: Iterable[Ledger]) -> None:
+        """As `note_state`, of many."""
+        self._dirty_states |= dict.fromkeys(ledgers)
 
     def forget_files(self, numbers: set[int]) -> None:
         """Nothing is left of these journal files: their runs go with the next checkpoint.

@@ -330,9 +330,9 @@ class Journal:
         length = block.padded_length
         self.zeros.committed(length)
         shift = self._offset - block.start
-        pack_run = jb.pack_run
+        append, pack_run = self._footer.append, jb.pack_run
         for note in block.notes:
-            self._footer.append(
+            append(
                 pack_run(note.ledger.id, note.first, note.position + shift, note.length, note.count)
             )
         self._moved_on(length)

@@ -110,7 +110,9 @@ class Ledger:
         self.frozen: Runs | None = None
         """Being written by a checkpoint."""
         self.pending: list[Note] = []
+        """Gathered, and not durable yet; they become so in this order (`Commits.on_synced`)."""
         self.pending_in_order = True
+        """By their ids, too?"""
         self.stored = False
         """Its state is in the journal or the index's map, or in a block on the way there. Set by
         `Ledgers.mark`."""
@@ -169,13 +171,6 @@ class Ledger:
         top = note.first + note.count - 1
         if top > self.top:
             self.top = top
-
-    def drop_pending(self, note: Note) -> None:
-        """The oldest gathered run is durable; they become so in the order they were gathered."""
-        assert self.pending[0] is note, "runs become durable in the order they were gathered"
-        del self.pending[0]
-        if not self.pending:
-            self.pending_in_order = True
 
     def find_pending(self, entry: int) -> Note | None:
         """The gathered run that holds ``entry``, or None."""

@@ -77,11 +77,7 @@ class Runs:
         firsts = self._firsts
         if not firsts or first > firsts[-1]:
             assert not firsts or first >= firsts[-1] + self._counts[-1], "runs are disjoint"
-            firsts.append(first)
-            self._counts.append(count)
-            self._files.append(file_number)
-            self._offsets.append(offset)
-            self._lengths.append(length)
+            self.append(first, count, file_number, offset, length)
             return
         at = bisect_right(firsts, first)
         assert not at or firsts[at - 1] + self._counts[at - 1] <= first, "runs are disjoint"
@@ -91,6 +87,14 @@ class Runs:
         self._files.insert(at, file_number)
         self._offsets.insert(at, offset)
         self._lengths.insert(at, length)
+
+    def append(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
+        """As `add`, where it is after all that are here."""
+        self._firsts.append(first)
+        self._counts.append(count)
+        self._files.append(file_number)
+        self._offsets.append(offset)
+        self._lengths.append(length)
 
     def find(self, entry: int) -> Located | None:
         """The run that holds ``entry``, or None."""

@@ -21,6 +21,9 @@ from .read_turns import ReadTurns
 from .session_reads import SessionReads
 from .store import Store
 
+_NONE: dict[int, IncomingStream] = {}
+"""Where all that comes is to wait after what waits already."""
+
 
 class BookieSession:
     """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
@@ -74,13 +77,12 @@ class BookieSession:
         elif op == Op.WRITE_LAC:
             self._on_write_lac(ident, m.decode_lac(body))
         elif op == Op.WRITE_LACS:
-            streams, write_lac = self._streams, self._store.write_lac
-            for number, lac in m.decode_lacs(body):
-                stream = streams.get(number)
-                if stream is None or self._deferred:
+            lacs = m.decode_lacs(body)
+            if self._deferred:
+                for number, lac in lacs:
                     self._on_write_lac(number, lac)
-                else:
-                    write_lac(stream, lac)
+            else:
+                self._store.write_lacs(self._streams, lacs)
         elif op == Op.STREAM_OPEN:
             self._on_stream_open(ident, m.StreamOpen.decode(body))
         elif op == Op.FENCE:
@@ -177,7 +179,8 @@ class BookieSession:
         taken = 0
         if not self._deferred:
             self._gathered = True
-            if self._adds.take_lone(stream, body, 0, len(body)):
+            lone = iter(((number, len(body)),))
+            if self._adds.take_lone(self._streams, lone, body, 0) is None:
                 return
             taken = self._adds.take(stream, body, self._resume)
         if taken < len(body):
@@ -185,14 +188,14 @@ class BookieSession:
 
     def _on_add_many(self, items: list[tuple[int, int]], frame: memoryview, at: int) -> None:
         """The ADDs of (stream, bytes), one after another; their records begin at ``at``."""
-        streams, take_lone = self._streams, self._adds.take_lone
+        take_lone, rest = self._adds.take_lone, iter(items)
         self._gathered = True
-        for number, size in items:
-            stop = at + size
-            stream = streams.get(number)
-            if stream is None or self._deferred or not take_lone(stream, frame, at, stop):
-                self._on_add(number, frame[at:stop])
-            at = stop
+        while True:
+            left = take_lone(_NONE if self._deferred else self._streams, rest, frame, at)
+            if left is None:
+                return
+            number, start, at = left
+            self._on_add(number, frame[start:at])
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """The ring is full: keep what was received already, and read on when there is room."""

@@ -12,7 +12,7 @@ sync that covers what was asked.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
@@ -219,13 +219,24 @@ class Store:
         self.commits.write_state(ledger, durable)
 
     def write_lac(self, stream: IncomingStream, lac: int) -> None:
-        """The writer says what is confirmed; see `Commits.publish_lac`."""
-        ledger = stream.ledger
-        if stream.refused or stream.recovery or ledger.flags or not ledger.stored:
-            return
-        if lac <= ledger.lac or lac > entries.ENTRY_ID_MAX:
-            return
-        self.commits.publish_lac(ledger, lac)
+        """As `write_lacs`, of one stream."""
+        self.write_lacs({0: stream}, ((0, lac),))
+
+    def write_lacs(
+        self, streams: Mapping[int, IncomingStream], lacs: Iterable[tuple[int, int]]
+    ) -> None:
+        """The writers say what is confirmed, each by the number of its stream; see `Commits.publish`."""
+        told: dict[Ledger, int] = {}
+        for number, lac in lacs:
+            stream = streams.get(number)
+            if stream is None or stream.refused or stream.recovery:
+                continue
+            ledger = stream.ledger
+            if ledger.lac < lac <= entries.ENTRY_ID_MAX and ledger.stored and not ledger.flags:
+                ledger.lac, ledger.lac_owed = lac, True
+                told[ledger] = lac
+        if told:
+            self.commits.publish(told)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger for good: a durable tombstone, then its runs go. Call on proof only (inv. 27).

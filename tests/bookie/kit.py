@@ -398,7 +398,7 @@ class Adder:
     def _take(self, body: bytes) -> int:
         """As a session does: what is plain by the short way, the rest by the other."""
         adds, view = self.store.adds, memoryview(body)
-        if adds.take_lone(self.stream, view, 0, len(view)):
+        if adds.take_lone({1: self.stream}, iter([(1, len(view))]), view, 0) is None:
             return len(view)
         return adds.take(self.stream, view, self.resume)
 

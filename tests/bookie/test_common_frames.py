@@ -1,7 +1,7 @@
 """ADD_MANY is exactly the ADDs one after another (H165, H1), and who is sent which."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -329,13 +329,25 @@ async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
     taken: list[bool] = []
     take_lone = Adds.take_lone
 
-    def noted(*given: Any) -> bool:
-        taken.append(take_lone(*given))
-        return taken[-1]
+    def noted(adds: Adds, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
+        asked: list[tuple[int, int]] = []
+
+        def counted() -> Iterator[tuple[int, int]]:
+            for one in items:
+                asked.append(one)
+                yield one
+
+        found = take_lone(adds, streams, counted(), *where)
+        left = found is not None
+        taken.extend([True] * (len(asked) - left) + [False] * left)
+        return found
+
+    def never(adds: Adds, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
+        return take_lone(adds, {}, items, *where)
 
     monkeypatch.setattr(Adds, "take_lone", noted)
     short = [(await outcome(seed, in_common, options))[0] for seed in range(10)]
-    monkeypatch.setattr(Adds, "take_lone", lambda *_: False)
+    monkeypatch.setattr(Adds, "take_lone", never)
     assert [(await outcome(seed, in_common, options))[0] for seed in range(10)] == short
     assert taken.count(True) > 20
     assert taken.count(False) > 50
@@ -412,6 +424,7 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
         elif state == "index behind":
             store._index.runs_in_memory += 1 << 40
         store.space.look()
+        adds = store.adds
         for adder, name in zip(adders, names, strict=True):
             ledger, body = adder.stream.ledger, _offers(adder.ledger)[name]
             flags = {"fenced": FENCED, "limbo": LIMBO | FENCED, "deleted": DELETED}
@@ -420,10 +433,11 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
             if state == "closed":
                 store.adds.close_stream(adder.stream)
             frame = memoryview(b"before" + body + b"after")[: 6 + len(body)]
-            taken = short and store.adds.take_lone(adder.stream, frame, 6, len(frame))
+            lone_one = iter([(1, len(body))])
+            taken = short and adds.take_lone({1: adder.stream}, lone_one, frame, 6) is None
             lone += taken
             if not taken:
-                assert store.adds.take(adder.stream, frame[6:], adder.resume) == len(body)
+                assert adds.take(adder.stream, frame[6:], adder.resume) == len(body)
             store.commits.gathered(adder)
             owed, refused = ledger.lac_owed, [(type(one), at) for one, at in adder.refused]
             await trio.sleep(0.01)

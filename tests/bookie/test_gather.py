@@ -94,3 +94,24 @@ def test_control_records_alone_fill_no_more_than_a_block() -> None:
         assert taken.padded_length <= 16 * 1024
         ring.synced(taken)
     assert count > 3000
+
+
+def test_what_fits_is_known_before_each_record_is_asked_for() -> None:
+    """`records_end_max` says of one record after the other what `room` would, and the bound in bytes."""
+    draw = random.Random(3)
+    for _ in range(300):
+        ring = ring_of(block_max=draw.choice((8, 16, 64)) * 1024)
+        block = ring.room(56)
+        assert block is not None
+        ring.append(block, bytes(draw.choice((56, 3000, 6000))))
+        most = draw.choice((len(block.controls), 30, 200)) or 1
+        for _ in range(draw.randrange(most)):
+            if ring.control_block() is block:
+                block.controls.append(jb.skip_record(1, 2))
+        unsynced_max = ring.unsynced_bytes + draw.choice((0, 2000, EACH))
+
+        end_max = ring.records_end_max(block, unsynced_max)
+
+        for size in (1, 56, 500, 2000, 5000, 50_000):
+            fits = ring.unsynced_bytes + size <= unsynced_max
+            assert (block.end + size <= end_max) == (fits and ring.room(size) is block)
