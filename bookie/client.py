@@ -126,10 +126,16 @@ class AddStream:
         mine = [one for one in streams if isinstance(one, AddStream) and one.client.takes_many]
         if len(mine) < len(streams) or max([one.number for one in mine]) >= 1 << 32:
             return None
-        # In one order, so that ensembles of the same bookies are the same connections.
-        mine.sort(key=lambda one: one.client.bookie_id)
-        shared = mine[0].client.shared_with([one.client for one in mine])
+        shared, mine = _shared_by(mine)
         return partial(shared.add, tuple(mine), tuple([one.number for one in mine]))
+
+    def lacs_together(self, streams: Sequence[object]) -> Callable[[int], bool] | None:
+        """As `together`, of LACs."""
+        mine = [one for one in streams if isinstance(one, AddStream) and one.client.takes_lacs]
+        if len(mine) < len(streams):
+            return None
+        shared, mine = _shared_by(mine)
+        return partial(shared.tell, tuple([one.number for one in mine]))
 
     def send_lac(self, lac: int) -> None:
         """Publish what is confirmed, when no add follows that would carry it (H24).
@@ -163,14 +169,21 @@ class AddStream:
             self._on_refused(position, error)
 
 
+def _shared_by(streams: list[AddStream]) -> "tuple[SharedAdds, list[AddStream]]":
+    """What is shared by the connections of these, and they in its order."""
+    # In one order, so that ensembles of the same bookies are the same connections.
+    ordered = sorted(streams, key=lambda one: one.client.bookie_id)
+    return ordered[0].client.shared_with([one.client for one in ordered]), ordered
+
+
 class SharedAdds:
-    """Small entries of many ledgers on the same connections: gathered until a turn of one of these.
+    """Small entries of many ledgers on the same connections, and LACs: gathered until a turn of one of these.
 
     One head says whose they are; their bytes are joined once and given to each connection. A stream's
     records keep their order: whoever sends on it by itself sends what is gathered before (`AddStream.send`).
     """
 
-    __slots__ = ("_bytes", "_clients", "_first", "_numbers", "_records")
+    __slots__ = ("_bytes", "_clients", "_first", "_lacs", "_numbers", "_records")
 
     def __init__(self, clients: "tuple[BookieClient, ...]") -> None:
         self._clients = clients
@@ -179,6 +192,8 @@ class SharedAdds:
         self._numbers: list[tuple[int, ...]] = []
         """For each record those of its streams, one a connection."""
         self._bytes = 0
+        self._lacs: dict[tuple[int, ...], int] = {}
+        """By the streams, one a connection; of them the newest counts."""
 
     @property
     def closed(self) -> bool:
@@ -190,12 +205,8 @@ class SharedAdds:
         size = len(record)
         if size >= SHARED_ENTRY_BYTES:
             return False
-        if not self._records:
-            if not self._first.gathers:
-                return False
-            for client in self._clients:
-                client.shared[self] = None
-                client.link.soon()  # the first to have its turn sends it to all
+        if not self._records and not self._gathers():
+            return False
         self._records.append(record)
         self._numbers.append(numbers)
         for stream in streams:
@@ -205,15 +216,45 @@ class SharedAdds:
             self.send()
         return True
 
+    def tell(self, numbers: tuple[int, ...], lac: int) -> bool:
+        """Take the LAC of one ledger for the streams of these numbers; false: it goes by itself."""
+        lacs = self._lacs
+        if not lacs and not self._gathers():
+            return False
+        lacs[numbers] = lac
+        if len(lacs) >= m.LACS_MAX:
+            self.send()
+        return True
+
+    def _gathers(self) -> bool:
+        """Have it sent, if there is a turn to come."""
+        if not self._first.gathers:
+            return False
+        for client in self._clients:
+            client.shared[self] = None
+            client.link.soon()  # the first to have its turn sends it to all
+        return True
+
     def send(self) -> None:
         """Give the connections what has gathered."""
+        for client in self._clients:
+            client.shared.pop(self, None)
+        if self._records:
+            self._send_records()
+        if self._lacs:
+            lacs, self._lacs = self._lacs, {}
+            told = list(lacs.values())
+            for client, numbers in zip(self._clients, zip(*lacs, strict=True), strict=True):
+                body = m.encode_lacs(list(zip(numbers, told, strict=True)))
+                client.link.send(envelope(Op.WRITE_LACS, len(body)), body)
+
+    def _send_records(self) -> None:
         records, self._records = self._records, []
         of_records, self._numbers = self._numbers, []
         self._bytes = 0
         sizes = list(map(len, records))
         body = b"".join(records)
         for client, numbers in zip(self._clients, zip(*of_records, strict=True), strict=True):
-            del client.shared[self]
             if len(records) == 1:
                 client.link.send(envelope(Op.ADD, len(body), ident=numbers[0]), body)
                 continue

@@ -12,6 +12,7 @@ ensemble change is undecided. Records are kept by reference until all attached s
 Entry ids count from 0; ``lac`` is -1 while nothing is confirmed. Source: G1, G2; inv. 3-9.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,9 @@ from .holes import Hole
 from .striping import Striping
 
 _COMPACT_AT = 4096
+RELEASED_TOGETHER = 8
+"""So many entries are confirmed before an add drops what need not be kept: of a lone record it would cost as
+much as its add. Large ones are asked for sooner, by their bytes (`LedgerWriter.room`)."""
 
 
 class Stream:
@@ -103,7 +107,7 @@ class AddWindow:
         """Take the next entry's record; return its id. The caller sends it on every live stream
         whose slot holds it.
         """
-        if self._released < self.lac:
+        if self._released + RELEASED_TOGETHER <= self.lac:
             self.release()
         last = self.last = self.last + 1
         pushed = self.pushed_bytes = self.pushed_bytes + len(record)
@@ -154,15 +158,12 @@ class AddWindow:
             raise ProtocolError(
                 f"{stream.bookie} acknowledged {count} records after {stream.acked}"
             )
-        everywhere = self._everywhere
-        if everywhere:
-            through = stream.first + count - 1
-            over = through > self.last
+        if self._everywhere:
+            through = reached = stream.first + count - 1
         else:
-            through = self.striping.nth_held(stream.slot, stream.first, count - 1)
-            over = through > self.last
-            through = self.striping.next_held(stream.slot, through + 1) - 1
-        if over:
+            reached = self.striping.nth_held(stream.slot, stream.first, count - 1)
+            through = self.striping.next_held(stream.slot, reached + 1) - 1
+        if reached > self.last:
             raise ProtocolError(
                 f"{stream.bookie} acknowledged {count} records, more than were sent"
             )
@@ -170,8 +171,8 @@ class AddWindow:
         before, slot.through = slot.through, through
         lac = self.lac
         if through <= lac:
-            return 0  # confirmed already: it is kept for fewer, and released with the next add
-        if everywhere:
+            return 0  # confirmed already: it is kept for fewer, and released with a later add
+        if self._everywhere:
             if before <= lac:
                 self._ahead += 1
             if self._ahead < self._ack_quorum:
@@ -181,26 +182,25 @@ class AddWindow:
     def _confirm(self) -> int:
         """Move the LAC as far as ack quorums reach; return by how many entries."""
         before = lac = self.lac
+        reached: list[int] = []
+        if self._everywhere:
+            reached = sorted([slot.through for slot in self._attached])
         if not self.changing:  # inv. 7
-            lac = self._confirmable()
+            if not self._everywhere:
+                lac = self._confirmable()
+            elif len(reached) >= self._ack_quorum:
+                lac = max(lac, reached[-self._ack_quorum])
             if lac > before:
                 self.lac = lac
                 self.lac_bytes = self._ends[lac - self._base]
         assert before <= lac <= self.last, "inv. 5: it never moves back, nor beyond the last pushed"
-        if self._everywhere:
-            self._ahead = 0
-            if lac < self.last:
-                self._ahead = [slot.through > lac for slot in self._attached].count(True)
+        self._ahead = len(reached) - bisect_right(reached, lac)
         return lac - before
 
     def _confirmable(self) -> int:
-        """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4)."""
+        """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4), where slots hold
+        a part of them."""
         quorum = self.striping.ack_quorum
-        if self._everywhere:
-            if len(self._attached) < quorum:
-                return self.lac
-            reached = sorted([slot.through for slot in self._attached])[-quorum]
-            return max(self.lac, reached)
         size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self.slots
         entry = self.lac
         while entry < self.last:
@@ -215,7 +215,7 @@ class AddWindow:
         return entry
 
     def release(self) -> None:
-        """Drop what is confirmed and all attached slots have: with each add, and for whoever asks."""
+        """Drop what is confirmed and all attached slots have: every few adds, and for whoever asks."""
         released = self.lac
         for slot in self._attached:
             if slot.through < released:

@@ -85,7 +85,10 @@ class LedgerClient:
 
     def send_gathered(self) -> None:
         """Send what was gathered: to each bookie in one call."""
-        self.pool.send_gathered()
+        try:
+            self._lacs.in_beat()
+        finally:
+            self.pool.send_gathered()
 
     async def _look_after(self, writer: LedgerWriter) -> None:
         try:

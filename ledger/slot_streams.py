@@ -27,6 +27,10 @@ class AddSink(Protocol):
         """What sends a record on all of these, or says false; None: they share nothing."""
         ...
 
+    def lacs_together(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
+        """As `together`, of what `send_lac` tells."""
+        ...
+
     def send_lac(self, lac: int) -> None:
         """Tell the bookie how far the ledger is confirmed."""
         ...
@@ -78,6 +82,7 @@ class SlotStreams:
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
         self._shared: Callable[[Buffer], bool] | None = None
+        self._tell: Callable[[int], bool] | None = None
         self._sent = window.last  # every open stream was given all it holds up to this entry
 
     def open(self, slot: int) -> bool:
@@ -145,6 +150,7 @@ class SlotStreams:
     def _note_live(self) -> None:
         live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
         self._shared = live[0].together(live) if live and self._everywhere else None
+        self._tell = live[0].lacs_together(live) if live else None
 
     def send(self, entry: int, record: Buffer) -> None:
         """The next entry, to every open stream whose slot holds it."""
@@ -176,6 +182,8 @@ class SlotStreams:
 
     def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
         """Tell the bookies of all open streams, or those at which somebody waits for it."""
+        if self._tell is not None and not watched_only and self._tell(lac):
+            return
         for sink in self._live:
             if sink.watched or not watched_only:
                 sink.send_lac(lac)

@@ -250,6 +250,9 @@ class SimSink:
     def together(self, streams: Sequence[object]) -> None:
         """The simulated links share nothing."""
 
+    def lacs_together(self, streams: Sequence[object]) -> None:
+        """Each by itself."""
+
     def send_lac(self, lac: int) -> None:
         """The explicit LAC to the bookie."""
         self._link.there(lambda: self._stream.write_lac(lac))

@@ -294,6 +294,56 @@ async def test_small_entries_of_many_ledgers_share_frames(
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("old", [(), ("b2",)])
+async def test_lacs_of_many_ledgers_are_told_together(
+    old: tuple[str, ...], autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H167: one frame a connection and turn, the newest of each ledger, to bookies that take them."""
+    ops: list[int] = []
+    on_frame = BookieSession.on_frame
+
+    def noted(self: BookieSession, op: int, *rest: Any) -> None:
+        ops.append(op)
+        on_frame(self, op, *rest)
+
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        clients = [
+            await bookies.start(name, OPTIONS, features=0 if name in old else FEATURES)
+            for name in ("b1", "b2", "b3")
+        ]
+        heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 21)}
+        streams = {n: [one.stream for one in of] for n, of in heard.items()}
+        tell = {n: of[0].lacs_together(of) for n, of in streams.items()}
+        for ledger, of in streams.items():
+            for stream in of:
+                for entry in range(3):
+                    stream.send(record(ledger, entry))
+        await trio.sleep(1)
+        monkeypatch.setattr(BookieSession, "on_frame", noted)
+
+        for lac in (0, 1):
+            for told in tell.values():
+                assert told is None or not told(lac)  # all are idle: it goes by itself, at once
+        for client in clients:
+            client.link.gather()
+        for lac in (1, 2):
+            for ledger, told in tell.items():
+                assert (told is None) == bool(old)
+                if told is None or not told(lac):
+                    for stream in streams[ledger]:
+                        stream.send_lac(lac)
+        for client in clients:
+            client.link.send_gathered()
+        await trio.sleep(1)
+
+        for store in bookies.stores.values():
+            assert [store.ledgers.look_up(n, KEY).lac for n in heard] == [2] * len(heard)
+        frames = ops.count(Op.WRITE_LACS), ops.count(Op.WRITE_LAC)
+        assert frames == ((2, 2 * len(heard)) if old else (3, 0))
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_clock: Clock) -> None:
     """What was gathered for three goes to the two that are left; the third stream is refused."""
     async with trio.open_nursery() as nursery:

@@ -236,6 +236,9 @@ class ModelAddStream:
     def together(self, streams: Sequence[object]) -> None:
         """Model connections share nothing."""
 
+    def lacs_together(self, streams: Sequence[object]) -> None:
+        """Each by itself."""
+
     def send_lac(self, lac: int) -> None:
         def arrive() -> None:
             self._stream.write_lac(lac)

@@ -6,7 +6,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.resting_lacs import LAC_REST_S, Resting, RestingLacs
+from distributedlog.ledger.resting_lacs import (
+    BEAT_WITHIN_S,
+    LAC_REST_S,
+    MANY_LACS,
+    Resting,
+    RestingLacs,
+)
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
 from distributedlog.runtime.turns import LOOKED_AT_A_TURN
@@ -196,3 +202,47 @@ async def test_each_lac_that_rests_is_told_whatever_breaks(
     assert told == [lac for lac in range(1, 3 * LOOKED_AT_A_TURN) if lac % 100 != 7]
     assert {type(one) for one in broken} == {ValueError}
     assert sent == ["gather", "send"] * 3
+
+
+async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """H167: while there are beats, and no longer; those of few ledgers wait for none."""
+    told, sent, broken = list[tuple[int, float]](), list[str](), list[Exception]()
+    lacs = RestingLacs(lambda: sent.append("gather"), lambda: sent.append("send"))
+    nursery.start_soon(lacs.run)
+    one = Resting(lambda lac: told.append((lac, trio.current_time())), broken.append)
+    lacs.in_beat()
+    for _ in range(20):
+        for lac in range(MANY_LACS):
+            lacs.rests(one, lac)
+        await trio.sleep(BEAT_WITHIN_S * 0.8)
+        lacs.in_beat()
+    assert sent == []
+    assert len(told) >= 19 * MANY_LACS
+
+    rested_at = trio.current_time()
+    for lac in range(MANY_LACS):
+        lacs.rests(one, 1000 + lac)
+    await trio.sleep(1)
+    assert sent == ["gather", "send"]
+    last = [at for lac, at in told if lac >= 1000]
+    assert len(last) == MANY_LACS
+    assert max(last) - rested_at <= BEAT_WITHIN_S + LAC_REST_S
+
+    lacs.in_beat()
+    rested_at = trio.current_time()
+    for lac in range(MANY_LACS - 1):
+        lacs.rests(one, 2000 + lac)
+    await trio.sleep(1.2 * LAC_REST_S)
+    assert sent == ["gather", "send"] * 2
+    assert told[-1][0] == 2000 + MANY_LACS - 2
+    for lac in range(2 * LOOKED_AT_A_TURN):
+        lacs.rests(one, lac)
+    lacs.in_beat()
+    await trio.sleep(1.5 * LAC_REST_S)
+    told.clear()
+    lacs.in_beat()
+    assert len(told) == LOOKED_AT_A_TURN  # of more the rest goes with the next
+    lacs.in_beat()
+    assert len(told) == 2 * LOOKED_AT_A_TURN
