@@ -28,7 +28,8 @@ METRICS = (
         "dlog_client_write_seconds",
         "histogram",
         "write_seconds",
-        "From sending an entry to its acknowledgement, of one entry a round trip and log; failover included.",
+        "From sending an entry to its acknowledgement, of one entry a round trip and log, of one in 16 while "
+        "32 logs or more are busy; failover included.",
         "some times `dlog_bookie_journal_sync_seconds`",
         "slow bookies or a slow network; all of them late at once: this process is busy",
     ),

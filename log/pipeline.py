@@ -28,6 +28,10 @@ from .producing import Producers
 from .rates import Rate
 from .state import LogState
 
+TIMED_OF = 16
+"""Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
+lone record would be a tenth of what it costs."""
+
 
 class Target(Protocol):
     """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
@@ -168,6 +172,7 @@ class Pipeline:
         self._waiting = 0  # how many do
         self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
+        self._turn = context.turn
         self._due = Due(context.turn, self.send, self._broken)
         self._room: trio.Event | None = None
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
@@ -204,7 +209,8 @@ class Pipeline:
         self._held_bytes += batch.bytes
         self.batch = self._new_batch()
         self.pause = True  # the next submit yields once, so that the sender gets its turn
-        self._send_ready()
+        if self.sink.sendable:
+            self._send_ready()
         return self.batch
 
     def open_producer(self, batch: Batch) -> None:
@@ -214,7 +220,8 @@ class Pipeline:
             self.raise_if_over()
         self._opening = batch
         self._ready.append(batch)
-        self._send_ready()
+        if self.sink.sendable:
+            self._send_ready()
 
     async def before_submit(self) -> None:
         """The slow way in: yields at least once; raises when the writer is over; waits for room.
@@ -429,7 +436,8 @@ class Pipeline:
         """Nothing was sent for a while: an entry without records says that the writer lives."""
         if not (self.over or self._in_flight or self._ready or self.batch.txids):
             self._ready.append(Batch())
-            self._send_ready()
+            if self.sink.sendable:
+                self._send_ready()
 
     @property
     def gathered(self) -> bool:
@@ -446,43 +454,50 @@ class Pipeline:
         if self.error is not None:
             return 0
         before = self.sent_bytes
-        self.sink.look(drained=not self._in_flight)
-        if (
-            self.batch.txids
-            and not self._ready
-            and len(self._in_flight) < self.limits.eager_entries
-            and self.sink.sendable
-        ):
-            pause = self.pause
-            self.close_batch()
-            # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
-            self.pause = pause or self._held_bytes >= self.limits.in_flight_bytes_max
-        elif self._ready:
+        sink, batch = self.sink, self.batch
+        sink.look(drained=not self._in_flight)
+        if self._ready:
+            if sink.sendable:
+                self._send_ready()
+        elif (
+            batch.txids and len(self._in_flight) < self.limits.eager_entries and sink.sendable
+        ):  # as `close_batch`, but nobody has to yield for what no caller closed
+            self._last = batch
+            self.last_txid = batch.txids[-1]
+            if self.producers is not None:
+                self.producers.closed(batch)
+            self._ready.append(batch)
+            self._held_bytes += batch.bytes
+            if self._held_bytes >= self.limits.in_flight_bytes_max:
+                self.pause = True
+            self.batch = self._new_batch()
             self._send_ready()
         return self.sent_bytes - before
 
     def _send_ready(self) -> None:
-        sink = self.sink
-        while self._ready and sink.sendable:
+        """Send what is ready, of which there is something, to a sink that takes it."""
+        sink, ready = self.sink, self._ready
+        while True:
             segment = sink.current
             if not segment.room:
                 sink.wait_room()
                 return
-            producers, batch = self.producers, self._ready[0]
-            snapshot = producers is not None and segment.wants_snapshot
-            if producers is not None and snapshot:
-                batch = producers.snapshot(self._in_flight)
+            producers, batch, snapshot = self.producers, ready[0], False
+            if producers is not None and segment.wants_snapshot:
+                snapshot, batch = True, producers.snapshot(self._in_flight)
             try:
                 segment.send(batch, self._now_ms(), producers)
             except DistributedLogError:
                 sink.wake()  # it sees the ledger's error
                 return
             if not snapshot:
-                self._ready.popleft()
+                ready.popleft()
             self._in_flight.append(batch)
             self.sent_bytes += batch.bytes
-            if self._timed is None:
+            if self._timed is None and not (self._turn.many and batch.entry % TIMED_OF):
                 self._timed, self._timed_at = batch, trio.current_time()
+            if not (ready and sink.sendable):
+                return
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 

@@ -73,6 +73,19 @@ class TxidSource:
         self.last = txids[-1]
         return txids
 
+    def draw_one(self, size: int) -> int:
+        """As `draw`, of one record."""
+        rule, last = self.rule, self.last
+        if rule == COUNT:
+            txid = last + 1
+        elif rule == MS:
+            txid = min(max(self._wall_ms(), last), TXID_MAX)
+        else:
+            assert rule == BYTES, "else whoever writes gives them"
+            txid = max(last, 0) + size
+        self.last = txid
+        return txid
+
     def draw_for_sets(self, number: int, sets: Sequence[tuple[int, int]]) -> list[int]:
         """As `draw`, of ``number`` records of which some are in sets: first record and number of each, in
         order. A set has one."""

@@ -134,21 +134,30 @@ class LogWriter:
         pipeline = self.pipeline
         if pipeline.pause:
             await pipeline.before_submit()
-        try:
-            txid, payload = record.txid, record.payload  # type: ignore[union-attr]
-        except AttributeError:  # a payload alone
-            txid, payload = txid_and_payload(record)
-        if (
-            type(payload) is not bytes
-            or type(txid) is not int
-            or not self._floor <= txid <= TXID_MAX
-            or (size := (batch := pipeline.batch).bytes + len(payload) + RECORD_COLUMN_BYTES)
-            > batch.bytes_max
-            or len(payload) > RECORD_BYTES_MAX
-        ):
-            return await self._submit_slowly(txid, payload)
-        if self._ordered:
-            self._floor = txid
+        txid: Any
+        payload: Any
+        batch = pipeline.batch
+        if type(record) is bytes and self._draws:
+            txid, payload = None, record
+            size = batch.bytes + len(payload) + RECORD_COLUMN_BYTES
+            if size > batch.bytes_max or len(payload) > RECORD_BYTES_MAX:
+                return await self._submit_slowly(txid, payload)
+            txid = self._source.draw_one(len(payload))
+        else:
+            try:
+                txid, payload = record.txid, record.payload  # type: ignore[union-attr]
+            except AttributeError:  # a payload alone
+                txid, payload = txid_and_payload(record)
+            if (
+                type(payload) is not bytes
+                or type(txid) is not int
+                or not self._floor <= txid <= TXID_MAX
+                or (size := batch.bytes + len(payload) + RECORD_COLUMN_BYTES) > batch.bytes_max
+                or len(payload) > RECORD_BYTES_MAX
+            ):
+                return await self._submit_slowly(txid, payload)
+            if self._ordered:
+                self._floor = txid
         batch.bytes = size
         txids = batch.txids
         slot = len(txids)
@@ -169,7 +178,7 @@ class LogWriter:
             await pipeline.wait_fit(1, size)
             payload = plain  # others may have written meanwhile: it is looked at again
         if own is None:
-            own = self._source.draw([len(plain)])[0]
+            own = self._source.draw_one(len(plain))
         if self._ordered:
             self._floor = own
         batch = pipeline.batch
@@ -367,7 +376,7 @@ class LogWriter:
                 break
             await pipeline.wait_fit(len(plain), size)
         if txid is None:
-            txid = self._source.draw([sum(map(len, plain))])[0]
+            txid = self._source.draw_one(sum(map(len, plain)))
         if self._ordered:
             self._floor = txid
         batch = pipeline.batch
@@ -667,17 +676,20 @@ class LogWriter:
             refusal = admit_columns(txids, payloads, self._floor, self._ordered, self._name).refusal
             if refusal is not None:
                 raise refusal
-        if not pipeline.fit_frame(number, size):
-            return None
-        if txids is None:
-            txids = (
-                self._source.draw(sizes)
-                if sets is None
-                else self._source.draw_for_sets(number, sets)
-            )
-        elif self._ordered:
-            self._floor = txids[-1]
         batch = pipeline.batch
+        if pipeline.pause or batch.bytes + size > batch.bytes_max:
+            if not pipeline.fit_frame(number, size):
+                return None
+            batch = pipeline.batch
+        if txids is not None:
+            if self._ordered:
+                self._floor = txids[-1]
+        elif number == 1:
+            txids = [self._source.draw_one(sizes[0])]
+        elif sets is None:
+            txids = self._source.draw(sizes)
+        else:
+            txids = self._source.draw_for_sets(number, sets)
         slot = len(batch.txids)
         if not slot:
             pipeline.wake()
@@ -898,8 +910,10 @@ class LogWriter:
         own = state.txid_rule == GIVEN
         self._ordered = own and (self._strict or not state.unordered_once)
         """Must a txid be looked at before it is taken: refused, or noted in the state?"""
-        # Where the log gives them no record is plainly fine, so that `submit` need not ask whether it does.
+        # Where the log gives them no record that has one is plainly fine, so that `submit` need not ask.
         self._floor = max(0, state.last_txid if self._ordered else 0) if own else TXID_MAX + 1
+        self._draws = not own and state.txid_rule != AUTO
+        """Is a payload alone plainly fine?"""
 
     async def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:
         """A record that is not plainly fine; its txid is None where the log gives it."""

@@ -78,7 +78,7 @@ class Turn:
         self._span_ends = -inf
         self._owners = 0
         """Those that were done in this span."""
-        self._many = False
+        self.many = False
         """Were there many in the span before?"""
 
     def wake(self) -> None:
@@ -94,7 +94,7 @@ class Turn:
                 began = trio.current_time()
                 self._look_who_is_busy(began)
                 whole = self._do(len(due))  # what these calls make due is the next turn's
-                if whole and self._many:
+                if whole and self.many:
                     await trio.sleep_until(began + BEAT_S)
                 elif due:
                     await trio.lowlevel.checkpoint()
@@ -103,7 +103,7 @@ class Turn:
     def _look_who_is_busy(self, now: float) -> None:
         if now >= self._span_ends:
             # A span that nobody ended in time says nothing of now.
-            self._many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
+            self.many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
             self._owners = 0
             self._span += 1
             self._span_ends = now + BUSY_S

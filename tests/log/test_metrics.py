@@ -7,8 +7,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from distributedlog import open_namespace
 from distributedlog.log.metrics import METRICS, LogMeters, NamespaceMetrics, register, unregister
+from distributedlog.log.pipeline import TIMED_OF
 from distributedlog.log.process_bytes import ProcessBytes
 from distributedlog.log.record import LogRecord
+from distributedlog.runtime.turns import Turn
 from tests.log.conftest import World
 
 
@@ -51,6 +53,22 @@ async def test_of_entries_in_flight_together_one_is_timed(world: World) -> None:
     assert found["dlog_client_entries_written_total"] == 20
     assert 1 <= found["dlog_client_write_seconds_count"] < 20
     assert found["dlog_client_write_seconds_sum"] > 0
+
+
+async def test_while_many_logs_are_busy_one_of_so_many_entries_is_timed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two looks at the clock a lone record are more than what is known of a thousand of them is worth."""
+    always = property(lambda _: True, lambda _, many: None)
+    monkeypatch.setattr(Turn, "many", always, raising=False)
+    async with world.process() as ns:
+        await ns.create_log("l")
+        async with ns.open_log("l").open_writer() as writer:
+            for txid in range(2 * TIMED_OF):
+                await writer.write(LogRecord(txid, b"12345"))
+        found = ns.metrics.snapshot()
+    assert found["dlog_client_write_seconds_count"] == 2
+    assert found["dlog_client_entries_written_total"] == 2 * TIMED_OF
 
 
 @pytest.fixture

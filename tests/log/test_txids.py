@@ -8,15 +8,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.log.batch import PendingWrite
 from distributedlog.log.handle import Log
 from distributedlog.log.ranges import SegmentToken
-from distributedlog.log.record import LogRecord
+from distributedlog.log.record import RECORD_BYTES_MAX, TXID_MAX, LogRecord
 from distributedlog.log.state import AUTO, BYTES, COUNT, GIVEN, MS
+from distributedlog.log.txids import TxidSource
+from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     InvalidRequest,
     OutcomeUnknown,
     QuorumUnreachable,
+    RecordTooLarge,
     TransactionIdOutOfOrder,
     WriteCancelled,
     WriterFenced,
@@ -54,6 +58,54 @@ async def test_a_log_that_counts_goes_on_over_its_writers(
 
         assert await txids(log) == list(range(7))
         assert await log.find(txid=5) == (await everything(log))[5].dlsn
+
+
+@pytest.mark.parametrize("kind", [COUNT, MS, BYTES])
+def test_of_one_record_the_same_is_drawn_as_of_many(kind: str) -> None:
+    """Over a clock that goes back, and records without bytes."""
+    clock = [5, 7, 6, 6, 9, TXID_MAX + 1]
+    sizes = [3, 0, 1, 1000, 0, 7]
+    for last in (-1, 0, 6):
+        one, many = (TxidSource(kind, last, iter(clock).__next__, "l") for _ in range(2))
+        assert [one.draw_one(size) for size in sizes] == [many.draw([s])[0] for s in sizes]
+        assert one.last == many.last
+
+
+@pytest.mark.parametrize("kind", [COUNT, MS, BYTES])
+async def test_a_payload_alone_goes_the_short_way(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: Any
+) -> None:
+    """Where the log gives its txids; with the bounds that all records have."""
+    slowly: list[object] = []
+    submit_slowly = LogWriter._submit_slowly
+
+    async def noted(self: LogWriter, txid: object, payload: object) -> PendingWrite:
+        slowly.append(payload)
+        return await submit_slowly(self, txid, payload)
+
+    monkeypatch.setattr(LogWriter, "_submit_slowly", noted)
+    async with world.process(entry_bytes_max=2000) as ns:
+        await ns.create_log("l", txids=kind)
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for count in range(9):
+                await writer.submit(b"%03d" % count)
+            assert slowly == []
+            with pytest.raises(RecordTooLarge):
+                await writer.submit(bytes(RECORD_BYTES_MAX + 1))
+            with pytest.raises(InvalidRequest):
+                await writer.submit(LogRecord(txid=7, payload=b"own"))
+            await writer.submit(bytes(1900))  # does not fit what is open: an entry of its own
+            await writer.submit(b"the last")
+        assert len(slowly) == 3
+        found = await everything(log)
+        assert [bytes(one.payload)[:3] for one in found] == [
+            *(b"%03d" % n for n in range(9)), bytes(3), b"the"
+        ]  # fmt: skip
+        given = [one.txid for one in found]
+        assert given == sorted(given)
+        if kind == COUNT:
+            assert given == list(range(11))
 
 
 async def test_a_log_of_times_never_goes_back(world: World, autojump_clock: MockClock) -> None:
