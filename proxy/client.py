@@ -56,6 +56,7 @@ PING_S = 0.5
 to say so. Else another one is asked."""
 CALL_S = 130.0
 SWEEP_S = 0.5
+GATHERED_BYTES_MAX = 64 * 1024
 OWNERS_MAX = 10_000
 """Logs of which it is known who has them."""
 AGAIN = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
@@ -86,6 +87,10 @@ class ProxyLink:
         self.proxy_id = proxy_id
         self.streams: dict[int, StreamEnd] = {}
         self._highest = 0
+        self._frames: list[bytes] = []
+        """Of streams that are busy together: they leave as one, with the connection's turn."""
+        self._frames_bytes = 0
+        link.on_turn = self._send_frames
         link.on_frame = self._on_frame
         link.on_closed.append(self._on_closed)
 
@@ -101,8 +106,31 @@ class ProxyLink:
 
     def close(self, number: int) -> None:
         """As `leave`, and the proxy is told."""
-        self.link.send(about_stream(Op.PRODUCE_CLOSE, number))
+        self.tell(about_stream(Op.PRODUCE_CLOSE, number))
         self.leave(number)
+
+    def produce(self, frame: bytes) -> None:
+        """Send records of a stream. On an idle connection they go at once."""
+        link = self.link
+        if not link.gathers:
+            link.send(frame)
+            return
+        if not self._frames:
+            link.soon()
+        self._frames.append(frame)
+        self._frames_bytes += len(frame)
+        if self._frames_bytes >= GATHERED_BYTES_MAX:  # the link counts what a slow peer leaves
+            self._send_frames()
+
+    def tell(self, about: bytes) -> None:
+        """Send something about a stream, after its records."""
+        self._send_frames()
+        self.link.send(about)
+
+    def _send_frames(self) -> None:
+        if self._frames:
+            frames, self._frames, self._frames_bytes = self._frames, [], 0
+            self.link.send(b"".join(frames))
 
     def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
         if op == Op.PRODUCE_ACKS:
@@ -158,6 +186,18 @@ class ProxyClient:
         self._dialling: dict[str, trio.Lock] = {}
         self._owners: dict[tuple[str, str], str] = {}
         self._nursery: trio.Nursery | None = None
+
+    # --- for many writers -------------------------------------------------------------------------
+
+    def gather(self) -> None:
+        """Many writers are about to send: what they send leaves with `send_gathered`."""
+        for proxy in self._links.values():
+            proxy.link.gather()
+
+    def send_gathered(self) -> None:
+        """Send it."""
+        for proxy in self._links.values():
+            proxy.link.send_gathered()
 
     # --- who there is -----------------------------------------------------------------------------
 

@@ -114,6 +114,7 @@ class Owner:
         self.id = proxy_id
         self.options = options
         self.stats = OwnerStats()
+        self._held_bytes_max = int(HELD_SHARE * options.windows_bytes)
         self.accepting = True
         """Does it take logs that it has not?"""
         self.logs: dict[Key, WrittenLog] = {}
@@ -140,6 +141,8 @@ class Owner:
                         continue
                     if one.writer.over is not None:
                         self._forget(key, one)
+                    elif one.used:
+                        one.used, one.used_at = False, now
                     elif now - one.used_at > self.options.idle_s:
                         self.nursery.start_soon(self.give_up, key, "")
 
@@ -176,7 +179,7 @@ class Owner:
 
     def may_hold(self, mine: int, more: int) -> bool:
         """May a connection whose frames take ``mine`` bytes here give so many more?"""
-        left = int(HELD_SHARE * self.options.windows_bytes) - self.stats.held_bytes
+        left = self._held_bytes_max - self.stats.held_bytes
         return fits(mine, more, left, part=CONNECTION_PART)
 
     def info(self) -> dict[str, object]:
@@ -309,7 +312,7 @@ class Owner:
             return
         idle = min(
             (one for one in self.logs.values() if not one.streams and not one.leaving),
-            key=lambda one: one.used_at,
+            key=lambda one: (one.used, one.used_at),
             default=None,
         )
         if idle is None:

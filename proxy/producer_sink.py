@@ -199,7 +199,7 @@ class ProducerSink:
         )
         self._there += 1
         self._held_bytes += len(frame)
-        stream.proxy.link.send(frame)
+        stream.proxy.produce(frame)
         return len(frame)
 
     def confirm(self, batch: Batch) -> None:
@@ -379,7 +379,7 @@ class ProducerSink:
 
     def _tell(self, op: int) -> None:
         if self._stream is not None:
-            self._stream.proxy.link.send(about_stream(op, self._stream.number))
+            self._stream.proxy.tell(about_stream(op, self._stream.number))
 
     # --- from the connection ----------------------------------------------------------------------
 
@@ -400,7 +400,8 @@ class ProducerSink:
         if self._there:  # else it is by a stream that is just being opened
             self._there -= 1
             self._held_bytes -= size
-        self._news_at = trio.current_time()
+        stream = self._stream
+        self._news_at = trio.current_time() if stream is None else stream.proxy.link.received_at
         self._place = (ack.segment, ack.entry, ack.slot)
         self._send_rest()  # before what is new, which `confirmed` sends
         self._of_pipeline.confirmed(self, batch.entry)

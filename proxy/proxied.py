@@ -53,13 +53,14 @@ _DESCRIPTION = row(
 
 
 class NotThrough:
-    """Stands where a direct namespace has its metadata and ledgers: to use it is to need them."""
+    """Stands where a direct namespace has its metadata and ledgers: to use it is to need them.
 
-    def gather(self) -> None:
-        """Nothing is sent to bookies from here."""
+    ``client``: to whom what writers send together goes, in place of ledgers.
+    """
 
-    def send_gathered(self) -> None:
-        """Nothing is sent to bookies from here."""
+    def __init__(self, client: ProxyClient | None = None) -> None:
+        if client is not None:
+            self.gather, self.send_gathered = client.gather, client.send_gathered
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InvalidRequest(
@@ -310,10 +311,11 @@ class ProxiedNamespace(Namespace):
         process_bytes_max: int = PROCESS_BYTES_MAX,
     ) -> None:
         nothing: Any = NotThrough()
+        ledgers: Any = NotThrough(client)
         super().__init__(
             path,
             metadata=nothing,
-            ledgers=nothing,
+            ledgers=ledgers,
             nursery=nursery,
             random=random,
             wall_ms=wall_ms,

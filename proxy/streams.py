@@ -70,7 +70,7 @@ class ProducerStream:
         self.next = first + records
         self.unanswered.append((first, records, size))
         self.held_bytes += size
-        self._on_bytes(held(records, size))
+        self._on_bytes(size + RECORD_BYTES * records)  # as `held`
 
     def expect(self, first: int, records: int) -> None:
         """A frame that came on an earlier stream of the producer is answered on this one."""
@@ -85,8 +85,9 @@ class ProducerStream:
     ) -> None:
         """The outcome of the oldest frame that is not answered."""
         first, records, size = self.unanswered.popleft()
-        self.held_bytes -= size
-        self._on_bytes(-held(records, size))
+        if size:
+            self.held_bytes -= size
+            self._on_bytes(-size - RECORD_BYTES * records)
         if error is None:
             segment, entry, slot = first_dlsn or (0, 0, 0)
             flags = (ACK_STORED_BEFORE if repeated else 0) | (

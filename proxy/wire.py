@@ -36,7 +36,7 @@ from ..log.record import RECORD_BYTES_MAX, TXID_MAX
 from ..log.settings import COUNT_MAX, METADATA_BYTES_MAX
 from ..metadata.trust_records import WOULD_REFUSE_MAX
 from ..runtime.errors import CorruptData, DistributedLogError, ProtocolError, from_code
-from ..runtime.frames import ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
+from ..runtime.frames import ENVELOPE, ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
 from ..runtime.host import Buffer
 from ..runtime.schema import (
     Form,
@@ -82,6 +82,11 @@ _DIGEST = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQII")
 HEAD_BYTES = _DIGEST.size + _HEAD.size
 _EXPECT = struct.Struct("<Qqq")
+_LONE = struct.Struct("<QQIII")
+"""After the digest, of a record that comes alone and without a txid, as most do where many logs are busy."""
+_LONE_BODY = struct.Struct("<QQQIII")
+_LONE_HEAD = struct.Struct(ENVELOPE.format + "Q")
+LONE_BYTES = _DIGEST.size + _LONE.size
 ACK = struct.Struct("<IIQQQIIq")
 
 _SEQUENCE = number(0, SEQUENCE_MAX)
@@ -233,6 +238,13 @@ def produce_frame(
 ) -> bytes:
     """A whole PRODUCE, envelope included: one join, one digest."""
     count = len(payloads)
+    if count == 1 and txids is None and expect is None and record_flags is None:
+        payload = payloads[0]
+        size = len(payload)
+        body = _LONE.pack(first, through, 1, 0, size) + payload
+        digest = xxhash.xxh3_64_intdigest(body)
+        size += LONE_BYTES
+        return _LONE_HEAD.pack(ENVELOPE_BYTES + size, Op.PRODUCE, 0, 0, stream, 0, 0, digest) + body
     flags = (
         (0 if txids is None else FLAG_TXIDS)
         | (0 if expect is None else FLAG_EXPECT)
@@ -255,6 +267,16 @@ def produce_frame(
 def decode_produce(body: memoryview) -> ProducedFrame:
     """Raises `ProtocolError`, and `CorruptData` where the digest does not fit: nothing of it is taken."""
     size = len(body)
+    if LONE_BYTES <= size <= LONE_BYTES + RECORD_BYTES_MAX:
+        digest, first, through, count, flags, end = _LONE_BODY.unpack_from(body)
+        if (
+            count == 1
+            and not flags
+            and end == size - LONE_BYTES
+            and through <= first < SEQUENCE_MAX
+            and xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) == digest
+        ):  # else it is judged by all that follows
+            return ProducedFrame(first, through, None, [bytes(body[LONE_BYTES:])], None, None, size)
     if not HEAD_BYTES <= size <= PRODUCE_BYTES_MAX:
         raise ProtocolError(f"PRODUCE of {size} bytes")
     (digest,) = _DIGEST.unpack_from(body)

@@ -43,7 +43,9 @@ class WrittenLog:
         self.writer = writer
         self.streams: dict[ProducerStream, None] = {}
         self.used_at = trio.current_time()
-        """When a frame or a stream came last."""
+        """When a stream came last, or a frame had come at a look of the owner's."""
+        self.used = False
+        """Has a frame come since?"""
         self.leaving = False
         self.missed = False
         """Did producers send more while it was given up?"""
@@ -78,7 +80,7 @@ class WrittenLog:
 
     def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """A frame of one of its streams, which has accepted it."""
-        self.used_at = trio.current_time()
+        self.used = True
         waits = self._inbox or frame.expect is not None or self.writer.txid_rule == AUTO
         if waits or not self._try(stream, frame):
             if stream.error is not None:

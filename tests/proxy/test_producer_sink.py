@@ -1,6 +1,7 @@
 """A producer's frames over streams that break, at proxies whose every word is the test's."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ from distributedlog.log.batch import PendingWrite
 from distributedlog.log.options import LogOptions
 from distributedlog.log.producers import FRAMES_KEPT
 from distributedlog.log.writer import LogWriter
-from distributedlog.proxy.client import OpenStream, StreamEnd
+from distributedlog.proxy.client import GATHERED_BYTES_MAX, OpenStream, ProxyLink, StreamEnd
 from distributedlog.proxy.proxied import ProxiedNamespace
 from distributedlog.proxy.wire import (
     Ack,
@@ -37,6 +38,10 @@ class ScriptedLink:
     peer_address: str = "the script"
     frames: list[ProducedFrame] = field(default_factory=list)
 
+    @property
+    def received_at(self) -> float:
+        return trio.current_time()
+
     def send(self, *buffers: bytes) -> None:
         whole = b"".join(buffers)
         if whole[4] == Op.PRODUCE:
@@ -57,6 +62,11 @@ class ScriptedProxy:
         self.streams.pop(number, None)
 
     close = leave
+
+    def produce(self, frame: bytes) -> None:
+        self.link.send(frame)
+
+    tell = produce
 
     @property
     def sent(self) -> list[tuple[int, int]]:
@@ -100,6 +110,11 @@ class ScriptedClient:
 
     def readers_of(self, path: str, name: str) -> list[Any]:
         return []
+
+    def gather(self) -> None:
+        """All leaves at once."""
+
+    send_gathered = gather
 
 
 @dataclass
@@ -271,3 +286,54 @@ async def test_what_was_lost_with_a_connection_takes_no_room_of_the_next_ones(
         last = await story.goes_on(0)
 
     assert last.sent == [(0, 1), (1, 1)]
+
+
+class BusyLink:
+    """What a connection is to its `ProxyLink`, which is told when its turn comes."""
+
+    def __init__(self) -> None:
+        self.gathers = False
+        self.closed = None
+        self.sent: list[bytes] = []
+        self.turns = 0
+        self.on_turn: Callable[[], None] | None = None
+        self.on_frame: object = None
+        self.on_closed: list[object] = []
+
+    def send(self, *buffers: bytes) -> None:
+        self.sent.append(b"".join(buffers))
+
+    def soon(self) -> None:
+        self.turns += 1
+
+    def turn(self) -> None:
+        assert self.on_turn is not None
+        self.on_turn()
+
+
+def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
+    """On an idle connection each goes at once; what is told of a stream comes after its records."""
+    link: Any = BusyLink()
+    proxy = ProxyLink(link, "w1")
+    proxy.produce(b"alone")
+    assert link.sent == [b"alone"]
+
+    link.gathers = True
+    proxy.produce(b"one,")
+    proxy.produce(b"two")
+    assert (link.sent, link.turns) == ([b"alone"], 1)
+    link.turn()
+    assert link.sent == [b"alone", b"one,two"]
+    link.turn()
+    proxy.produce(b"three")
+    proxy.tell(b"publish")
+    proxy.produce(b"four")
+    proxy.close(1)
+    assert link.sent[2:5] == [b"three", b"publish", b"four"]
+    assert len(link.sent) == 6
+    large = bytes(GATHERED_BYTES_MAX // 2)
+    proxy.produce(large)
+    proxy.produce(large)  # the connection counts what its peer does not take
+    assert link.sent[6:] == [large + large]
+    link.turn()
+    assert len(link.sent) == 7

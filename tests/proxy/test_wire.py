@@ -1,13 +1,16 @@
 """Frames between clients and proxies: what goes in comes out, and what was changed on its way does not."""
 
+import struct
+
 import pytest
+import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.proxy import wire
 from distributedlog.proxy.route import order
 from distributedlog.runtime.errors import CorruptData, ProtocolError, TooBusy
-from distributedlog.runtime.frames import ENVELOPE_BYTES
+from distributedlog.runtime.frames import ENVELOPE_BYTES, Op, envelope
 from tests.examples import examples
 
 BODY = ENVELOPE_BYTES
@@ -47,25 +50,47 @@ def test_a_frame_is_read_as_it_was_made(
 
 def test_a_frame_that_was_changed_on_its_way_is_refused_as_such() -> None:
     """Scenario 31: a wrong digest is error 523, and nothing is stored."""
-    frame = bytearray(wire.produce_frame(9, 0, 0, None, [b"a record", b"another"]))
-    for at in range(BODY, len(frame)):
-        changed = bytearray(frame)
-        changed[at] ^= 1
-        with pytest.raises(CorruptData):
-            decoded(bytes(changed))
+    for payloads in ([b"a record", b"another"], [b"a record"]):
+        frame = bytearray(wire.produce_frame(9, 0, 0, None, payloads))
+        for at in range(BODY, len(frame)):
+            changed = bytearray(frame)
+            changed[at] ^= 1
+            with pytest.raises(CorruptData):
+                decoded(bytes(changed))
+
+
+def _sealed(body: bytes) -> bytes:
+    return xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
+
+
+def test_the_frame_of_a_lone_record_is_that_of_many() -> None:
+    """It is made and read by a shorter way, byte by byte as `docs/formats.md` says."""
+    for payload in (b"", b"x", bytes(1000)):
+        frame = wire.produce_frame(9, 5, 2, None, [payload])
+        body = struct.pack("<QQIII", 5, 2, 1, 0, len(payload)) + payload
+        assert frame == envelope(Op.PRODUCE, 8 + len(body), ident=9) + _sealed(body)
+        assert decoded(frame) == (5, 2, None, [payload], None, None, 8 + len(body))
+
+
+@pytest.mark.parametrize(
+    "head",
+    [(5, 6, 1, 0, 3), (5, 2, 1, 0, 2), (5, 2, 1, 0, 4), (5, 2, 0, 0, 3), (5, 2, 1, 8, 3),
+     (wire.SEQUENCE_MAX, 2, 1, 0, 3), (5, 2, 1, wire.FLAG_TXIDS, 3), (5, 2, 2, 0, 3)],
+)  # fmt: skip
+def test_what_nearly_is_a_lone_record_is_refused(head: tuple[int, ...]) -> None:
+    """By the checks of all other frames."""
+    with pytest.raises(ProtocolError):
+        wire.decode_produce(memoryview(_sealed(struct.pack("<QQIII", *head) + b"abc")))
 
 
 def test_payloads_fill_the_frame_exactly() -> None:
     """Ends that descend, or leave bytes over, would cut other records than were sent."""
-    import xxhash
-
     frame = wire.produce_frame(9, 0, 0, None, [b"abc", b"de"])
     for ends in ((4, 3), (3, 6), (3, 4)):
         body = bytearray(frame[BODY + 8 :])
         body[24:32] = b"".join(end.to_bytes(4, "little") for end in ends)
-        sealed = xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body
         with pytest.raises(ProtocolError):
-            wire.decode_produce(memoryview(sealed))
+            wire.decode_produce(memoryview(_sealed(bytes(body))))
 
 
 def test_a_refusal_says_what_may_be_stored_and_what_is_not() -> None:
