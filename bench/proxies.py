@@ -38,7 +38,7 @@ from .campaign import await_ready
 from .histogram import Histogram
 from .interpreter import this_build
 from .machine import OthersCpu, anonymous_bytes, cpu_seconds
-from .write import OPENED_AT_ONCE, Timed
+from .write import OPENED_AT_ONCE, TICK_S, Timed
 
 KINDS = ("write-proxy", "bookie", "metadata")
 SIZES = (100, 1024)
@@ -120,11 +120,12 @@ async def at_a_rate(
     histogram, payload = Histogram(), os.urandom(size)
     total, number = max(1, int(rate * seconds / burst)), len(writers)
     start, count = perf_counter(), 0
+    idle_s = TICK_S if rate / burst * TICK_S > 1 else 0.0
     async with Timed(histogram) as timed:
         while count < total:
             due = min(total, int((perf_counter() - start) * rate / burst) + 1)
             if due <= count:
-                await trio.sleep(max(0.0, start + count * burst / rate - perf_counter()))
+                await trio.sleep(max(idle_s, start + count * burst / rate - perf_counter()))
                 continue
             while count < due:
                 submit = writers[count % number].submit

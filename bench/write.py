@@ -25,6 +25,8 @@ from .plan import Plan, own_logs, result
 SAMPLE = 32
 """At full speed one record in so many is timed."""
 TIMED_RATE_MAX = 20_000
+TICK_S = 0.001
+"""At higher rates it is looked so often what is due: to wake for each record would be most of its cost."""
 OPENED_AT_ONCE = 32
 FROZEN_FROM_LOGS = 100
 """From so many on the collector leaves the open logs alone, as docs/performance.md advises."""
@@ -240,13 +242,14 @@ async def open_loop(
 ) -> int:
     """Write at ``rate`` in sum whatever the latency; a late call's record keeps its intended time."""
     sample = max(1, int(rate / TIMED_RATE_MAX))
+    idle_s = TICK_S if rate * TICK_S > 1 else 0.0
     total = records or int(rate * seconds)
     count = turn = 0
     async with Timed(histogram) as timed:
         while count < total:
             due = min(total, int((perf_counter() - start) * rate) + 1)
             if due <= count:
-                await trio.sleep(max(0.0, start + count / rate - perf_counter()))
+                await trio.sleep(max(idle_s, start + count / rate - perf_counter()))
                 continue
             if call == "bulk":
                 batch = [LogRecord(txid, payload) for txid in range(count, due)]
