@@ -30,7 +30,12 @@ class Limbo:
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
-        return self._ledgers.limbo_below > 0 or self._ledgers.limbo > 0
+        return self.of_unknown or self._ledgers.limbo > 0
+
+    @property
+    def of_unknown(self) -> bool:
+        """Are ledgers that are not known here in limbo? Nobody can count those."""
+        return self._ledgers.limbo_below > 0
 
     @property
     def boundless(self) -> bool:

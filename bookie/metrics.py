@@ -59,6 +59,14 @@ METRICS = (
         "they are copied from other bookies; look again in some minutes",
     ),
     Metric(
+        "dlog_bookie_limbo_unknown",
+        "gauge",
+        "limbo_of_unknown",
+        "1 while ledgers that it does not know any more may have been lost here; nobody can count them.",
+        "0",
+        "over when all that should be here was copied; look again in some minutes",
+    ),
+    Metric(
         "dlog_bookie_rotten_ledgers",
         "gauge",
         "rot_ledgers",

@@ -352,6 +352,7 @@ class Store:
             "ledgers_in_memory": self.ledgers.loaded_count,
             "limbo_ledgers": self.ledgers.limbo,
             "limbo_below": self.ledgers.limbo_below,
+            "limbo_of_unknown": self.limbo.of_unknown,
             "rot_ledgers": len(self.rot.noted),
             "rot_stuck_ledgers": len(self.rot.stuck),
             "rot_healed_entries": self.rot.healed_entries,

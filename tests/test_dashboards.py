@@ -28,6 +28,7 @@ OVERVIEW = (
     "dlog_cluster_ledgers_to_move",
     "dlog_cluster_blocked_ledgers",
     "dlog_bookie_limbo_ledgers",
+    "dlog_bookie_limbo_unknown",
     "dlog_bookie_rotten_ledgers",
     "dlog_bookie_disk_free_bytes",
     "dlog_bookie_payload_bytes_total",

@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.metrics import METRICS
 from distributedlog.bookie.opening import open_store
 from distributedlog.runtime.errors import (
     LedgerFenced,
@@ -15,6 +16,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
     WrongLedgerKey,
 )
+from distributedlog.runtime.meters import samples
 
 from .kit import (
     KEY,
@@ -114,6 +116,28 @@ async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None
         with pytest.raises(NoSuchLedger):
             store.ledgers.look_up(99, KEY)
         assert store.limbo.in_limbo(8)
+
+
+async def test_limbo_that_nobody_can_count_is_told_until_the_bound_falls(
+    autojump_clock: Clock,
+) -> None:
+    """The alert counted known ledgers alone: of a bookie that had forgotten all of them it said nothing."""
+    disk = await _disk_in_limbo()
+    async with running(disk) as store:
+        healing = Adder(store, 8, recovery=True)
+        healing.send(record(8, 0), record(8, 1))
+        await healing.all_acked()
+        await store.limbo.lift_limbo(8, KEY)
+
+        def told() -> tuple[object, object]:
+            said = {one.metric.name: one.value for one in samples(METRICS, store.info())}
+            return said["dlog_bookie_limbo_ledgers"], said["dlog_bookie_limbo_unknown"]
+
+        assert told() == (0, 1)
+        await store.limbo.confine(100)
+        assert told() == (0, 1)
+        await store.limbo.confine(0)
+        assert told() == (0, 0)
 
 
 async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(
