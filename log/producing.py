@@ -180,8 +180,11 @@ class Producers:
             raise ProducerFenced(
                 f'log "{self._log_name}": producer {number} was opened by another one, under the same name'
             )
-        raise ProducerForgotten(
-            f'log "{self._log_name}": nothing is known of producer {number} (any more): this call stored '
+        raise self._forgotten(str(number))
+
+    def _forgotten(self, who: str) -> ProducerForgotten:
+        return ProducerForgotten(
+            f'log "{self._log_name}": nothing is known of producer {who} (any more): this call stored '
             "nothing; what was not acknowledged before may be stored. Open it by its name"
         )
 
@@ -204,7 +207,7 @@ class Producers:
         if now is not None and now > number and number not in self._live:
             self._fence(number)
         elif now != number:
-            number = 0  # nobody's, of this name
+            raise self._forgotten(f'"{name}" with the number {number}')
         return OpenedProducer(name, number, self._of(number).next_sequence, known=True)
 
     def open(self, name: str) -> tuple[int, Batch]:

@@ -188,8 +188,10 @@ async def test_one_name_opened_twice_fences_the_first(
                 writer.resume_producer("p", first.number)
             assert writer.resume_producer("p", second.number).next_sequence == 3
             with pytest.raises(ProducerForgotten):
+                send(writer, 77, 0, 1, done)
+            with pytest.raises(ProducerForgotten, match='producer "p" with the number 77 '):
                 writer.resume_producer("p", 77)
-            with pytest.raises(ProducerForgotten):
+            with pytest.raises(ProducerForgotten, match='producer "q" with the number 3 '):
                 writer.resume_producer("q", second.number + 1)
             outcomes: list[object] = []
 
