@@ -17,19 +17,21 @@ def command(settings: Settings) -> None:
     Reads every record once and changes nothing. Exit code 6 where something does not fit. What copies are
     missing is another question: `dlog under-replicated`.
     """
+    from ..cluster.bookie_names import bookie_names
     from ..cluster.references import References
     from .connect import ask, quorum
 
-    async def audit(metadata: Any) -> tuple[Any, list[Any]]:
+    async def audit(metadata: Any) -> tuple[Any, Any, list[Any]]:
         references = References(metadata)
-        return references, [one async for one in references.audit()]
+        names = await bookie_names(metadata)
+        return names, references, [one async for one in references.audit()]
 
-    references, found = ask(settings, "the audit", audit, quorum)
+    names, references, found = ask(settings, "the audit", audit, quorum)
     if settings.json:
         for one in found:
             emit({"ledger": one.ledger, "what": one.what})
     else:
-        table(("ledger", "what"), [[one.ledger, one.what] for one in found])
+        table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
         print(
             f"{references.ledgers} ledgers, {references.segments} segments, {references.entries} entries of"
             f" the index: {len(found) or 'nothing'} that does not fit"

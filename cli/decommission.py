@@ -40,18 +40,20 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
     import trio
 
     from ..cluster import leaving
+    from ..cluster.bookie_names import bookie_names
     from .connect import answer, quorum, run
 
     if cancel and (wait or by):
         raise click.UsageError("--cancel excludes --wait and --by")
 
-    async def work() -> dict[str, Any]:
+    async def work() -> tuple[Any, dict[str, Any]]:
         deadline = trio.current_time() + settings.timeout_s
         left, said, pace = -1, [""], Pace()
         async with quorum(settings) as metadata:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
+            names = await answer(settings, "the names", lambda: bookie_names(metadata))
             successor = by and await answer(
                 settings, "finding the other", lambda: leaving.find_bookie(metadata, by)
             )
@@ -71,25 +73,26 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
                 )
                 if state.drained or not wait or trio.current_time() + POLL_S >= deadline:
                     break
-                lines = [f"ledger {one.ledger}: {one.why}" for one in state.waiting]
+                lines = [f"ledger {one.ledger}: {names.in_words(one.why)}" for one in state.waiting]
                 if state.ledgers != left or lines != said:
                     left, said = state.ledgers, lines
                     told = pace.told(trio.current_time(), left)
                     settings.note("\n".join([f"{left} ledgers left{told}", *lines]))
                 await trio.sleep(POLL_S)
-        return {**asdict(state), "drained": state.drained}
+        return names, {**asdict(state), "drained": state.drained}
 
-    found = run(work)
+    names, found = run(work)
+    who = visible(names.name(found["bookie"]))
     if settings.json:
         emit(found)
     elif cancel:
-        print(f"bookie {found['bookie']} stays; {found['ledgers']} ledgers name it")
+        print(f"bookie {who} stays; {found['ledgers']} ledgers name it")
     elif found["drained"]:
         then = "stop it now" if found["running"] else "it is forgotten within seconds"
-        print(f"bookie {found['bookie']} holds nothing any more: {then}")
+        print(f"bookie {who} holds nothing any more: {then}")
     else:
-        print(f"bookie {found['bookie']} is to leave: {found['ledgers']} ledgers name it still")
+        print(f"bookie {who} is to leave: {found['ledgers']} ledgers name it still")
         for one in found["waiting"]:
-            print(f"ledger {one['ledger']}: {visible(one['why'])}")
+            print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
     if wait and not found["drained"]:
         raise Answer(NO)

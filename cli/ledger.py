@@ -45,14 +45,16 @@ def command() -> None:
 @click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
 @common
 def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> None:
-    """List ledgers, in the order of ids; with --json one object a line."""
+    """List ledgers, in the order of ids; with --json one object a line, with the bookies' ids."""
+    from ..cluster.bookie_names import bookie_names
     from . import ledger_view
     from .connect import ask, quorum
 
-    async def find(metadata: Any) -> list[dict[str, Any]]:
-        return [one async for one in ledger_view.ledgers(metadata, bookie, state, limit)]
+    async def find(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
+        names = await bookie_names(metadata)
+        return names, [one async for one in ledger_view.ledgers(metadata, bookie, state, limit)]
 
-    found = ask(settings, "listing ledgers", find, quorum)
+    names, found = ask(settings, "listing ledgers", find, quorum)
     if settings.json:
         for one in found:
             emit(one)
@@ -66,7 +68,7 @@ def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> Non
             one["segment"],
             one["entries"],
             None if one["bytes"] is None else size(one["bytes"]),
-            ", ".join(one["bookies"]),
+            ", ".join(map(names.name, one["bookies"])),
         ]
         for one in found
     ]
@@ -81,10 +83,14 @@ def show(settings: Settings, ledger: int) -> None:
 
     Nobody is fenced by that. A bookie that does not answer, or does not know, is shown with the reason.
     """
+    from ..cluster.bookie_names import bookie_names
     from . import ledger_view
     from .connect import ask
 
-    found = ask(settings, "the ledger", lambda logs: ledger_view.describe(logs, ledger))
+    async def look(logs: Any) -> tuple[Any, dict[str, Any]]:
+        return await bookie_names(logs.metadata), await ledger_view.describe(logs, ledger)
+
+    names, found = ask(settings, "the ledger", look)
     if settings.json:
         emit(found)
         return
@@ -92,22 +98,32 @@ def show(settings: Settings, ledger: int) -> None:
         print(f"{key}: {found[key] if found[key] is not None else '-'}")
     table(
         ("from entry", "bookies"),
-        [[one["first_entry"], ", ".join(one["bookies"])] for one in found["ensembles"]],
+        [
+            [one["first_entry"], ", ".join(map(names.name, one["bookies"]))]
+            for one in found["ensembles"]
+        ],
     )
     table(
         ("bookie", "confirmed to", "lists", "last", "says"),
         [
-            [one["bookie"], one["lac"], one["lists"], one["last"], one["says"]]
+            [
+                names.name(one["bookie"]),
+                one["lac"],
+                one["lists"],
+                one["last"],
+                names.in_words(one["says"]),
+            ]
             for one in found["bookies"]
         ],
     )
     for one in found["together"]:
-        print(f"placement: {visible(one)}")
+        print(f"placement: {visible(names.in_words(one))}")
     for one in found["lost"]:
         by, why = visible(one["by"]), visible(one["why"])
         print(f"declared lost: {one['first']} to {one['last']}, by {by}: {why}")
     for one in found["noted"]:
-        print(f"noted: {one['bookie']} misses entries from {one['first']} to before {one['to']}")
+        who = visible(names.name(one["bookie"]))
+        print(f"noted: {who} misses entries from {one['first']} to before {one['to']}")
 
 
 @command.command(
@@ -201,6 +217,7 @@ def accept_loss(
     2, where a bookie has one of the entries, or may have.
     """
     from ..cluster import giving_up
+    from ..cluster.bookie_names import bookie_names
     from ..ledger.metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, Loss
     from .connect import ask
 
@@ -216,14 +233,15 @@ def accept_loss(
     async def work(logs: Any) -> Any:
         by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
         pool = logs.ledgers.pool
-        if end is not None:
-            return await giving_up.close_at(
-                logs.metadata, pool, ledger, end, by=by, why=why, even_so=even_so
-            )
-        assert first is not None
-        assert last is not None
-        loss = Loss(first, last, by, logs.wall_ms(), why)
-        return await giving_up.give_up(logs.metadata, pool, ledger, loss, even_so=even_so)
+        with (await bookie_names(logs.metadata)).in_errors():
+            if end is not None:
+                return await giving_up.close_at(
+                    logs.metadata, pool, ledger, end, by=by, why=why, even_so=even_so
+                )
+            assert first is not None
+            assert last is not None
+            loss = Loss(first, last, by, logs.wall_ms(), why)
+            return await giving_up.give_up(logs.metadata, pool, ledger, loss, even_so=even_so)
 
     closed = ask(settings, "the change", work)
     lost = [[one.first, one.last] for one in closed.lost]

@@ -236,11 +236,12 @@ async def locked(path: Path) -> AsyncIterator["Disk"]:
 async def _refound(
     disk: "Disk", saved: "Saved", name: str, address: str, why: str
 ) -> dict[str, Any]:
+    from ..cluster.restored import RESUME
     from ..cluster.restoring import anew
     from ..metadata.refounding import refound
     from ..runtime.machine import real_host
 
-    made = anew(saved.state, f"the metadata {why}; look, then: dlog metadata gc resume")
+    made = anew(saved.state, f"the metadata {why}; look, then: {RESUME}")
     node_id = await refound(
         disk, saved.head, made.state, name=name, address=address, chance=real_host("dlog").random
     )

@@ -33,13 +33,15 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     have enough bookies to be written and to be recovered. It is about this moment, and holds nothing:
     two who ask at once are told of their own nodes alone.
     """
+    from ..cluster.bookie_names import bookie_names
     from ..cluster.stopping import may_stop
     from .connect import ask, quorum
 
-    async def look(metadata: Any) -> Any:
-        return await may_stop(metadata, await metadata.status(), nodes)
+    async def look(metadata: Any) -> tuple[Any, Any]:
+        names = await bookie_names(metadata)
+        return names, await may_stop(metadata, await metadata.status(), nodes)
 
-    found = ask(settings, "whether they may be stopped", look, quorum)
+    names, found = ask(settings, "whether they may be stopped", look, quorum)
     if settings.json:
         emit(
             {
@@ -54,6 +56,6 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     else:
         print("no")
         for reason in found.reasons:
-            print(f"  - {visible(reason)}")
+            print(f"  - {visible(names.in_words(reason))}")
     if not found.may:
         raise Answer(NO)

@@ -51,6 +51,7 @@ def command(
     their host is the machine they run on.
     """
     from ..cluster import placing
+    from ..cluster.bookie_names import bookie_names
     from .connect import ask, quorum
 
     given: dict[str, Any] = {"level": level, "at_least": at_least, "enforced": enforced}
@@ -58,20 +59,19 @@ def command(
     if forget and changes:
         raise click.UsageError("--default excludes --level, --at-least, --enforced and --preferred")
 
-    async def work(metadata: Any) -> tuple[Any, list[tuple[int, str]]]:
+    async def work(metadata: Any) -> tuple[Any, Any, list[tuple[int, str]]]:
         if forget:
             await placing.forget_policy(metadata)
         if changes:
             await placing.change_policy(metadata, changes)
-        where = await placing.standing(metadata)
-        if check:
-            return where, [one async for one in placing.not_as_wanted(metadata, where)]
-        if not where.may_miss:
-            return where, []
-        newest = placing.NEWEST_LEDGERS
-        return where, [one async for one in placing.not_as_wanted(metadata, where, newest=newest)]
+        where, names = await placing.standing(metadata), await bookie_names(metadata)
+        if not check and not where.may_miss:
+            return names, where, []
+        newest = None if check else placing.NEWEST_LEDGERS
+        found = [one async for one in placing.not_as_wanted(metadata, where, newest=newest)]
+        return names, where, found
 
-    where, found = ask(settings, "the placement", work, quorum)
+    names, where, found = ask(settings, "the placement", work, quorum)
     if settings.json:
         emit(
             {
@@ -98,6 +98,6 @@ def command(
             f"{'all' if check else 'newest'} ledgers: {len(found) or 'none'} with copies together"
         )
         for ledger, why in found[:NAMED_MAX]:
-            print(f"ledger {ledger}: {visible(why)}")
+            print(f"ledger {ledger}: {visible(names.in_words(why))}")
     if check and found:
         raise Answer(NO)

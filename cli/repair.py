@@ -63,6 +63,7 @@ def command(
     import trio
 
     from ..cluster import repair_now
+    from ..cluster.bookie_names import bookie_names
     from ..cluster.leaving import find_bookie
     from ..ledger import keys
     from ..runtime.errors import NoSuchLedger
@@ -101,7 +102,7 @@ def command(
             await trio.sleep(TOLD_S)
             settings.note(told(now))
 
-    async def work() -> dict[str, Any]:
+    async def work() -> tuple[Any, dict[str, Any]]:
         nonlocal began
         began = trio.current_time()
         async with namespace(settings) as logs, trio.open_nursery() as nursery:
@@ -116,11 +117,13 @@ def command(
                 labels=pool.labels,
                 apart=apart,
             )
+            names = await answer(settings, "the names", lambda: bookie_names(logs.metadata))
             todo = await answer(settings, "what is to be done", lambda: wanted(logs))
             nursery.start_soon(tell, now)
             before, full = (len(todo), 0), 0
             while True:
-                await answer(settings, "who is there", lambda: now.look(even_so=even_so))
+                with names.in_errors():
+                    await answer(settings, "who is there", lambda: now.look(even_so=even_so))
                 done = await now.work(todo)
                 full += done.full
                 if not done.left:
@@ -132,7 +135,7 @@ def command(
                 todo, before = list(done.left), after
                 await trio.sleep(AGAIN_S)
             nursery.cancel_scope.cancel()
-        return {
+        return names, {
             "ledgers": full + len(done.left),
             "full": full,
             "copied_entries": now.copier.copied_entries,
@@ -141,7 +144,7 @@ def command(
             "left": [{"ledger": one, "why": why} for one, why in sorted(done.left.items())],
         }
 
-    found = run(work)
+    names, found = run(work)
     if settings.json:
         emit(found)
     else:
@@ -150,7 +153,7 @@ def command(
             f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
         )
         for one in found["left"][:NAMED_MAX]:
-            print(f"ledger {one['ledger']}: {visible(one['why'])}")
+            print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
     if found["left"]:
         raise Answer(NO)
 

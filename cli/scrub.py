@@ -6,7 +6,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit
+from .output import emit, visible
 
 POLL_S = 0.5
 
@@ -33,15 +33,17 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
     import trio
 
     from ..cluster import leaving, scrubbing
+    from ..cluster.bookie_names import bookie_names
     from ..cluster.overview import rot_of
     from .connect import answer, quorum, run
 
-    async def work() -> dict[str, Any]:
+    async def work() -> tuple[str, dict[str, Any]]:
         deadline = trio.current_time() + settings.timeout_s
         async with quorum(settings) as metadata:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
+            names = await answer(settings, "the names", lambda: bookie_names(metadata))
             await answer(settings, "asking", lambda: scrubbing.ask_for_scrub(metadata, bookie_id))
             while True:
                 reading = await answer(
@@ -52,18 +54,19 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
                 if done or not wait or trio.current_time() + POLL_S >= deadline:
                     break
                 await trio.sleep(POLL_S)
-        return {"bookie": bookie_id, "reading": reading, "done": done, **(rot or {})}
+        found = {"bookie": bookie_id, "reading": reading, "done": done, **(rot or {})}
+        return visible(names.name(bookie_id)), found
 
-    found = run(work)
+    who, found = run(work)
     if settings.json:
         emit(found)
     elif found["reading"]:
-        print(f"bookie {found['bookie']} reads all that it holds")
+        print(f"bookie {who} reads all that it holds")
     elif "rotten_ledgers" not in found:
-        print(f"bookie {found['bookie']} is down: it begins when it is up")
+        print(f"bookie {who} is down: it begins when it is up")
     else:
         print(
-            f"bookie {found['bookie']} has read all: {found['healed_entries']} entries healed since its"
+            f"bookie {who} has read all: {found['healed_entries']} entries healed since its"
             f" start, {found['rotten_ledgers']} ledgers with rotten entries left"
         )
     if wait and not found["done"]:

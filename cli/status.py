@@ -106,7 +106,9 @@ def _watch(settings: Settings, every_s: float) -> None:
                 elif (verdict := (found["healthy"], found["reasons"])) != before:
                     before = verdict
                     said = "healthy" if found["healthy"] else "NOT healthy"
-                    print("; ".join([f"{at} {said}", *found["reasons"]]))
+                    print(
+                        "; ".join([f"{at} {said}", *map(_names(found).in_words, found["reasons"])])
+                    )
                 sys.stdout.flush()
                 await trio.sleep(every_s)
 
@@ -149,16 +151,17 @@ async def _probe(logs: Any) -> dict[str, float]:
 
 def show(found: dict[str, Any]) -> None:
     """The status for eyes."""
+    names = _names(found)
     print("healthy" if found["healthy"] else f"NOT healthy: {found['health']}")
     for reason in found["reasons"]:
-        print(f"  - {reason}")
+        print(f"  - {names.in_words(reason)}")
     print()
     columns = ("name", "address", "role", "term", "applied", "alive")
     table(columns, [[member[key] for key in columns] for member in found["metadata"]])
     print()
     rows = [
         [
-            bookie["label"],
+            names.name(bookie["id"]),
             bookie["state"],
             bookie["address"],
             bookie["ledgers"],
@@ -175,13 +178,13 @@ def show(found: dict[str, Any]) -> None:
             rot = bookie["rot"]
             if rot and any(rot.values()):
                 print(
-                    f"rot on bookie {visible(bookie['label'])}:"
+                    f"rot on bookie {visible(names.name(bookie['id']))}:"
                     f" {rot['rotten_ledgers']} ledgers wait to be healed,"
                     f" {rot['without_a_good_copy']} of them without a good copy;"
                     f" {rot['healed_entries']} entries healed since its start"
                 )
         for line in found["placement"]:
-            print(f"placement: {visible(line)}")
+            print(f"placement: {visible(names.in_words(line))}")
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(
@@ -192,6 +195,12 @@ def show(found: dict[str, Any]) -> None:
         print(
             "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())
         )
+
+
+def _names(found: dict[str, Any]) -> Any:
+    from ..cluster.bookie_names import BookieNames
+
+    return BookieNames({bookie["id"]: bookie["label"] for bookie in found["bookies"]})
 
 
 def _size(count: int | None) -> str | None:

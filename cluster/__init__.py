@@ -34,6 +34,7 @@ is how each of them waits, `held_up.py` how it says why):
     surplus.py                      copies too many go
     scrubbing.py                    a scrub that somebody asks for
     audit.py                        what nobody noted is noted
+    bookie_names.py                 bookies for people
     giving_up.py                    what is gone for good is declared lost, by a person
     references.py                   do records refer to each other both ways?
     deletion.py, purging.py, collecting.py  deleted ledgers, truncated segments, segments never linked

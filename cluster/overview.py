@@ -22,12 +22,13 @@ from ..runtime.errors import (
     UnsupportedFormat,
 )
 from ..runtime.reasons import HEALED, HEALING
+from .bookie_names import name_order
 from .config import format_address
 from .cookie import decode_cookie
 from .damaged import damaged_records
 from .leaving import how_far
 from .placing import standing, told
-from .restored import why_held
+from .restored import RESUME, why_held
 
 NAME_PREFIX = b"name/"
 UNREACHABLE = "unreachable"
@@ -49,7 +50,7 @@ WRITABLE_BOOKIES_MIN = 2
 
 
 async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
-    """Every bookie that has a cookie, down ones included, in the order of ids.
+    """Every bookie that has a cookie, down ones included, in the order of their names.
 
     Addresses are those for who came in on ``listener``.
     """
@@ -86,7 +87,7 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
                 "drain": None,
             }
         )
-    return found
+    return sorted(found, key=lambda one: (name_order(one["label"]), one["id"]))
 
 
 def _state(one: BookieRegistration | None, leaving: bool) -> str:
@@ -248,7 +249,8 @@ async def status(
         )
     else:
         if held:
-            findings.add(Health.DEGRADED, f"nothing is deleted: {held}")
+            then = "" if RESUME in held else f'; look, then: "{RESUME}"'  # who restored says so
+            findings.add(Health.DEGRADED, f"nothing is deleted: {held}{then}")
         _look_at_bookies(found, findings)
         if thin:
             findings.add(

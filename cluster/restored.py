@@ -15,6 +15,8 @@ from ..runtime.errors import CorruptData
 
 RESTORES = b"cluster/restores"
 HOLD = b"gc/hold"
+RESUME = "dlog metadata gc resume"
+"""What an operator who has looked types."""
 DIGITS_MAX = 9
 WHY_BYTES_MAX = 500
 

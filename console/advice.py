@@ -36,7 +36,7 @@ def command_for(reason: str, about: str = "") -> str:
     if reason.startswith("damaged records: "):
         return "dlog audit"
     if reason.startswith("nothing is deleted: "):
-        return "dlog metadata show"
+        return "dlog metadata gc show"
     if re.match(r"\d+ ledgers miss copies", reason):
         return "dlog under-replicated"
     if reason.startswith(

@@ -4,7 +4,6 @@ What a node says is a peer's: numbers are taken as numbers or not at all, texts 
 What is not known is None, never 0.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from typing import Any
 
 import trio
 
+from ..cluster.bookie_names import ID_CHARS, with_names
 from ..cluster.config import format_address
 from ..cluster.overview import Seldom, status, unknown
 from ..metadata.client import MetadataClient
@@ -43,9 +43,6 @@ TEXT_MAX = 300
 SLOW_TIMES = 3
 SLOW_S = 0.02
 """A disk is slow whose p99 is above this, and so many times the median of the others."""
-_ID = re.compile(r"( ?\()?\b([0-9a-f]{32})\b(\))?")
-ID_CHARS = 8
-"""Of an id whose bookie nobody knows."""
 
 
 class ClusterState:
@@ -285,18 +282,7 @@ def is_well(row: Mapping[str, Any]) -> bool:
 
 def by_label(text: str, labels: Mapping[str, str]) -> str:
     """For eyes: bookies by their labels instead of their ids, which the commands have. As `cut` does, cut."""
-
-    def name(found: re.Match[str]) -> str:
-        opened, ident, closed = found.groups()
-        label = labels.get(ident, f"{ident[:ID_CHARS]}…")
-        if opened and closed:
-            # "bookie b1 (<id of b1>)" is said once.
-            if text[: found.start()].endswith(label):
-                return ""
-            return f"{opened}{label}{closed}"
-        return f"{opened or ''}{label}{closed or ''}"
-
-    return cut(_ID.sub(name, text))
+    return cut(with_names(text, lambda one: labels.get(one, f"{one[:ID_CHARS]}…")))
 
 
 def mark_slow(rows: Sequence[dict[str, Any]]) -> None:

@@ -45,9 +45,10 @@ export function open(main, route, page) {
         ? h("td", { colspan: String(COLUMNS.length - 1) }, visible(one.error))
         : [count(one.records_s), bytes(one.bytes_s), count(one.records), bytes(one.bytes), count(one.segments), one.owner ? visible(one.owner) : "none", one.end ?? "–"]
           .map((cell, at) => h("td", { class: COLUMNS[at + 1][2], "data-name": COLUMNS[at + 1][1] }, cell))));
+    const paged = state.next !== null || state.after !== "";
     const more = state.next === null ? null : h("a", { href: `#/logs?${new URLSearchParams({ prefix: search.value, after: state.next, sort: key, down: down ? "1" : "0" })}` }, "next page");
     return [
-      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}; sorted among these. `, more),
+      h("p", {}, `${rows.length} shown${state.after ? `, after ${visible(state.after)}` : ""}${paged ? "; only these are sorted, pages are in the order of names" : ""}. `, more),
       rows.length === 0
         ? h("p", { class: "muted" }, "No log begins so.")
         : h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Logs" },

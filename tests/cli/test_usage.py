@@ -429,6 +429,35 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
     assert "no bookies" not in said
 
 
+def test_a_status_calls_bookies_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """A drain said on which 32 letters a ledger lies; of two with one name it is said which."""
+    one, two, old = "1" * 32, "2" * 32, "3" * 32
+    row = {"state": "up", "address": "h:1", "ledgers": 1, "free_bytes": 1, "rot": None}
+    row |= {"ledgers_missing": 0}
+    names = ((one, "b1"), (two, "b2"), (old, "b2"))
+    found: dict[str, object] = {
+        "healthy": False,
+        "health": "degraded",
+        "reasons": [f"bookie b1 ({one}) is to leave: it lies on {two}, {old}"],
+        "bookies": [row | {"id": bookie, "label": label} for bookie, label in names],
+        "logs": 1,
+        "under_replicated": [],
+        "metadata": [],
+        "placement": [f"ledger 7: {one} and {two} stand on one host (h)"],
+    }
+
+    show(found)
+
+    said = capsys.readouterr().out
+    assert "  - bookie b1 is to leave: it lies on b2 (22222222), b2 (33333333)\n" in said
+    assert "placement: ledger 7: b1 and b2 (22222222) stand on one host (h)\n" in said
+    assert [line.split("  ")[0] for line in said.splitlines() if " up " in line] == [
+        "b1",
+        "b2 (22222222)",
+        "b2 (33333333)",
+    ]
+
+
 @pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])
 def test_a_bench_without_a_cluster_ends_at_its_timeout(
     words: list[str], capsys: pytest.CaptureFixture[str]

@@ -5,6 +5,7 @@ from typing import Any
 import trio.testing
 
 from distributedlog.cluster import leaving, overview
+from distributedlog.cluster.restored import RESUME, hold
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
@@ -117,6 +118,27 @@ async def test_what_was_healed_is_told_and_nothing_is_wrong() -> None:
     assert (found["health"], found["healthy"]) == ("healthy", True)
     assert found["about"] == ["b1", "b2"]
     assert found["reasons"][0].startswith("bookie nb1 (b1): healed: entries of 3 ledgers")
+
+
+async def test_bookies_are_in_the_order_of_their_names() -> None:
+    quorum = await _quorum("a2", label="b10")
+    for bookie, label in (("a3", "b9"), ("a1", "b9"), ("a0", "c")):
+        cookie = Put(keys.cookie_key(bookie), pack({"label": label, "incarnation": 1}))
+        await quorum.transact(Transaction((), (cookie,)))
+
+    found = (await _look(quorum))["bookies"]
+
+    assert [one["id"] for one in found] == ["a1", "a3", "a2", "a0"]
+
+
+async def test_who_holds_deletions_is_told_how_they_go_on() -> None:
+    quorum = await _quorum("b1", "b2", "b3")
+    for why, told in (
+        ("an operator looks", f'nothing is deleted: an operator looks; look, then: "{RESUME}"'),
+        (f"restored; look, then: {RESUME}", f"nothing is deleted: restored; look, then: {RESUME}"),
+    ):
+        await hold(quorum, why)
+        assert (await _look(quorum))["reasons"] == [told]
 
 
 async def test_that_nobody_would_repair_is_told() -> None:

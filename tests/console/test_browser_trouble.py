@@ -130,6 +130,7 @@ def test_ten_thousand_logs_are_found_by_their_names(
         assert page.locator("tbody tr").count() == LOGS_SHOWN
         page.click("text=next page")
         page.wait_for_selector("text=after tenant-00/")
+        page.wait_for_selector("text=only these are sorted, pages are in the order of names")
         page.fill("#search", "tenant-99/log-09999")
         page.wait_for_selector("text=1 shown")
         page.wait_for_selector("tbody th:has-text('tenant-99/log-09999')")

@@ -104,6 +104,7 @@ def test_a_reason_about_a_bookie_has_its_command(reason: str, command: str) -> N
             "dlog ledger show 17",
         ),
         ("damaged records: 2 in the metadata store, such as log/1", "dlog audit"),
+        ("nothing is deleted: the metadata was restored; …", "dlog metadata gc show"),
         ("metadata node m2 at h:1 does not answer", "dlog metadata show"),
         ("metadata node m2 at h:1 is empty and waits to be let in: …", "dlog metadata replace m2"),
         ("no metadata quorum: 1 of 3 nodes answer, and no leader does; …", "dlog metadata show"),
