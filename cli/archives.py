@@ -152,8 +152,11 @@ def _check_log(settings: Settings, name: str) -> None:
     from ..runtime.errors import LogNotFound
     from .connect import ask
 
-    if not ask(settings, f"looking for {name}", lambda logs: logs.log_exists(name)):
-        raise LogNotFound(f'log "{name}" does not exist in {settings.where()}')
+    async def look(logs: Any) -> None:
+        if not await logs.log_exists(name):
+            raise LogNotFound(f'log "{name}" does not exist in {settings.where()}')
+
+    ask(settings, f"looking for {name}", look)
 
 
 def _check_archive(directory: str) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import InvalidRequest, RequestTimeout
+from .near_names import name_near
 from .options import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
 
     config = {"metadata_timeout_s": settings.timeout_s}
     async with open_namespace(uri, config=config, host=host) as found:
-        yield found
+        try:
+            yield found
+        except Exception as error:
+            await name_near(found, error)
+            raise
 
 
 @asynccontextmanager

@@ -97,12 +97,21 @@ def tell(text: str) -> None:
 def with_hint(error: DistributedLogError) -> str:
     """The message, and what to do where the message does not say it."""
     text = str(error)
-    named = re.search(r'log "([^"]+)" (does not exist|is not there)', text)
-    if isinstance(error, LogNotFound) and named and "dlog log create" not in text:
-        text += f'; create it with "dlog log create {shlex.quote(named[1])}"'
+    if isinstance(error, LogNotFound) and (name := missing_log(error)):
+        if near := getattr(error, "__notes__", ()):
+            text += f"; did you mean {near[0]}?"
+        if "dlog log create" not in text:
+            then = " Create" if near else "; create"
+            text += f'{then} it with "dlog log create {shlex.quote(name)}"'
     if isinstance(error, NotAllowed):
         text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
     return text
+
+
+def missing_log(error: BaseException) -> str:
+    """The name of the log that is not there; "" where it is about something else."""
+    named = re.search(r'log "([^"]+)" (does not exist|is not there)', str(error))
+    return named[1] if named else ""
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

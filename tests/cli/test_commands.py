@@ -131,6 +131,44 @@ def test_a_log_is_created_listed_shown_and_deleted(cluster: Cluster) -> None:
     assert "LogNotFound (510)" in cluster.fails(3, "log", "read", "kept/one")
 
 
+def test_a_log_whose_name_was_mistyped_is_answered_with_what_was_meant(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "meant/orders")
+    for words in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"], ["count"]):
+        error = cluster.fails(3, "log", words[0], "meant/ordes", *words[1:], stdin=b"x\n")
+        assert 'did you mean "meant/orders"?' in error
+
+
+def test_bookies_are_shown_by_their_names_and_programs_get_ids(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "on-three", "--create", stdin=b"1\n")
+    bookies = [json.loads(line) for line in cluster.ok("bookies", "--json").splitlines()]
+    names = sorted(one["label"] for one in bookies)
+    assert [one["label"] for one in bookies] == names
+    [ledger] = [
+        one
+        for line in cluster.ok("ledger", "list", "--json").splitlines()
+        if (one := json.loads(line))["log"] == "on-three"
+    ]
+    assert set(ledger["bookies"]) == {one["id"] for one in bookies}
+
+    shown = {
+        words: cluster.ok(*words).decode()
+        for words in (
+            ("ledger", "list"),
+            ("ledger", "show", str(ledger["ledger"])),
+            ("decommission", names[0]),
+            ("decommission", names[0], "--cancel"),
+        )
+    }
+    listed = shown.pop(("ledger", "list")).splitlines()
+    [row] = [line for line in listed if "on-three" in line]
+    assert sorted(row.rpartition("  ")[2].split(", ")) == names
+    for words, text in shown.items():
+        assert names[0] in text, words
+        assert not [one["id"] for one in bookies if one["id"] in text], words
+    assert all(name in shown["ledger", "show", str(ledger["ledger"])] for name in names)
+    assert cluster.run("node", "can-stop", *names).stdout.startswith(b"no\n")
+
+
 def test_a_missing_log_is_named_with_the_command_that_makes_it(cluster: Cluster) -> None:
     for arguments in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"]):
         error = cluster.fails(3, "log", arguments[0], "absent", *arguments[1:], stdin=b"x\n")
