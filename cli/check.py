@@ -12,7 +12,7 @@ import click
 
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, size, table
+from .output import emit, prose, size, table
 
 PASS, WARN, FAIL = "pass", "warn", "FAIL"
 MIB = 1024 * 1024
@@ -62,12 +62,12 @@ def command(settings: Settings, directory: Path | None) -> None:
         emit(asdict(one))
     if not settings.json:
         table(
-            ("", "what", "found", "wanted"),
-            [[one.verdict, one.what, one.found, one.wanted] for one in found],
+            ("", "what", "wanted", "found"),
+            [[one.verdict, one.what, one.wanted, one.found] for one in found],
         )
         for one in found:
             if one.then:
-                click.echo(f"{one.what}: {one.then}")
+                prose(f"{one.what}: {one.then}")
     if any(one.verdict == FAIL for one in found):
         raise Answer(NO)
 

@@ -166,7 +166,10 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @click.argument("name")
 @common
 def show(settings: Settings, name: str) -> None:
-    """A log's segments, sizes, owner and truncation."""
+    """A log's segments, sizes, owner and truncation.
+
+    A narrow terminal shows no txids of segments; --json has all.
+    """
     from ..cluster.log_overview import describe
     from .connect import ask
 
@@ -200,10 +203,12 @@ def _print_log(found: dict[str, Any]) -> None:
         "last_txid",
         "last_dlsn",
     )
+    rows = [segment | {"bytes": size(segment["bytes"])} for segment in found["segments"]]
     table(
         columns,
-        [[segment[key] for key in columns] for segment in found["segments"]],
+        [[row[key] for key in columns] for row in rows],
         empty="no segments",
+        spare=("last_txid", "first_txid"),
     )
 
 

@@ -44,14 +44,40 @@ def emit(value: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, empty: str = "") -> None:
-    """A table for people, as wide as their terminal; where it goes to no terminal, a line a row."""
+def table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    empty: str = "",
+    spare: Sequence[str] = (),
+) -> None:
+    """A table for people, as wide as their terminal; where it goes to no terminal, a line a row.
+
+    ``spare``: columns that are left out, in this order, before a row takes two lines.
+    """
     if not rows:
         if empty:
             print(empty)
         return
     texts = [list(columns), *([_text(cell) for cell in row] for row in rows)]
-    print("\n".join(laid_out(texts, terminal_width())))
+    width = terminal_width()
+    for name in spare:
+        if width is None or _sum(_widths(texts)) <= width:
+            break
+        at = texts[0].index(name)
+        texts = [[*row[:at], *row[at + 1 :]] for row in texts]
+    print("\n".join(laid_out(texts, width)))
+
+
+def prose(text: str) -> None:
+    """Sentences, broken between words where a terminal ends; what goes to none is one line."""
+    width = terminal_width()
+    lines = (
+        [text]
+        if width is None
+        else (textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
+    )
+    print("\n".join(map(visible, lines)))
 
 
 def terminal_width() -> int | None:

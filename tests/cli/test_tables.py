@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from distributedlog.cli import main
+from distributedlog.cli import check, main
+from distributedlog.cli.log import _print_log
 from distributedlog.cli.options import Command, fitted
 from distributedlog.cli.output import laid_out, table
 
@@ -70,6 +71,66 @@ def test_what_goes_to_no_terminal_is_a_line_a_row(
 
     assert len(wide.splitlines()) == 3
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
+SEGMENT = {
+    "segment": 1234, "ledger": 104_857, "state": "in progress", "records": 12_345_678,
+    "bytes": 1_073_741_823, "first_txid": 1_700_000_000_000, "last_txid": 1_700_000_999_999,
+    "last_dlsn": "1234.56789.255",
+}  # fmt: skip
+LOG = {
+    "name": "orders", "sealed": False, "records": 12_345_678, "bytes": 10_737_418_230,
+    "first_dlsn": "1.0.0", "last_dlsn": "1234.56789.255", "truncated_to": None, "truncated_bytes": 0,
+    "clock_behind_s": 0, "owner": None, "segments_left_out": 0, "segments": [SEGMENT, SEGMENT],
+}  # fmt: skip
+
+
+def test_a_segment_of_a_log_is_one_line_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took two: txids of 13 digits go first, the larger one before the smaller."""
+    shown = {}
+    for width in ("", "120", "90", "80"):
+        monkeypatch.setenv("COLUMNS", width)
+        if not width:
+            monkeypatch.delenv("COLUMNS")
+        _print_log(LOG)
+        text = capsys.readouterr().out
+        shown[width] = text.partition("\n\n")[2].splitlines()
+        assert len(shown[width]) == 3
+        assert max(map(len, text.splitlines())) <= int(width or 1000)
+        for cell in ("1234", "104857", "in progress", "12345678", "1024.0 MiB", "1234.56789.255"):
+            assert cell in shown[width][1]
+
+    assert shown[""] == shown["120"]
+    assert shown[""][0].split()[5:7] == ["first_txid", "last_txid"]
+    assert "last_txid" not in shown["90"][0]
+    assert "first_txid" in shown["90"][0]
+    assert "txid" not in shown["80"][0]
+
+
+def test_what_a_machine_lacks_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = "CPython 3.11.7, without PGO, without LTO"
+    then = (
+        "this Python is slow: build with --enable-optimizations --with-lto "
+        + "or take another " * 5
+    )
+    slow = check.Check("python", check.WARN, build, "3.11 or newer, with PGO", then)
+    monkeypatch.setattr(check, "python", lambda: slow)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert main.run(["check"]) == 0
+
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    words = " ".join(text.split())
+    assert "3.11 or newer, with PGO" in words
+    assert then.strip() in words
+    assert words.startswith("what wanted found warn python 3.11")
+    rows = [line for line in text.splitlines() if line.startswith(("pass", "warn", "FAIL"))]
+    assert all(len(line.split("  ")) > 3 for line in rows), "what, wanted, found beside each other"
 
 
 def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], click.Command]]:
