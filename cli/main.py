@@ -57,6 +57,12 @@ from .options import Group, Settings, common_options, lay
         "trust": (".trust", "Is it judged who may do what? Who changed it?"),
         "whoami": (".whoami", "Who the cluster takes you for."),
         "context": (".context", "Name clusters and choose one."),
+        "help": (
+            ".help",
+            "Of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
+            " durability, formats.",
+        ),
+        "man": (".man", "Write manual pages, where man finds them."),
         "completion": (".completion", "Let a shell complete commands and options."),
         "config": (".config", "What can be set, and why; files of nodes, written and checked."),
     },

@@ -1,0 +1,64 @@
+"""`dlog help`: of a command, or on a topic."""
+
+import difflib
+
+import click
+
+from .options import Command, Settings, common
+from .output import emit, table
+from .topics import TOPICS
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog help                     commands and topics
+    dlog help positions           a topic
+    dlog help log read            a command
+    """,
+)
+@click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND…]")
+@common
+def command(settings: Settings, words: tuple[str, ...]) -> None:
+    """Help on a topic, or of a command; without either what there is."""
+    name = _topic(words)
+    if name:
+        title, text = TOPICS[name]
+        if settings.json:
+            emit({"topic": name, "title": title, "text": text})
+        else:
+            click.echo(f"{name}: {title}\n\n{text}", nl=False)
+        return
+    context = of_command(words)
+    if settings.json:
+        topics = {} if words else {"topics": {one: TOPICS[one].title for one in TOPICS}}
+        emit({"command": context.command_path, "text": context.get_help(), **topics})
+        return
+    click.echo(context.get_help())
+    if not words:
+        click.echo("\nTopics (dlog help TOPIC):")
+        table(("topic", "what"), [[one, topic.title] for one, topic in TOPICS.items()])
+
+
+def of_command(words: tuple[str, ...]) -> click.Context:
+    """As if the command of these words had been called. Raises a usage error: what may have been meant."""
+    from .main import command as dlog
+
+    found: click.Command = dlog
+    context = click.Context(dlog, info_name="dlog")
+    for at, word in enumerate(words):
+        child = found.get_command(context, word) if isinstance(found, click.Group) else None
+        if child is None:
+            known = found.list_commands(context) if isinstance(found, click.Group) else []
+            near = difflib.get_close_matches(word, [*known, *(TOPICS if at == 0 else ())])
+            meant = f"did you mean {' or '.join(near)}?" if near else '"dlog help" has them all'
+            where = "topic or command" if at == 0 else f"command of {context.command_path}"
+            raise click.UsageError(f"no such {where} {word!r}; {meant}")
+        found, context = child, click.Context(child, context, info_name=word)
+    return context
+
+
+def _topic(words: tuple[str, ...]) -> str:
+    """``exit codes`` and ``uri`` are ``exit-codes`` and ``uris``; "": none is meant."""
+    name = "-".join(words).lower()
+    return next((one for one in (name, f"{name}s") if one in TOPICS), "")
