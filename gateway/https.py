@@ -4,73 +4,36 @@ A certificate for HTTP names hosts, as browsers want it, and an authority that t
 no node's of `dlog pki`. Nobody is asked for one; who a user is, its token says.
 """
 
-import logging
 import ssl
 import stat
-import time
 from pathlib import Path
 
 import trio
 
 from ..runtime.errors import InvalidRequest
-from ..runtime.tls import unlocked
+from ..runtime.settled_files import SettledFiles
+from ..runtime.tls import CERTIFICATE_FILE, KEY_FILE, unlocked
 
-CERTIFICATE_FILE, KEY_FILE = "cert.pem", "key.pem"
 PROTOCOLS = ["h2", "http/1.1"]
-SETTLED_S = 2.0
-"""Files that changed later than this before may still be changing: those of before are used."""
-AGAIN_S = 10.0
-"""Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
-
-Stamp = tuple[tuple[int, int, int], ...]
-
-log = logging.getLogger("distributedlog.gateway")
 
 
 class Certificates:
     """``cert.pem``, with the authorities between, and ``key.pem`` of a directory.
 
-    Raises `InvalidRequest` that names the file. Files that are replaced are used for the next connection.
+    Raises `InvalidRequest` that names the file. Files that are replaced are used for the next connection
+    (`runtime/settled_files.py`).
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._context = self._load()
-        self._stamp = self._bad = self._look()
-        self._again_at_s = 0.0
+        self._files = SettledFiles(directory, (CERTIFICATE_FILE, KEY_FILE), self._load)
 
     def speak(self, stream: trio.abc.Stream) -> "trio.SSLStream[trio.abc.Stream]":
         """TLS over a connection that was accepted."""
-        self._reload()
-        return trio.SSLStream(stream, self._context, server_side=True, https_compatible=True)
+        context = self._files.look()
+        return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
 
-    def _reload(self) -> None:
-        stamp = self._look()
-        now_s = time.monotonic()
-        if stamp == self._stamp or (stamp == self._bad and now_s < self._again_at_s):
-            return
-        if any(abs(time.time_ns() - changed_ns) < SETTLED_S * 1e9 for *_, changed_ns in stamp):
-            return
-        try:
-            self._context = self._load()
-        except InvalidRequest as error:
-            self._bad, self._again_at_s = stamp, now_s + AGAIN_S
-            log.error("a new certificate is not used, the one of before is: %s", error)
-            return
-        self._stamp = stamp
-        log.info("a new certificate is used from now on: %s", self._directory)
-
-    def _look(self) -> Stamp:
-        found = []
-        for name in (CERTIFICATE_FILE, KEY_FILE):
-            try:
-                status = (self._directory / name).stat()
-            except OSError:
-                continue
-            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
-
-    def _load(self) -> ssl.SSLContext:
+    def _load(self, before: ssl.SSLContext | None) -> ssl.SSLContext:
         certificate, key = (self._directory / name for name in (CERTIFICATE_FILE, KEY_FILE))
         try:
             mode = stat.S_IMODE(key.stat().st_mode)

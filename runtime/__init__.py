@@ -12,6 +12,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
         memory.py                   disk and map in memory, where nothing is to be kept
         local_secret.py             who may talk to a cluster on this machine: its user
         tls.py                      connections that nobody between reads, and whose ends are known
+        settled_files.py            files that are loaded again when they were replaced
         handshakes.py               when a server works on the next handshake
         descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)

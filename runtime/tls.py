@@ -11,13 +11,11 @@ yet taken by the socket is not reported as sent, so that whoever sends waits for
 """
 
 import contextlib
-import logging
 import os
 import random
 import re
 import ssl
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,9 +43,15 @@ from .principals import (
     serial_of,
 )
 from .refusals import host_of
+from .settled_files import SettledFiles
 from .tokens import METHOD as TOKEN
 
-CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = "ca.pem", "cert.pem", "key.pem", "crl.pem"
+FILES = CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = (
+    "ca.pem",
+    "cert.pem",
+    "key.pem",
+    "crl.pem",
+)
 PLAIN, EITHER, TLS = "plain", "either", "tls"
 TRANSPORTS = (PLAIN, EITHER, TLS)
 """``either`` is for the way from one to the other: both are taken, and TLS is tried first."""
@@ -70,10 +74,6 @@ RETIRE_S = 8 * 3600.0
 RETIRE_SPREAD = 0.1
 REFUSED_S = 1.0
 """In TLS 1.3 the dialler is done before it is judged: so long a connection that breaks may be a refusal."""
-SETTLED_S = 2.0
-"""Files that changed later than this before may still be changing: the pair of before is used."""
-AGAIN_S = 10.0
-"""Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
 NAME_CHARS_MAX = 37
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -89,8 +89,6 @@ _WORDS = {
     "CERTIFICATE_UNKNOWN": "the other side does not take our certificate",
 }
 
-log = logging.getLogger("distributedlog.runtime.tls")
-
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
@@ -104,8 +102,8 @@ class _Loaded:
 class Tls:
     """A directory of ``ca.pem``, ``cert.pem`` and ``key.pem``, and what they are good for.
 
-    Files that are replaced are used from the next connection on, once they were still for `SETTLED_S` and
-    have shaken hands with themselves in memory; until then, and if they are no good, those of before (H226).
+    Files that are replaced are used from the next connection on, once they are still and have shaken hands
+    with themselves in memory; until then, and if they are no good, those of before (H226).
     Without ``cert.pem``, with ``ca.pem`` alone, a client knows its servers and shows nothing. Raises
     `InvalidRequest` that names the file.
     """
@@ -116,74 +114,47 @@ class Tls:
         """``directory`` None: ``authority`` is what would be in ``ca.pem``, and stays."""
         self.directory = directory
         self._shows_certificate = shows_certificate
-        self._authority = authority
         self.cipher = memoryview(bytearray(CIPHER_BYTES))
         """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
         self.chance = random.Random(os.urandom(8))
         self.turns = HandshakeTurns()
-        self._stamp = self._look()
-        self._bad = self._stamp
-        self._again_at_s = 0.0
-        self._loaded = self._load()
+        self._fixed: _Loaded | None = None
+        self._files: SettledFiles[_Loaded] | None = None
+        if directory is None:
+            context = _context(ssl.PROTOCOL_TLS_CLIENT, None, authority=authority)
+            self._fixed = _Loaded(None, context, None)
+        else:
+            self._files = SettledFiles(directory, FILES, self._load)
 
     @property
     def own(self) -> Identity | None:
         """Who we are, by our certificate."""
-        return self._loaded.own
+        return None if self._files is None else self._files.loaded.own
 
     def own_now(self) -> Identity | None:
         """Who we are by the files as they are now."""
-        self._reload()
-        return self._loaded.own
+        return self._now().own
 
     def context(self, *, server: bool) -> ssl.SSLContext:
         """For a new connection. Raises `InvalidRequest` for a server without a certificate."""
-        self._reload()
+        now = self._now()
         if not server:
-            return self._loaded.client
-        if self._loaded.server is None:
+            return now.client
+        if now.server is None:
             raise InvalidRequest(f"{self.directory} has no {CERTIFICATE_FILE}: a server needs one")
-        return self._loaded.server
+        return now.server
 
-    def _load(self) -> _Loaded:
-        if self.directory is None:
-            return _Loaded(
-                None, _context(ssl.PROTOCOL_TLS_CLIENT, None, authority=self._authority), None
-            )
-        return _load(self.directory, shows_certificate=self._shows_certificate)
+    def _now(self) -> _Loaded:
+        if self._files is not None:
+            return self._files.look()
+        assert self._fixed is not None, "there are files, or what would be in them"
+        return self._fixed
 
-    def _look(self) -> tuple[tuple[str, int, int, int], ...]:
-        found: list[tuple[str, int, int, int]] = []
-        if self.directory is None:
-            return ()
-        for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE):
-            try:
-                status = (self.directory / name).stat()
-            except OSError:
-                continue
-            found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
-
-    def _reload(self) -> None:
-        stamp = self._look()
-        now_s = time.monotonic()
-        if stamp == self._stamp or (stamp == self._bad and now_s < self._again_at_s):
-            return
-        now_ns = time.time_ns()
-        if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for _, _, _, changed_ns in stamp):
-            return
-        try:
-            self._loaded = self._as_before(self._load())
-        except InvalidRequest as error:
-            self._bad, self._again_at_s = stamp, now_s + AGAIN_S
-            log.error("new certificates are not used, those of before are: %s", error)
-            return
-        self._stamp = stamp
-        log.info("new certificates are used from now on: %s", self.directory)
-
-    def _as_before(self, loaded: _Loaded) -> _Loaded:
+    def _load(self, before: _Loaded | None) -> _Loaded:
         """A process stays who it is while it runs: its rights, its links and its name go by that."""
-        was, now = self._loaded.own, loaded.own
+        assert self.directory is not None, "it is loaded from files"
+        loaded = _load(self.directory, shows_certificate=self._shows_certificate)
+        was, now = None if before is None else before.own, loaded.own
         if was is not None and (
             now is None or (now.domain, now.principal) != (was.domain, was.principal)
         ):
@@ -777,8 +748,10 @@ def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Pat
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
+                why = _why(error)
+                then = f" (dlog pki renew {file.parent})" if "expired" in why else ""
                 raise InvalidRequest(
-                    f"{file} is not taken by its own {CA_FILE}: {_why(error)}"
+                    f"{file} is not taken by its own {CA_FILE}: {why}{then}"
                 ) from None
     if left:
         raise InvalidRequest(f"{file}: a handshake with itself did not end")

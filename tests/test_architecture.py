@@ -53,6 +53,7 @@ SEAM = {
     "runtime/local_secret.py",
     "runtime/machine.py",
     "runtime/memory.py",
+    "runtime/settled_files.py",
     "runtime/stderr.py",
     "runtime/sync_mode.py",
     "runtime/tcp.py",

@@ -18,7 +18,7 @@ import trio
 
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cli import certificates
-from distributedlog.runtime.tls import SETTLED_S
+from distributedlog.runtime.settled_files import SETTLED_S
 from tests.cluster.story import Cluster
 
 LOG = "story"

@@ -15,6 +15,7 @@ import trio
 import trio.testing
 
 from distributedlog.cli import certificates
+from distributedlog.runtime import settled_files
 from distributedlog.runtime import tls as module
 from distributedlog.runtime.errors import (
     ConnectionLost,
@@ -305,7 +306,7 @@ def expired(tmp_path: Path) -> Tls:
         certificates.issue(authority(), "user/late", place, days=1)
     finally:
         certificates._now = before
-    tls._loaded.client.load_cert_chain(place / "cert.pem", place / "key.pem")
+    tls.context(server=False).load_cert_chain(place / "cert.pem", place / "key.pem")
     return tls
 
 
@@ -569,7 +570,7 @@ def test_a_new_key_that_is_mended_as_told_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A chmod changes neither the file nor its time: what was no good is looked at again."""
-    monkeypatch.setattr(module, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(settled_files, "AGAIN_S", 3600.0)
     ca, place = tmp_path / "ca", tmp_path / "b1"
     certificates.make_authority(ca, "mended")
     certificates.issue(ca, "bookie/b1", place)
@@ -583,7 +584,8 @@ def test_a_new_key_that_is_mended_as_told_is_used(
         assert tls.own_now() == before
     assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
     (place / "key.pem").chmod(0o600)
-    tls._again_at_s = 0.0
+    assert tls._files is not None
+    tls._files._again_at_s = 0.0
     after = tls.own_now()
     assert after is not None
     assert after != before

@@ -1,0 +1,10 @@
+"""`dlog` whose TLS connections end after seconds, instead of after eight hours: a holiday in a minute."""
+
+from distributedlog.cli.main import main
+from distributedlog.runtime import tls
+
+RETIRE_S = 4.0
+
+if __name__ == "__main__":
+    tls.RETIRE_S = RETIRE_S
+    main()
