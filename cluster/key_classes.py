@@ -316,6 +316,7 @@ KEY_CLASSES = Classes(
             ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
             _change_of_name,
             _of_path(1),
+            lasting=True,
             listed=lambda start: b"name/",
         ),
         GONE_PREFIX: KeyClass(

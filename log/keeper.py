@@ -24,6 +24,7 @@ from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
     LogNotFound,
+    OverQuota,
     VersionConflict,
 )
 from ..runtime.turns import Round
@@ -219,7 +220,8 @@ class SegmentKeeper:
                 self._backoff.reset()
             except DistributedLogError as error:
                 if error is not self._unprepared and (
-                    not may_pass(error) or self._in_trouble_too_long()
+                    not (may_pass(error) or isinstance(error, OverQuota))
+                    or self._in_trouble_too_long()
                 ):
                     self._on_failed(error)
                     return

@@ -19,7 +19,7 @@ from ..runtime.errors import (
     TransactionTooLarge,
 )
 from ..runtime.frames import Op
-from ..runtime.hello import FEATURE_TRUST, NONE
+from ..runtime.hello import FEATURE_RESCUE, FEATURE_TRUST, NONE
 from ..runtime.link import Link
 from ..runtime.principals import BY_CERTIFICATE, LOCAL, Token
 from ..runtime.reasons import Reasons
@@ -371,7 +371,10 @@ class MemberNode:
             raise NotAllowed("a node without a certificate is nobody whom a leader could count")
         if not replica.leads:
             body = RescueRequest(user).encode()
-            return decode_by(await self.peers.ask(replica.raft.leader_id, Op.META_TRUST, body))
+            leader = replica.raft.leader_id
+            return decode_by(
+                await self.peers.ask(leader, Op.META_TRUST, body, feature=FEATURE_RESCUE)
+            )
         said: list[Rescued] = []
         told = trio.Event()
 
@@ -406,9 +409,9 @@ class MemberNode:
             return over
         quotas.begin(replica.raft.term, replica.state.ring, trio.current_time())
         if isinstance(meant, Grant):
-            over = quotas.why_not_lease(replica.state, principal)
-            if over is not None:
-                return over
+            crowd = quotas.why_not_lease(replica.state, principal)
+            if crowd is not None:
+                return crowd
         return quotas.why_not_request(principal, trio.current_time())
 
     def on_taken(self, owner: str, index: int, growth: Mapping[str, Growth]) -> None:

@@ -17,7 +17,7 @@ Counted is what is applied, and what is under way: so a burst goes no further th
 from collections import deque
 from collections.abc import Iterator, Mapping
 
-from ..runtime.errors import CorruptData, OverQuota, UnsupportedFormat
+from ..runtime.errors import CorruptData, NamespaceFull, UnsupportedFormat
 from ..runtime.principals import BOOKIE, LOCAL, METADATA, kind_of
 from .classes import Classes
 from .kv import KeyValueState
@@ -75,7 +75,7 @@ class NamespaceQuotas:
             return NOTHING
         return self.use.growth(transaction)
 
-    def why_not(self, state: KeyValueState, growth: Mapping[str, Growth]) -> OverQuota | None:
+    def why_not(self, state: KeyValueState, growth: Mapping[str, Growth]) -> NamespaceFull | None:
         """Why that is not taken now."""
         self._forget(state.index)
         for namespace, grown in growth.items():
@@ -88,7 +88,8 @@ class NamespaceQuotas:
             if grown.ledgers > 0 and now.ledgers + grown.ledgers > bounds.ledgers:
                 return _over(namespace, now.ledgers, "ledgers", bounds.ledgers)
             then = now.size_bytes + grown.size_bytes
-            if grown.size_bytes > 0 and then > bounds.size_bytes * share and not grown.only_small:
+            stays = grown.only_small and grown.made <= 0
+            if grown.size_bytes > 0 and then > bounds.size_bytes * share and not stays:
                 small = grown.made <= 0 and grown.size_bytes <= CHANGE_BYTES
                 if not small or (then > bounds.size_bytes * BEYOND and not grown.ends):
                     return _over(namespace, now.size_bytes, "bytes", bounds.size_bytes)
@@ -142,8 +143,8 @@ def _full(use: Use, bounds: Bounds) -> float:
     )
 
 
-def _over(namespace: str, has: int, what: str, most: int) -> OverQuota:
-    return OverQuota(
+def _over(namespace: str, has: int, what: str, most: int) -> NamespaceFull:
+    return NamespaceFull(
         f"namespace {namespace} has {has} {what} in the metadata, allowed are {most}: delete or truncate logs"
         " of it, or have an admin raise that (dlog trust quota)"
     )

@@ -260,12 +260,12 @@ class NamespaceUse:
         return found
 
     def _bring(self, place: Place, puts: Mapping[bytes, bytes], found: dict[str, Growth]) -> None:
-        """A ledger that goes to a log of another namespace brings all that it has."""
+        """A ledger that goes to a log of another namespace, or to its first one, brings all that it has."""
         ledger = int(place.ledger[len(self._classes.ledgers) :], 16)
         log, keys, size, records = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
         goes_to = self._log_of(place.ledger, puts[place.ledger])
-        if log in (NO_LOG, goes_to):
-            return  # a new one; or it stays
+        if log == goes_to:
+            return
         namespace = self._space_of(Place(log=goes_to), puts)
         if namespace is None or namespace == self._space_of(Place(log=log), puts):
             return

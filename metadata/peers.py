@@ -19,6 +19,7 @@ from ..runtime.errors import (
     CorruptData,
     DiskFailed,
     DistributedLogError,
+    InvalidRequest,
     ProtocolError,
 )
 from ..runtime.frames import Op, envelope, pack, unpack
@@ -137,11 +138,16 @@ class Peers:
             body = encode_digest(index, digest)
             link.send(envelope(Op.META_DIFFERS, len(body)), body)
 
-    async def ask(self, peer: str, op: int, body: bytes) -> memoryview:
-        """A question to a peer. Raises `ConnectionLost` where there is no connection, and what it answers."""
+    async def ask(self, peer: str, op: int, body: bytes, *, feature: int = 0) -> memoryview:
+        """A question to a peer. Raises `ConnectionLost` where there is no connection, and what it answers.
+
+        ``feature``: raises `InvalidRequest` where it does not know that: it would hang up, and Raft with it.
+        """
         link = self._links.get(peer)
         if link is None:
             raise ConnectionLost(f"no connection to metadata node {self.name(peer)}")
+        if not link.peer.features & feature == feature:
+            raise InvalidRequest(f"metadata node {self.name(peer)} is older: upgrade it first")
         return (await link.request(op, body, timeout_s=ASK_S)).body
 
     async def ask_status(self, peer: str) -> Row | None:

@@ -68,8 +68,8 @@ class Quotas:
         """
         if owner == principal:
             return
-        self._narrowings.setdefault(principal, set()).add(owner)
         if owner in self._narrowed:
+            self._narrowings.setdefault(principal, set()).add(owner)
             return
         if len(self._narrowed) >= NARROWED_MAX:
             counted = {one for _, one in self._fresh}
@@ -78,7 +78,11 @@ class Quotas:
                 for one, who in self._narrowed.items()
                 if one in counted or one in leases_of
             }
+            self._narrowings = {}
+            for one, who in self._narrowed.items():
+                self._narrowings.setdefault(who, set()).add(one)
         self._narrowed[owner] = principal
+        self._narrowings.setdefault(principal, set()).add(owner)
         if owner in self._taken:
             self._taken[principal] = self._taken.get(principal, 0) + self._taken.pop(owner)
 

@@ -10,7 +10,7 @@
     │                                  LinkOutOfOrder, LinkMismatch, MembersRefused,
     │                                  VersionConflict, LeaseExpired, SubscriptionLost, ClaimLost, Moved,
     │                                  ProducerFenced, ProducerForgotten, PositionConflict
-    ├── who asks may not               NotAuthenticated, NotAllowed, OverQuota
+    ├── who asks may not               NotAuthenticated, NotAllowed, OverQuota, NamespaceFull
     ├── not now                        TooBusy, NotEnoughBookies, BookieReadOnly, QuorumUnreachable,
     │                                  MetadataFull, ConnectionLost, RequestTimeout, Compacted, NotReady,
     │                                  ReaderIdle, CapabilityOutdated
@@ -404,6 +404,17 @@ class OverQuota(DistributedLogError):
     code = 2082
     retryable = True
     exit_code = 5
+
+
+class NamespaceFull(OverQuota):
+    """The namespace has as much in the metadata as it may, and this would make something new there.
+
+    To wait frees nothing: delete or truncate logs of it, or have an admin raise the bound. A writer that is
+    open waits all the same, for what it has taken.
+    """
+
+    code = 2084
+    retryable = False
 
 
 # --- not now --------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ FEATURE_MANY = 2
 """Takes ADD_MANY: the adds of many streams in one frame."""
 FEATURE_TRUST = 4
 """Knows principals: methods of AUTH beside ``none``, and what follows from them."""
-FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST
+FEATURE_RESCUE = 8
+"""Of a metadata node: is asked for an admin by others (H238)."""
+FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST | FEATURE_RESCUE
 """What this side understands and no peer has to."""
 NONE = "none"
 """The method of who proves nothing."""

@@ -14,7 +14,7 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log import keys as log_keys
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.retention import CLOCK_KEY, STEP_MAX_MS, Stamps, encode_clock, stamps_key
-from distributedlog.log.segments import SegmentRecord
+from distributedlog.log.segments import UNKNOWN, SegmentRecord
 from distributedlog.log.settings import StoredSettings, bind_key, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.metadata.commands import Grant, Transact
@@ -231,6 +231,8 @@ def test_a_log_is_cut_by_its_own_retention_and_no_further() -> None:
     assert by_size.may(cut(3)), "segment 3 is enough"
     assert not by_size.may(cut(4))
     assert not Store(retention_bytes=201).may(cut(3))
+    by_size.put(Put(log_keys.segment_key(LOG, 3), segment(3, bytes_before=UNKNOWN).encode()))
+    assert not by_size.may(cut(3)), "what is below it is not known"
     assert not Store(retention_bytes=100, retention=False).may(cut(3))
     assert not Store(retention_bytes=100, retention_segments_min=3).may(cut(3))
 

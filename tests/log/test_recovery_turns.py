@@ -8,6 +8,7 @@ from distributedlog.log.record import LogRecord
 from distributedlog.log.recovery_turns import AT_ONCE, RecoveryTurns
 from distributedlog.runtime.errors import (
     DistributedLogError,
+    NamespaceFull,
     OverQuota,
     RecoveryIncomplete,
     TooBusy,
@@ -101,8 +102,10 @@ async def test_what_will_not_pass_is_raised_at_once_and_frees_the_turn(
 ) -> None:
     attempts = Attempts(1)
     await attempts.recover(0, 0.0, WriterFenced("taken over"))
-    await attempts.recover(1, 0.0, None)
-    assert [outcome for _, _, outcome in attempts.ended] == ["WriterFenced", "done"]
+    await attempts.recover(1, 0.0, NamespaceFull("has 80 keys, allowed are 80"))
+    await attempts.recover(2, 0.0, None)
+    said = [outcome for _, _, outcome in attempts.ended]
+    assert said == ["WriterFenced", "NamespaceFull", "done"]
     assert attempts.ended[-1][1] < 0.1
 
 

@@ -6,8 +6,10 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.segments import SegmentRecord
-from distributedlog.metadata.transaction import KeyValue, Transaction
+from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
+    NamespaceFull,
+    NotEnoughBookies,
     OutcomeUnknown,
     QuorumUnreachable,
     WriteFailed,
@@ -344,3 +346,44 @@ async def test_a_segment_that_comes_as_its_writer_ends_is_not_written(
 
         assert len(world.ledgers.writers) == 1
         await writer.abort()
+
+
+async def test_a_writer_that_is_open_waits_where_its_namespace_is_full(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """To be told at once is for who opens one: this one has taken records, and room may be made."""
+    transact = world.metadata.transact
+    full = False
+
+    async def refusing(transaction: Transaction) -> TransactionReply:
+        wanted = [one.key for one in transaction.operations if b"/segment/" in one.key]
+        if full and [key for key in wanted if await world.metadata.get(key) is None]:
+            raise NamespaceFull("namespace ns has 80 keys in the metadata, allowed are 80")
+        return await transact(transaction)
+
+    world.metadata.transact = refusing  # type: ignore[method-assign]
+    async with world.process(segment_bytes_max=500, entry_bytes_max=200) as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write(rec(0))
+            full = True
+            began = trio.current_time()
+            with pytest.raises(NamespaceFull):
+                async with ns.open_log("m").open_writer():
+                    pass
+            assert trio.current_time() - began < 1
+            pending = [await writer.submit(rec(i, bytes(50))) for i in range(1, 60)]
+            await trio.sleep(600)
+            full = False  # somebody has truncated, or an admin has raised it
+            for one in pending:
+                await one
+            full = True
+            world.ledgers.held = True
+            pending = [await writer.submit(rec(60, b"x"))]
+            await trio.sleep(1)
+            world.ledgers.held = False
+            world.ledgers.writers[-1].fail(NotEnoughBookies("two of three are gone"))
+            await trio.sleep(10)  # its segment has ended, and it can have no other one
+            full = False
+            await pending[0]
+        assert [one.txid for one in await everything(log)] == list(range(61))

@@ -12,7 +12,7 @@ from distributedlog.metadata.ready import Snapshot
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, quota_key
 from distributedlog.metadata.wire import TrustReport, decode_outcome, decode_trust, encode_trust
-from distributedlog.runtime.errors import InvalidRequest, NotAllowed, OverQuota
+from distributedlog.runtime.errors import InvalidRequest, NamespaceFull, NotAllowed
 from distributedlog.runtime.frames import Op, pack, unpack
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.rpc import Endpoint
@@ -27,7 +27,7 @@ async def fill(client: MetadataClient, first: int = 0, name: str = "p") -> int:
     for number in range(first, first + 100):
         try:
             await client.transact(put(log_keys.position_key(LOG, f"{name}{number:03}"), b"1"))
-        except OverQuota:
+        except NamespaceFull:
             return number - first
     raise AssertionError("there is no bound")
 
@@ -66,7 +66,7 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
             assert await fill(etl, first=made) == 0
 
         with pytest.raises(
-            OverQuota, match="namespace ns has 40 keys in the metadata, allowed are 40"
+            NamespaceFull, match="namespace ns has 40 keys in the metadata, allowed are 40"
         ):
             await etl.transact(put(log_keys.position_key(LOG, "more"), b"1"))
         await world.nodes.start(away)  # it gets another one's snapshot
@@ -112,7 +112,7 @@ async def test_nothing_is_bounded_before_rights_are_required_and_what_was_there_
         assert (await etl.transact(put(log_keys.position_key(LOG, "more"), b"1"))).succeeded
         assert (await admin.trust_report()).spaces[0][:2] == ("ns", 63)
         await admin.change_trust("mode", "required", "")
-        with pytest.raises(OverQuota, match="has 63 keys"):
+        with pytest.raises(NamespaceFull, match="has 63 keys"):
             await etl.transact(put(log_keys.position_key(LOG, "again"), b"1"))
         everything = tuple(Delete(one.key) for one in made)
         assert (await etl.transact(Transaction((), everything))).succeeded

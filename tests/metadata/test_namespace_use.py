@@ -302,6 +302,42 @@ def test_a_note_is_one_of_its_thing_or_counts(key: bytes) -> None:
     assert "has 7 keys" in over(state, quotas, Put(key % number, b""))
 
 
+def test_a_ledger_that_comes_by_its_log_brings_what_it_had_before() -> None:
+    """Copies of it that were named before its record was there, or could be read: they count from then on."""
+    state, quotas = full_world(PLENTY)
+    early = tuple(Put(keys.on_key(one, 5), b"") for one in BOOKIES)
+    do(state, Transact("c", 3, 0, Transaction((), early)))
+    comes = Transaction((), (Put(keys.ledger_key(5), record(5, 0x22).encode()),))
+    before = replace(quotas.use.spaces["bank"])
+    growth = quotas.growth("user/etl", comes)["bank"]
+    do(state, Transact("c", 4, 0, comes))
+    after = quotas.use.spaces["bank"]
+    assert (growth.keys, growth.size_bytes, growth.ledgers) == (
+        after.keys - before.keys,
+        after.size_bytes - before.size_bytes,
+        after.ledgers - before.ledgers,
+    )
+    assert growth.keys == 3
+
+
+def test_a_rename_passes_however_far_beyond_its_bytes_a_namespace_is() -> None:
+    """It adds nothing, but for a longer name; a second name, or a log of that name, would."""
+    state, quotas = full_world(replace(PLENTY, size_bytes=10))
+    log_id, renamed = log_keys.encode_log_id(0x11), LogState(0x11, "longer/" * 9, 0, last_segment=1)
+    comes = Put(log_keys.name_key("shop", renamed.name), log_id)
+    called = Put(log_keys.state_key(0x11), renamed.encode())
+    goes = Delete(log_keys.name_key("shop", "a"))
+    assert not over(state, quotas, goes, comes, called)
+    assert "bytes" in over(state, quotas, comes, called), "a second name"
+    born = Put(log_keys.state_key(0x33), LogState(0x33, "c", 0).encode())
+    named = Put(log_keys.name_key("shop", "c"), log_keys.encode_log_id(0x33))
+    assert "bytes" in over(state, quotas, named, born)
+    moves = Put(log_keys.name_key("bank", "a"), log_id)
+    assert not over(state, quotas, goes, moves), "out of it"
+    back = Put(log_keys.name_key("shop", "b"), log_keys.encode_log_id(0x22))
+    assert "bytes" in over(state, quotas, Delete(log_keys.name_key("bank", "b")), back), "into it"
+
+
 def test_a_ledger_that_goes_to_a_log_elsewhere_brings_what_it_has() -> None:
     """Who may write in both would else make in one, and keep in the other, without end."""
     state, quotas = full_world(PLENTY)

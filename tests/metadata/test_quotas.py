@@ -238,6 +238,7 @@ def test_whose_narrowed_tokens_are_is_forgotten_where_nothing_is_counted(
     for number in range(1000):
         found.on_owner(f"user/~{number}", "user/eve", state.leases_of)
     assert len(found._narrowed) <= 50
+    assert len(found._narrowings["user/eve"]) <= 50, "who asks for no lease, too"
     assert "user/~0" in found._narrowed, "it holds a lease"
     assert found.why_not_lease(state, "user/eve") is None
     assert len(found._narrowings["user/eve"]) == 1

@@ -1,11 +1,16 @@
 """Who is made an admin because metadata nodes ask for it, and who is not (H238)."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 
+from distributedlog.cluster.key_classes import KEY_CLASSES
 from distributedlog.metadata.commands import TrustChange
 from distributedlog.metadata.judge import Judge
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.member_node import MemberNode, Rescued
+from distributedlog.metadata.node import MetadataNode
 from distributedlog.metadata.rescuing import RESCUE, WISH_S, Wishes, ask_if_told, store_rescue
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.trust_changes import RESCUE as KIND
@@ -14,11 +19,17 @@ from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, User,
 from distributedlog.metadata.wire import TrustRequest
 from distributedlog.runtime.errors import InvalidRequest, NotAllowed, ProtocolError
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.hello import FEATURE_RESCUE, Hello
+from distributedlog.runtime.host import Host
 from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.principals import Identity
 from distributedlog.runtime.reasons import Reasons
 
+from .quorum import quorum
 from .test_judge import world
 from .test_kv import do
+from .test_trust import begin
+from .trusted import believe, trusted_quorum
 
 THREE = ("n1", "n2", "n3")
 
@@ -128,3 +139,71 @@ async def test_nobody_is_asked_for_where_the_file_is_none_or_damaged() -> None:
     await file.write_synced(0, b"12345678" + pack([1, "eve"]))
     file.close()
     await ask_if_told(disk, ask, Reasons())
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemberNode]:
+    """From here on, the nodes that have their part in a quorum, by name."""
+    found: dict[str, MemberNode] = {}
+    begin_member = MemberNode.__init__
+
+    def noting(member: MemberNode, *args: object, **named: object) -> None:
+        begin_member(member, *args, **named)  # type: ignore[arg-type]
+        found[member.endpoint.hello().label] = member
+
+    monkeypatch.setattr(MemberNode, "__init__", noting)
+    return found
+
+
+async def test_a_node_alone_makes_nobody_an_admin_again_that_others_have_asked_for(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """What they asked for was done: it is not for the next one to use, while the same one leads."""
+    believe(monkeypatch)
+    members = noted(monkeypatch)
+    async with trusted_quorum(3) as trusted:
+        admin = await begin(trusted)
+        leader = members[await trusted.nodes.leader()]
+        ids = {one.name: one.node_id for one in leader.replica.raft.configuration.members}
+
+        async def asks(name: str) -> Rescued:
+            said: list[Rescued] = []
+            told = trio.Event()
+
+            def done(answer: Rescued) -> None:
+                said.append(answer)
+                told.set()
+
+            leader.rescue(f"metadata/{name}", ids[name], "ann", done)
+            leader.replica.drain()
+            await told.wait()
+            return said[0]
+
+        assert await asks("m1") == ()
+        assert await asks("m2") == ("m1", "m2")
+        assert sorted(leader.trust.admins()) == ["ann", "root"]
+        await admin.change_trust("revoke", "ann", "", "")
+        assert await asks("m3") == ()
+        assert sorted(leader.trust.admins()) == ["root"]
+
+
+async def test_a_leader_that_knows_nothing_of_it_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """It takes the question for none, and hangs up: each second, and what is between voters with it."""
+    members = noted(monkeypatch)
+    hello = MetadataNode.hello
+
+    def older(node: MetadataNode) -> Hello:
+        said = hello(node)
+        return replace(said, features=said.features & ~FEATURE_RESCUE)
+
+    def dressed(name: str, host: Host) -> Host:
+        own = Identity("d", "metadata", name, "1", 1 << 40, 0)
+        return replace(host, certificate=lambda: own)
+
+    monkeypatch.setattr(MetadataNode, "hello", older)
+    async with quorum(3, classes=KEY_CLASSES, dress=dressed) as nodes:
+        await nodes.start()
+        name = nodes.other_than(await nodes.leader())
+        with pytest.raises(InvalidRequest, match="is older: upgrade it first"):
+            await members[name].ask_for_admin("ann")
