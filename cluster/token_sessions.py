@@ -19,7 +19,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, InternalError, NotAuthenticated, TooBusy
 from ..runtime.tokens import read_token
-from .token_attempts import TokenAttempts
+from .token_attempts import Attempt, TokenAttempts
 
 SESSIONS_OF_A_USER = 8
 """Tokens of one user that are kept at a time: its others wait, and nobody else."""
@@ -163,18 +163,18 @@ class TokenSessions(Generic[Opened]):
         session = TokenSession[Opened](digest, token)  # what is no token ends here
         if self._nursery is None:
             raise TooBusy("it is just starting")
-        who = self._attempts.begin(address, now)
+        attempt = self._attempts.begin(address, now)
         self._found[digest] = session
         self._serving.add(session)
-        self._nursery.start_soon(self._serve, session, who)
+        self._nursery.start_soon(self._serve, session, attempt)
         return session
 
-    async def _serve(self, session: TokenSession[Opened], who: str) -> None:
+    async def _serve(self, session: TokenSession[Opened], attempt: Attempt) -> None:
         tried = True
         try:
             with session._scope:
                 async with self._open(session._token) as opened:
-                    self._attempts.end(who, refused=False)
+                    self._attempts.end(attempt, refused=False)
                     tried = False
                     session._error = self._crowded(session)
                     if session._error is None:
@@ -190,7 +190,7 @@ class TokenSessions(Generic[Opened]):
         finally:
             refused = isinstance(session._error, NotAuthenticated)
             if tried:
-                self._attempts.end(who, refused=refused)
+                self._attempts.end(attempt, refused=refused)
                 self._note(session, refused)
             session._error = session._error or TooBusy("the session has just ended: ask again")
             self._forget(session)

@@ -3,11 +3,15 @@
 A log has one writer here, which all plain requests share, and which is closed when nobody uses it.
 A producer's request is a frame of its own: whole in one entry, and stored once, whichever gateway it came to.
 Over proxies that is a stream to whoever has the log (`FrameSender`); else the log's one writer here takes it.
+
+Of both there are so many: above, those that were idle longest are closed. A user has half of them at most,
+and is told so where none of his is idle.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TypeVar
 
 import trio
@@ -32,6 +36,7 @@ from ..runtime.errors import (
 from .forms import Given, ProducerRef
 from .metrics import GatewayMeters
 from .options import GatewayOptions
+from .share import Share
 
 SWEEP_S = 1.0
 
@@ -67,8 +72,14 @@ class Appending:
         meters: GatewayMeters,
         *,
         own: str = "",
+        share: Share | None = None,
     ) -> None:
-        """``own``: what the log has before these producers' names, so that no other one is meant by them."""
+        """``own``: what the log has before these producers' names, so that no other one is meant by them.
+
+        ``share``: of the user whose these all are.
+        """
+        self._share = share
+        self._nursery: trio.Nursery | None = None
         self._namespace = namespace
         self._own = own
         self._told = (0, 0)
@@ -82,11 +93,12 @@ class Appending:
     async def run(self) -> None:
         """Close what nobody uses, until cancelled; then all."""
         try:
-            async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as self._nursery:
                 while True:
                     await trio.sleep(SWEEP_S)
-                    self._sweep(nursery)
+                    self._sweep()
         finally:
+            self._nursery = None
             for sending in self._sending.values():
                 sending.sender.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._options.stop_s):
@@ -95,24 +107,53 @@ class Appending:
                         nursery.start_soon(_close, writing)
             self._tell(0, 0)
 
-    def _sweep(self, nursery: trio.Nursery) -> None:
+    def _sweep(self) -> None:
         options, meters = self._options, self._meters
-        self._tell(len(self._writing), len(self._sending))
         since = trio.current_time() - options.writer_idle_s
-        above = meters.writers - options.writers_max
+        self._close_writers(meters.writers - options.writers_max, since)
+        self._close_senders(meters.producers - options.producers_max, since)
+
+    def _close_writers(self, above: int, since: float) -> None:
+        nursery = self._nursery
+        if nursery is None:
+            return  # it ends, and all with it
         for log in _unused(self._writing, above, since):
             nursery.start_soon(_close, self._writing.pop(log))
-        above = meters.producers - options.producers_max
+        self._count_open()
+
+    def _close_senders(self, above: int, since: float) -> None:
         for key in _unused(self._sending, above, since):
             self._sending.pop(key).sender.close()
+        self._count_open()
+
+    def _make_room_for_writer(self) -> None:
+        """Raises `TooBusy`."""
+        share = self._share
+        if share is not None and share.why_no_writer() is not None:
+            self._close_writers(1, -inf)
+            if (busy := share.why_no_writer()) is not None:
+                raise busy
+
+    def _make_room_for_sender(self) -> None:
+        """Raises `TooBusy`."""
+        share = self._share
+        if share is not None and share.why_no_producer() is not None:
+            self._close_senders(1, -inf)
+            if (busy := share.why_no_producer()) is not None:
+                raise busy
+
+    def _count_open(self) -> None:
         self._tell(len(self._writing), len(self._sending))
 
     def _tell(self, writers: int, producers: int) -> None:
-        """How many there are here: others of the gateway have their own."""
-        meters = self._meters
-        meters.writers += writers - self._told[0]
-        meters.producers += producers - self._told[1]
+        """How many there are here: others of the gateway, and of the user, have their own."""
+        more_writers, more_producers = writers - self._told[0], producers - self._told[1]
         self._told = writers, producers
+        self._meters.writers += more_writers
+        self._meters.producers += more_producers
+        if self._share is not None:
+            self._share.writers += more_writers
+            self._share.producers += more_producers
 
     # --- what requests do -------------------------------------------------------------------------
 
@@ -147,6 +188,7 @@ class Appending:
             if not isinstance(self._namespace, ProxiedNamespace):
                 async with self._writer(log) as writer:
                     return replace(await writer.open_producer(name), name=shown)
+            self._make_room_for_sender()
             sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
             try:
                 opened = await sender.open(deadline)
@@ -155,6 +197,7 @@ class Appending:
                 raise
             key = log, ProducerRef(opened.number, name)
             self._sending[key] = _Sending(sender, used_at=trio.current_time())
+            self._count_open()
             return replace(opened, name=shown)
         raise OutcomeUnknown(
             f'log "{log}": producer {name} was not opened in time; who had it may be fenced: open it again'
@@ -202,10 +245,12 @@ class Appending:
         key = log, producer
         found = self._sending.get(key)
         if found is None:
+            self._make_room_for_sender()
             sender = FrameSender(
                 namespace.client, namespace.path, log, producer.name, producer.number
             )
             found = self._sending[key] = _Sending(sender)
+            self._count_open()
         found.users += 1
         try:
             return await found.sender.send(
@@ -219,6 +264,7 @@ class Appending:
             if self._sending.get(key) is found:
                 del self._sending[key]
                 found.sender.close()
+                self._count_open()
             raise
         finally:
             found.users -= 1
@@ -268,7 +314,11 @@ class Appending:
     @asynccontextmanager
     async def _writer(self, log: str) -> AsyncIterator[LogWriter]:
         """The log's writer here, opened where it is not; it stays while it is used."""
-        found = self._writing.setdefault(log, _Writing())
+        found = self._writing.get(log)
+        if found is None:
+            self._make_room_for_writer()
+            found = self._writing[log] = _Writing()
+            self._count_open()
         found.users += 1
         try:
             async with found.turn:
@@ -283,6 +333,7 @@ class Appending:
             found.used_at = trio.current_time()
             if found.writer is None and not found.users and self._writing.get(log) is found:
                 del self._writing[log]
+                self._count_open()
 
 
 async def _framed(

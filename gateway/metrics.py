@@ -12,9 +12,9 @@ METRICS = (
         "dlog_gateway_requests_turned_away_total",
         "counter",
         "turned_away",
-        "At the door: a foreign name or page, no token, too many at once.",
+        "At the door: a foreign name or page, no token, too many at once, or an address with its share.",
         "0",
-        "`--allow-host`, the token, or more gateways",
+        "`--allow-host`, the token, more gateways; its log names addresses",
     ),
     Metric(
         "dlog_gateway_requests_refused_total",

@@ -3,24 +3,36 @@
 Its own server takes any number, and waits for a peer that takes nothing as long as that likes, also when it
 is told to end: so a listener stands between that lets in so many at a time, and a stream whose writes have a
 deadline and which can be hung up on.
+
+One address has at most three quarters of the connections that others have left; but for this machine's own,
+where all clients of a gateway for this machine come from, and a balancer may.
 """
 
+import errno
 import logging
+import os
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 
-from ..runtime.descriptors import connections_max
+from ..cluster.token_attempts import network_of
+from ..runtime.descriptors import connections_max, first_kept
 from ..runtime.errors import AddressInUse
 from ..runtime.host import Address
-from .door import App
+from ..runtime.refusals import CROWDED, Refusals
+from .door import HEADERS, App
+from .faults import turned_away
+from .forms import JSON
 from .https import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
@@ -32,6 +44,11 @@ SEND_BUFFER_BYTES = 128 * 1024
 STREAMS_OF_A_CONNECTION = 32
 """Requests at a time on one connection of HTTP/2."""
 BACKLOG = 128
+HERE = ("127.0.0.1", "::1")
+STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+STARVED_WAIT_S = 0.075
+"""How long none is accepted when the process or the system has no descriptor left."""
+STARVED_TOLD_S = 60.0
 
 log = logging.getLogger("distributedlog.gateway")
 
@@ -39,9 +56,11 @@ log = logging.getLogger("distributedlog.gateway")
 class BoundedStream(trio.abc.HalfCloseableStream):
     """A connection whose peer takes what is sent to it in time, or is hung up on."""
 
-    def __init__(self, stream: trio.SocketStream, bounds: "Bounds") -> None:
+    def __init__(self, stream: trio.SocketStream, bounds: "Bounds", address: str) -> None:
         self._stream = stream
         self._bounds = bounds
+        self.address = address
+        """Of the peer, as it is counted."""
         self.socket = stream.socket
         """Hypercorn asks it who the peer is."""
 
@@ -87,18 +106,47 @@ class Bounds:
         self.open: set[BoundedStream] = set()
         self.empty = trio.Event()
         self.empty.set()
+        self._of: Counter[str] = Counter()
+        """How many of them each address has."""
+        self._refusals = Refusals()
+        self._starved_at = -float("inf")
+
+    def has_share(self, address: str) -> bool:
+        """May one more of that address be accepted, whose place was taken?"""
+        own = self._of[address]
+        return address in HERE or own < max(1, (self.room.value + 1 + own) * 3 // 4)
+
+    def refused(self, address: str) -> None:
+        """One was hung up on, for its address has its share."""
+        self.meters.turned_away += 1
+        self._refusals.note(address, CROWDED, f"{self._of[address]} connections are its share")
+
+    def starved(self, why: str) -> None:
+        """None is accepted for now."""
+        now = trio.current_time()
+        if now - self._starved_at >= STARVED_TOLD_S:
+            self._starved_at = now
+            log.warning(
+                "no connection is accepted while there are no descriptors (%s): raise ulimit -n, or lower"
+                " connections_max and sessions_max",
+                why,
+            )
 
     def entered(self, stream: BoundedStream) -> None:
         """A connection was accepted."""
         if not self.open:
             self.empty = trio.Event()
         self.open.add(stream)
+        self._of[stream.address] += 1
         self.meters.connections = len(self.open)
 
     def left(self, stream: BoundedStream) -> None:
         """It is closed. Idempotent."""
         if stream in self.open:
             self.open.discard(stream)
+            self._of[stream.address] -= 1
+            if not self._of[stream.address]:
+                del self._of[stream.address]
             self.room.release()
             self.meters.connections = len(self.open)
             if not self.open:
@@ -111,6 +159,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
     def __init__(self, listener: trio.SocketListener, bounds: Bounds) -> None:
         self._listener = listener
         self.bounds = bounds
+        self._first_kept = first_kept()
 
     @property
     def address(self) -> Address:
@@ -120,20 +169,94 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
 
     async def accept(self) -> BoundedStream:
         """The next connection, as soon as there may be one more."""
-        await self.bounds.room.acquire()
-        try:
-            stream = await self._listener.accept()
-        except BaseException:
+        while True:
+            await self.bounds.room.acquire()
+            try:
+                stream, address = await self._next()
+            except BaseException:
+                self.bounds.room.release()
+                raise
+            if self.bounds.has_share(address):
+                found = BoundedStream(stream, self.bounds, address)
+                self.bounds.entered(found)
+                return found
             self.bounds.room.release()
-            raise
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        found = BoundedStream(stream, self.bounds)
-        self.bounds.entered(found)
-        return found
+            self.bounds.refused(address)
+            stream.socket.close()
+
+    async def _next(self) -> tuple[trio.SocketStream, str]:
+        """One that is still there, when there are descriptors; and where it comes from."""
+        while True:
+            try:
+                stream = await self._listener.accept()
+            except OSError as error:
+                if error.errno not in STARVED:
+                    raise
+                why = os.strerror(error.errno)
+            else:
+                if stream.socket.fileno() < self._first_kept:
+                    try:
+                        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                        return stream, network_of(str(stream.socket.getpeername()[0]))
+                    except OSError:  # it has gone already
+                        stream.socket.close()
+                        continue
+                stream.socket.close()
+                why = "the last ones are for what is done here"
+            self.bounds.starved(why)
+            await trio.sleep(STARVED_WAIT_S)
 
     async def aclose(self) -> None:
         """Listen no more."""
         await self._listener.aclose()
+
+
+class TwoLengths(Exception):
+    """A request says twice how long it is."""
+
+
+class Server(TCPServer):  # type: ignore[misc]
+    """What hypercorn takes and is not taken here, for whoever stands before the gateway sees it otherwise.
+
+    - A request with two lengths: by the other one its end would be a request of its own.
+    - ``Upgrade: h2c``: all that comes after it would be passed on, and nothing of it looked at. HTTP/2 is
+      spoken where TLS has agreed on it.
+    """
+
+    def __init__(self, meters: GatewayMeters, *given: Any) -> None:
+        super().__init__(*given)
+        self._meters = meters
+
+    async def _read_data(self) -> None:
+        protocol = self.protocol.protocol
+        if isinstance(protocol, H11Protocol):
+            protocol._check_protocol = _check_lengths
+        try:
+            await super()._read_data()
+            await self.idle_task.stop()  # who has hung up keeps no place until `idle_s` is over
+        except TwoLengths as error:
+            assert isinstance(protocol, H11Protocol), "there are none elsewhere"
+            self._meters.turned_away += 1
+            self._meters.refused += 1
+            body = turned_away(400, str(error), "say once how long a request is")
+            headers = {
+                **HEADERS,
+                b"content-type": JSON.encode(),
+                b"content-length": b"%d" % len(body),
+                b"connection": b"close",
+            }
+            for event in (
+                h11.Response(status_code=400, headers=list(headers.items())),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                await protocol._send_h11_event(event)
+
+
+async def _check_lengths(request: h11.Request) -> None:
+    """Raises `TwoLengths`."""
+    if {b"transfer-encoding", b"content-length"} <= {name for name, _ in request.headers}:
+        raise TwoLengths("Content-Length and Transfer-Encoding come together")
 
 
 async def listen(
@@ -168,11 +291,12 @@ async def serve(
     config.h2_max_header_list_size = HEAD_BYTES_MAX
     config.h2_max_concurrent_streams = STREAMS_OF_A_CONNECTION
     context = WorkerContext(None)
+    bounds = listeners[0].bounds
 
     async def one(stream: BoundedStream) -> None:
         try:
             spoken: Any = stream if certificates is None else certificates.speak(stream)
-            await TCPServer(ASGIWrapper(app), config, context, {}, spoken)
+            await Server(bounds.meters, ASGIWrapper(app), config, context, {}, spoken)
         except Exception:
             log.exception("a connection")  # and no other one
         finally:
@@ -185,7 +309,6 @@ async def serve(
             )
             await told.wait()
             accepting.cancel_scope.cancel()
-        bounds = listeners[0].bounds
         with trio.move_on_after(options.stop_s):
             await context.terminated.set()
             await bounds.empty.wait()

@@ -124,7 +124,9 @@ class AsUsers:
             share = self._shares.setdefault(user, Share(user, self._options))
             share.sessions += 1
             try:
-                appending = Appending(namespace, self._options, self._meters, own=f"~{user}/")
+                appending = Appending(
+                    namespace, self._options, self._meters, own=f"~{user}/", share=share
+                )
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(appending.run)
                     yield Served(namespace, appending, share)

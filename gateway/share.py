@@ -12,7 +12,11 @@ class Share:
         self._requests_max = max(1, options.requests_max // 2)
         self._tails_max = max(1, options.tails_max // 2)
         self._held_bytes_max = options.held_bytes_max // 2
+        self._writers_max = max(1, options.writers_max // 2)
+        self._producers_max = max(1, options.producers_max // 2)
         self.sessions = 0
+        self.writers = self.producers = 0
+        """Logs that are open for writing, producers that there is a stream for."""
         self._requests = self._tails = self._held_bytes = 0
 
     def begin(self) -> None:
@@ -31,6 +35,18 @@ class Share:
         if self._held_bytes + size > self._held_bytes_max:
             raise TooBusy(f"the gateway holds {self._held_bytes} bytes for user {self._user}")
         self._held_bytes += size
+
+    def why_no_writer(self) -> TooBusy | None:
+        """Why no further log is opened for writing, while none of them is idle."""
+        if self.writers < self._writers_max:
+            return None
+        return TooBusy(f"user {self._user} has {self.writers} logs open for writing")
+
+    def why_no_producer(self) -> TooBusy | None:
+        """The same of a producer's stream."""
+        if self.producers < self._producers_max:
+            return None
+        return TooBusy(f"{self.producers} producers of user {self._user} are open")
 
     def begin_tail(self) -> None:
         """One tail more. Raises `TooBusy`."""

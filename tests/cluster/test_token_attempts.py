@@ -5,8 +5,11 @@ import pytest
 from distributedlog.cluster.token_attempts import (
     ADDRESSES_MAX,
     ALL_IN_VAIN,
+    ALL_IN_VAIN_S,
     AT_ONCE,
+    FIRST_IN_VAIN,
     IN_VAIN,
+    NOTED_S,
     TokenAttempts,
 )
 from distributedlog.runtime.errors import TooBusy
@@ -56,8 +59,41 @@ def test_all_together_may_show_so_many_in_vain_from_however_many_addresses() -> 
     attempts = TokenAttempts()
 
     tried = sum(vain(attempts, f"10.0.0.{one}", 0.0) for one in range(50))
-    assert tried == ALL_IN_VAIN
-    assert vain(attempts, "10.9.9.9", 1.0) == 10
+    assert tried == 50 + ALL_IN_VAIN
+    assert sum(vain(attempts, f"10.0.1.{one}", 0.0) for one in range(50)) == FIRST_IN_VAIN - 50
+    assert vain(attempts, "10.0.0.49", 1.0) == ALL_IN_VAIN_S
+    assert vain(attempts, "10.9.9.9", 1.0) == 1
+
+
+def test_ten_addresses_that_go_on_guessing_keep_nobody_else_out() -> None:
+    """However slowly each of them does; for as long as they are known for it, also after a pause."""
+    attempts = TokenAttempts()
+
+    def guess(now: float) -> int:
+        return sum(vain(attempts, f"10.6.6.{one}", now) for one in range(10))
+
+    for second in range(0, 60):
+        guess(float(second))
+    assert guess(60.0) == ALL_IN_VAIN_S
+    assert guess(60.0) == 0
+    for one in range(200):
+        attempts.end(attempts.begin(f"10.0.{one}.1", 60.0), refused=False)
+    assert guess(60.0 + NOTED_S / 2) == ALL_IN_VAIN
+    attempts.end(attempts.begin("10.0.1.2", 60.0 + NOTED_S / 2), refused=False)
+
+
+def test_those_that_guessed_have_half_of_what_is_looked_at_at_a_time() -> None:
+    attempts = TokenAttempts()
+    for one in range(AT_ONCE):
+        attempts.end(attempts.begin(f"10.6.6.{one}", 0.0), refused=True)
+    begun = [attempts.begin(f"10.6.6.{one}", 1.0) for one in range(AT_ONCE // 2)]
+    with pytest.raises(TooBusy, match="are being looked at"):
+        attempts.begin(f"10.6.6.{AT_ONCE - 1}", 1.0)
+    begun += [attempts.begin(f"10.0.0.{one}", 1.0) for one in range(AT_ONCE // 2)]
+    with pytest.raises(TooBusy, match="are being looked at"):
+        attempts.begin("10.0.1.1", 1.0)
+    for attempt in begun:
+        attempts.end(attempt, refused=False)
 
 
 def test_who_waits_long_has_no_more_than_at_first() -> None:
@@ -66,7 +102,7 @@ def test_who_waits_long_has_no_more_than_at_first() -> None:
 
     assert vain(attempts, "10.0.0.1", 10**6) == IN_VAIN
     others = sum(vain(attempts, f"10.0.1.{one}", 2 * 10**6) for one in range(50))
-    assert others == ALL_IN_VAIN
+    assert others == 50 + ALL_IN_VAIN
 
 
 def test_who_is_looked_at_is_not_forgotten_whoever_comes() -> None:

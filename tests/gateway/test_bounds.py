@@ -1,6 +1,8 @@
 """What strangers can do to a gateway (H193): bounded, and at nobody else's cost."""
 
+import errno
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,6 +112,117 @@ async def test_bounds_of_requests() -> None:
             await each.close()
 
 
+async def test_a_request_of_two_lengths_is_refused_and_its_connection_closed() -> None:
+    """Whoever stands before the gateway may go by the other one: the rest would be a request of its own."""
+    hidden = "PUT /v1/logs/hidden HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n"
+    async with alone() as (_, one):
+        for lengths in (
+            "content-length: {size}\r\ntransfer-encoding: chunked",
+            "Transfer-Encoding: Chunked\r\nContent-Length: 5",
+        ):
+            bad = await one.client()
+            after = hidden.format(host=bad.host)
+            lengths = lengths.format(size=len(after) + 5)
+            head = f"POST /v1/logs/a/records HTTP/1.1\r\nhost: {bad.host}\r\n{lengths}\r\n\r\n"
+            await bad.stream.send_all(f"{head}0\r\n\r\n{after}".encode())
+            said = await _rest(bad.stream)
+            assert said.startswith(b"HTTP/1.1 400 "), said
+            assert said.count(b"HTTP/1.1 ") == 1, "what comes after it is not looked at"
+            assert b"connection: close" in said.lower()
+            await bad.close()
+        assert (await one.ask("GET", "/v1/logs/hidden")).status == 404
+        chunked = await one.client()
+        head = f"POST /v1/logs/a/records HTTP/1.1\r\nhost: {chunked.host}\r\n"
+        await chunked.stream.send_all(
+            f"{head}transfer-encoding: chunked\r\nconnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\n".encode()
+        )
+        assert (await _rest(chunked.stream)).startswith(b"HTTP/1.1 200 "), "one length is one"
+        await chunked.close()
+
+
+async def test_no_connection_becomes_one_that_whoever_stands_before_cannot_read() -> None:
+    """Hypercorn takes `Upgrade: h2c` from whoever asks; a balancer that passes it on sees no more."""
+    async with alone() as (_, one):
+        asks = await one.client()
+        head = f"GET /health HTTP/1.1\r\nhost: {asks.host}\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+        head += "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n\r\n"
+        await asks.stream.send_all(head.encode())
+        with trio.fail_after(TIMEOUT_S):
+            said = await asks.stream.receive_some(65536)
+        assert said.startswith(b"HTTP/1.1 200 "), said
+        await asks.close()
+
+
+async def test_an_address_has_three_quarters_of_what_others_left_and_this_machine_all() -> None:
+    async with alone(connections_max=8, idle_s=60.0) as (_, one):
+        host, port = one.place
+
+        async def comes(address: str) -> trio.SocketStream:
+            return await trio.open_tcp_stream(host, port, local_address=address)
+
+        crowd = [await comes("127.0.0.2") for _ in range(20)]
+        with trio.fail_after(TIMEOUT_S):
+            while await one.number("requests_turned_away_total") < 14:  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        other = await comes("127.0.0.3")
+        assert (await one.ask("GET", "/health")).status == 200
+        for stream in crowd:
+            await stream.aclose()
+        await other.aclose()
+        await one.until("connections", 1)
+        again = await comes("127.0.0.2")
+        await one.until("connections", 2)
+        await again.aclose()
+        here = [await comes("127.0.0.1") for _ in range(7)]
+        await one.until("connections", 8)
+        for stream in here:
+            await stream.aclose()
+
+
+class Starved:
+    """A listener of a process that has no descriptor left, for a while."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    async def accept(self) -> trio.SocketStream:
+        await trio.lowlevel.checkpoint()
+        self.times -= 1
+        if self.times >= 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise OSError(errno.EBADF, "closed")
+
+
+async def test_a_lack_of_descriptors_is_waited_out_and_told_once_a_minute(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trio's own loop prints a traceback for each try, ten a second."""
+    bounds = server.Bounds(4, 1.0, GatewayMeters())
+    starved: Any = Starved(times=int(150 / server.STARVED_WAIT_S))
+    with pytest.raises(OSError, match="closed"):
+        await server.BoundedListener(starved, bounds).accept()
+
+    assert bounds.room.value == 4
+    assert caplog.text.count("no connection is accepted") == 3
+    assert "Traceback" not in caplog.text
+
+
+async def test_the_last_descriptors_are_for_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A gateway dials a cluster for each token: without them who is let in is told that it is away."""
+    monkeypatch.setattr(server, "first_kept", lambda: 0)
+    [listener] = await server.listen(("127.0.0.1", 0), GatewayOptions(), GatewayMeters())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(listener.accept)
+        stream = await trio.open_tcp_stream(*listener.address)
+        assert await _rest(stream) == b""
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+    await listener.aclose()
+    assert "for what is done here" in caplog.text
+
+
 async def _send_without_end(stream: trio.SocketStream, data: bytes) -> None:
     with trio.fail_after(TIMEOUT_S):
         while True:
@@ -144,7 +257,7 @@ async def test_a_broken_connection_ends_no_other(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("a defect of the server")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server, "TCPServer", broken)
+            patch.setattr(server, "Server", broken)
             bad = await one.client()
             assert await _rest(bad.stream) == b""
         assert (await one.ask("GET", "/health")).status == 200

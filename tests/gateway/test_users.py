@@ -18,17 +18,32 @@ pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from distributedlog.cluster.processes import environment
-from distributedlog.gateway import https, running
+from distributedlog.gateway import appending, https, running
+from distributedlog.gateway.appending import Appending
 from distributedlog.gateway.door import Door, Place
 from distributedlog.gateway.faults import fault
+from distributedlog.gateway.forms import Given, ProducerRef
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
 from distributedlog.gateway.sessions import AsUsers
 from distributedlog.gateway.share import Share
-from distributedlog.runtime.errors import InvalidRequest, NotAllowed, NotAuthenticated, TooBusy
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.producing import OpenedProducer
+from distributedlog.proxy.frame_sender import StoredFrame
+from distributedlog.proxy.proxied import ProxiedNamespace
+from distributedlog.runtime import settled_files
+from distributedlog.runtime.errors import (
+    InvalidRequest,
+    NamespaceFull,
+    NotAllowed,
+    NotAuthenticated,
+    OverQuota,
+    TooBusy,
+)
 from distributedlog.runtime.host import Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.principals import Token
@@ -102,6 +117,9 @@ def test_who_it_is_and_what_it_may_are_two_statuses() -> None:
 
     assert fault(no_user, "", writing=True, by_users=True)[0] == 401
     assert fault(no_right, "", writing=True, by_users=True)[0] == 403
+    full = NamespaceFull("namespace ns has 80 keys, allowed are 80")
+    assert fault(full, "", writing=True)[0] == 409, "to come again helps nobody"
+    assert fault(OverQuota("1000 leases"), "", writing=True)[0] == 429
     assert fault(no_user, "", writing=True)[0] == 500, "the gateway's own: no matter of who asks"
 
 
@@ -137,6 +155,101 @@ def test_what_a_request_holds_counts_with_its_user_until_it_leaves() -> None:
         place.leave()
         place.leave()
         assert (meters.held_bytes, meters.under_way) == (0, 0)
+
+
+class Quiet:
+    """A log's writer that only is open."""
+
+    over = None
+
+    def __init__(self, closed: list[str], log: str) -> None:
+        self._closed = closed
+        self._log = log
+
+    async def aclose(self) -> None:
+        self._closed.append(self._log)
+
+
+async def test_one_user_has_half_of_the_writers_and_loses_his_own_idle_ones(
+    autojump_clock: MockClock,
+) -> None:
+    """By all his tokens; else he has all of them, and others' are closed for his."""
+    closed: list[str] = []
+
+    async def opens(log: str) -> Quiet:
+        return Quiet(closed, log)
+
+    namespace: Any = SimpleNamespace(
+        context=SimpleNamespace(random=Random(1)),
+        open_log=lambda log: SimpleNamespace(open_writer=partial(opens, log)),
+    )
+    options, meters = GatewayOptions(writers_max=6, writer_idle_s=1000.0), GatewayMeters()
+    shares = Share("etl", options), Share("ann", options)
+    one, two, other = (Appending(namespace, options, meters, share=shares[n]) for n in (0, 0, 1))
+    async with trio.open_nursery() as nursery:
+        for each in (one, two, other):
+            nursery.start_soon(each.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for log in ("a", "b"):
+            async with one._writer(log):
+                await trio.sleep(0.1)
+        async with two._writer("c"):
+            assert (shares[0].writers, meters.writers) == (3, 3)
+            async with one._writer("d"):
+                await trio.sleep(0.1)
+                assert closed == ["a"], "the one that was idle longest"
+                with pytest.raises(TooBusy, match="user etl has 3 logs open for writing"):
+                    async with two._writer("e"):
+                        pass
+                async with one._writer("b"), other._writer("a"):
+                    assert (shares[0].writers, shares[1].writers, meters.writers) == (3, 1, 4)
+        await trio.sleep(5)
+        assert closed == ["a"]
+        nursery.cancel_scope.cancel()
+    assert (shares[0].writers, shares[1].writers, meters.writers) == (0, 0, 0)
+    assert sorted(closed) == ["a", "a", "b", "c", "d"]
+
+
+async def test_one_user_has_half_of_the_producers(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Sender:
+        def __init__(self, *given: object) -> None:
+            self.name = given[3]
+
+        async def open(self, deadline: float) -> OpenedProducer:
+            return OpenedProducer(str(self.name), 7, 0, False)
+
+        async def send(self, sequence: int, payloads: object, **_: object) -> StoredFrame:
+            if payloads == [b"waits"]:
+                await trio.sleep_forever()
+            return StoredFrame(sequence, 1, DLSN(1, 0, 0), False)
+
+        def close(self) -> None:
+            closed.append(str(self.name))
+
+    closed: list[str] = []
+    monkeypatch.setattr(appending, "FrameSender", Sender)
+    proxied: Any = ProxiedNamespace.__new__(ProxiedNamespace)
+    proxied.context, proxied.client, proxied.path = SimpleNamespace(random=Random(1)), None, "ns"
+    options, meters = GatewayOptions(producers_max=4), GatewayMeters()
+    share = Share("etl", options)
+    it = Appending(proxied, options, meters, share=share)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(it.run)
+        await it.open_producer("l", "x")
+        waits = Given([b"waits"], None)
+        nursery.start_soon(it.append_once, "l", ProducerRef(1, "y"), 0, waits, None)
+        await trio.testing.wait_all_tasks_blocked()
+        await it.open_producer("l", "z")
+        assert (closed, share.producers) == (["x"], 2)
+        nursery.start_soon(it.append_once, "l", ProducerRef(7, "z"), 0, waits, None)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(TooBusy, match="2 producers of user etl"):
+            await it.open_producer("l", "v")
+        with pytest.raises(TooBusy, match="2 producers of user etl"):
+            await it.append_once("l", ProducerRef(1, "v"), 0, Given([b"x"], None), None)
+        nursery.cancel_scope.cancel()
 
 
 class Opened:
@@ -279,7 +392,7 @@ async def test_producers_of_one_name_are_each_users_own_and_go_on_at_another_gat
 async def test_a_gateway_speaks_https_and_takes_a_new_certificate_while_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(https, "SETTLED_S", 0.0)
+    monkeypatch.setattr(settled_files, "SETTLED_S", 0.0)
     place = certificate(tmp_path / "https")
     old = tmp_path / "old.pem"
     old.write_bytes((place / "cert.pem").read_bytes())
@@ -322,21 +435,19 @@ def test_a_certificate_whose_key_is_mended_as_told_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A chmod changes neither the file nor its time: what was no good is looked at again."""
-    monkeypatch.setattr(https, "SETTLED_S", 0.0)
-    monkeypatch.setattr(https, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(settled_files, "SETTLED_S", 0.0)
+    monkeypatch.setattr(settled_files, "AGAIN_S", 3600.0)
     place = certificate(tmp_path / "https")
     found = https.Certificates(place)
-    before = found._context
+    before = found._files.loaded
     certificate(place)
     (place / "key.pem").chmod(0o640)
     for _ in range(3):
-        found._reload()
-    assert found._context is before
+        assert found._files.look() is before
     assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
     (place / "key.pem").chmod(0o600)
-    found._again_at_s = 0.0
-    found._reload()
-    assert found._context is not before
+    found._files._again_at_s = 0.0
+    assert found._files.look() is not before
 
 
 def test_a_key_with_a_passphrase_asks_nobody(tmp_path: Path) -> None:
