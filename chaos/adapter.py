@@ -13,12 +13,14 @@ Rules for an adapter:
   it made outside its directory (mounts, rules, networks).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
+
+from ..runtime.host import Address
 
 CLIENTS = "clients"
 """In a link: the load generators, all of them."""
@@ -56,6 +58,15 @@ class Capability(Enum):
     """Hold up each write of a node's file system."""
     FILES_LIMIT = "files-limit"
     """Bound a running node's file descriptors."""
+    STRANGERS = "strangers"
+    """Reach a node's own port from this machine, as somebody who is none of its peers."""
+    SETTINGS = "settings"
+    """Start a node with other settings than its own."""
+    MEMORY = "memory"
+    """Change a bit of what a metadata node keeps in memory."""
+    PROXIES = "proxies"
+    """Write and read proxies beside the cluster."""
+    GATEWAYS = "gateways"
     CERTIFICATES = "certificates"
     """Nodes and clients with certificates of the run's own."""
 
@@ -65,6 +76,13 @@ class Role(Enum):
 
     METADATA = "metadata"
     BOOKIE = "bookie"
+    WRITE_PROXY = "write-proxy"
+    READ_PROXY = "read-proxy"
+    GATEWAY = "gateway"
+
+
+STORING = (Role.METADATA, Role.BOOKIE)
+"""They have a disk, and something to lose; the others keep nothing, so any of them may be away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +93,10 @@ class Node:
     """Of a metadata node the name that it has in the quorum; of a bookie its label (`dlog bookies`)."""
     role: Role
     rack: str = ""
+    address: Address = ("127.0.0.1", 0)
+    """Where clients of this machine find it."""
+    pages: Address | None = None
+    """Where it answers ``/metrics``, when it was asked to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +112,15 @@ class Needs:
     disk_mb: int = 256
     """Of a node's disk, where it gets a file system of its own."""
     http: bool = False
-    """Give each node a port for its pages, and write ``targets.json`` for Prometheus."""
+    """Give each node a port for its pages."""
     node_module: str = NODE_MODULE
     """The module that a node runs as (``python -m MODULE serve …``): a test plants bugs by another."""
     certificates: Path | None = None
     """Where each node has a directory of its certificate (`walk.place_of`); None: they are plain."""
+    write_proxies: int = 0
+    read_proxies: int = 0
+    gateways: int = 0
+    gateway_settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Adapter(Protocol):
@@ -128,7 +154,7 @@ class Adapter(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Every node, in a fixed order: metadata nodes first."""
+        """Every node, in a fixed order: metadata nodes first, then bookies, then those that keep nothing."""
         ...
 
     @property
@@ -219,6 +245,20 @@ class Adapter(Protocol):
 
     async def limit_files(self, name: str, count: int | None) -> None:
         """A running node may have at most ``count`` descriptors from now on; None: as at its start."""
+        ...
+
+    # --- settings, memory -----------------------------------------------------------------------------
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
+        """From its next start on a node has these settings beside its own; none: its own alone."""
+        ...
+
+    async def spoil_memory(self, name: str) -> None:
+        """The next name of a log that this metadata node learns it keeps with a bit flipped."""
+        ...
+
+    async def spoiled(self, name: str) -> bool:
+        """Has that happened?"""
         ...
 
     # --- for the report -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..verify.notes import FORMAT, Notebook
 from .life import Life, after, before, one_line
+from .posters import post
 from .readers import catch_up, intrude, read_whole, registers, tail, truncate
 from .writers import WriterSession, duel, many_logs, write
 
@@ -80,30 +81,44 @@ async def _main(spec: dict[str, Any], descriptor: int) -> None:
         notes,
     )
     notes.note("begin", FORMAT, os.getpid(), before())
-    work = KINDS[life.kind]
     config: dict[str, Any] = {"metadata_timeout_s": TIMEOUT_S}
     if spec["credentials"]:
         config["credentials"] = spec["credentials"]
+    metrics = _metrics(spec["pages"]) if spec["pages"] else None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_end_with_stdin, life, nursery.cancel_scope)
         async with contextlib.AsyncExitStack() as stack:
-            namespace = await _opened(stack, spec["uri"], config, life)
-            if namespace is not None:
-                await work(life, namespace)
+            if life.kind == "poster":
+                await post(life, spec["uri"].split(";"))
+            else:
+                namespace = await _opened(stack, spec["uri"], config, metrics, life)
+                if namespace is not None:
+                    await KINDS[life.kind](life, namespace)
         nursery.cancel_scope.cancel()
 
 
 async def _opened(
-    stack: contextlib.AsyncExitStack, uri: str, config: dict[str, Any], life: Life
+    stack: contextlib.AsyncExitStack, uri: str, config: dict[str, Any], metrics: Any, life: Life
 ) -> Namespace | None:
     """The namespace, as soon as a quorum answers; None when it is time to end before."""
     while not life.stop.is_set():
         try:
-            return await stack.enter_async_context(open_namespace(uri, config=config))
+            return await stack.enter_async_context(
+                open_namespace(uri, config=config, metrics=metrics)
+            )
         except DistributedLogError as error:
             life.notes.note("note", after(), f"cannot open: {one_line(error)}")
             await life.rest(0.2)
     return None
+
+
+def _metrics(place: tuple[str, int]) -> Any:
+    """What is counted, and answered there."""
+    from prometheus_client import REGISTRY, start_http_server
+
+    host, port = place
+    start_http_server(port, addr=host)
+    return REGISTRY
 
 
 async def _end_with_stdin(life: Life, scope: trio.CancelScope) -> None:

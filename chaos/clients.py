@@ -12,8 +12,11 @@ from typing import Any
 import trio
 
 from ..cluster.processes import environment
+from ..runtime.host import Address
 from .client import GOODBYE_S
 from .life import SESSIONS_OF_A_LIFE
+from .pages import free_places
+from .places import Places
 from .scenario import Client, Scenario
 from .walk import credentials_of
 
@@ -28,6 +31,8 @@ class _Member:
     client: Client
     process: "trio.Process | None" = None
     lives: int = 0
+    pages: Address | None = None
+    """Where it answers ``/metrics``."""
 
 
 class Clients:
@@ -37,14 +42,14 @@ class Clients:
         self,
         scenario: Scenario,
         directory: Path,
-        uri: str,
+        places: Places,
         seed: int,
         certificates: Path | None = None,
     ) -> None:
         """``certificates``: where each has a directory, by its kind (`walk.py`)."""
         self._certificates = certificates
         self._directory = directory
-        self._uri = uri
+        self._places = places
         self._seed = seed
         self._log_options = dict(scenario.cluster.log)
         self._logs = scenario.logs
@@ -56,13 +61,26 @@ class Clients:
                 self._members[name] = _Member(name, number, client)
         self._members["finish"] = _Member("finish", len(self._members) + 1, Client("finish"))
 
-    def names(self, kind: str | None = None) -> list[str]:
-        """Of all clients, or those of a kind; without the one that works at the end."""
+    def names(self, kind: str | None = None, *, waiting: bool = False) -> list[str]:
+        """Of those that work, or (``waiting``) wait for a fault; of all or of a kind.
+
+        Without the one that works at the end.
+        """
         return [
             name
             for name, member in self._members.items()
-            if name != "finish" and kind in (None, member.client.kind)
+            if name != "finish"
+            and kind in (None, member.client.kind)
+            and member.client.waits == waiting
         ]
+
+    async def take_pages(self) -> list[tuple[str, Address]]:
+        """Have each answer ``/metrics`` from its next start on; those that do not wait, and where."""
+        places = await free_places(len(self._members))
+        for member, place in zip(self._members.values(), places, strict=True):
+            member.pages = place
+        found = [(name, self._members[name].pages) for name in self.names()]
+        return [(name, place) for name, place in found if place is not None]
 
     def notes(self) -> list[Path]:
         """The files of notes that there are, in order."""
@@ -89,7 +107,8 @@ class Clients:
             "first_session": (member.number * LIVES_MAX + member.lives) * SESSIONS_OF_A_LIFE,
             "log_options": self._log_options,
             "seed": self._seed,
-            "uri": self._uri,
+            "uri": self._uri(member.client),
+            "pages": member.pages,
             "notes": str(self._file(name)),
             "credentials": credentials_of(self._certificates, f"user/{member.client.kind}"),
         }
@@ -107,6 +126,11 @@ class Clients:
             )
         assert member.process.stdin is not None
         await member.process.stdin.send_all(json.dumps(spec).encode() + b"\n")
+
+    def _uri(self, client: Client) -> str:
+        if client.kind == "poster":
+            return ";".join(self._places.gateways)
+        return self._places.proxies if client.through else self._places.nodes
 
     async def kill(self, name: str) -> None:
         """SIGKILL."""

@@ -78,11 +78,12 @@ async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
         settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
         role = Role.METADATA if name.startswith("metadata") else Role.BOOKIE
         told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
+        outside = parse_named_addresses(told, "--advertise")[OUTSIDE]
         mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}
         found[name] = Container(
-            Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", "")),
+            Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", ""), outside),
             one["Id"],
-            parse_named_addresses(told, "--advertise")[OUTSIDE],
+            outside,
             Path(mounts[DATA]),
             Watched(0),
         )

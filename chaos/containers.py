@@ -38,6 +38,13 @@ USER = 10001
 ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
+PROCESSES_ALONE = {
+    Capability.SLOW_LINK: "slow links",
+    Capability.SETTINGS: "settings of one node",
+    Capability.MEMORY: "wrong memory",
+    Capability.PROXIES: "proxies",
+    Capability.GATEWAYS: "gateways",
+}
 OURS = "/tls/app"
 """Where the service ``dlog`` has the certificate that the clients show."""
 
@@ -77,8 +84,8 @@ class Containers(RealCluster):
             return "needs root, to reach a container's files"
         if capability is Capability.FILES_LIMIT and not engine.may_limit_others():
             return "needs root with CAP_SYS_RESOURCE, to change a container's limits"
-        if capability is Capability.SLOW_LINK:
-            return "no slow links between containers; local processes have them"
+        if capability in PROCESSES_ALONE:
+            return f"no {PROCESSES_ALONE[capability]} with containers; local processes have them"
         if capability is Capability.CERTIFICATES:
             return "the compose file makes its own; local processes have certificates of the run's"
         return None
@@ -218,8 +225,20 @@ class Containers(RealCluster):
         await self._network.lay(self._places)
 
     async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
-        """Refused (`refusal`)."""
-        raise ChaosFailed("no slow links between containers")
+        """Refused (`refusal`), as the next three."""
+        raise ChaosFailed("no slow links with containers")
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
+        """See `slow`."""
+        raise ChaosFailed("no settings of one node with containers")
+
+    async def spoil_memory(self, name: str) -> None:
+        """See `slow`."""
+        raise ChaosFailed("no wrong memory with containers")
+
+    async def spoiled(self, name: str) -> bool:
+        """See `slow`."""
+        raise ChaosFailed("no wrong memory with containers")
 
     # --- disks, clocks, limits ------------------------------------------------------------------------
 

@@ -1,13 +1,23 @@
-"""Damage to the files of a node that is down: flipped bits, overwritten stretches, cut tails, lost files."""
+"""Damage to the files of a node that is down: flipped bits, overwritten stretches, cut tails, lost files.
 
+And rot that no copy survives: a bit of the same bytes, on all nodes.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
 from .scenario import Fault
 
 TRIES = 50
+MARKS = 1000
+"""Places that are looked at for a mark: most of a preallocated file is empty."""
 SPARE = ("LOCK", "chaos-filler")
 """Files without data."""
+MARK_BYTES = 256
+"""Of one copy, looked for in the others: more than a record of 100 bytes, so that it is there once."""
+DIFFERENT_MIN = 24
+"""Different bytes of a mark: fillings of one byte are everywhere."""
 
 
 def damage(directory: Path, fault: Fault, chance: Random) -> str:
@@ -15,11 +25,7 @@ def damage(directory: Path, fault: Fault, chance: Random) -> str:
 
     Bits are flipped where there are bytes other than zero: preallocated space holds nothing to lose.
     """
-    files = [
-        path
-        for path in sorted(directory.glob(fault.files))
-        if path.is_file() and path.name not in SPARE and path.stat().st_size > 0
-    ]
+    files = _files(directory, fault)
     if not files:
         return f"there is no file {fault.files} to damage"
     match fault.how:
@@ -53,16 +59,54 @@ def damage(directory: Path, fault: Fault, chance: Random) -> str:
             return f"removed {path.name}"
 
 
+def rot(directories: Sequence[Path], fault: Fault, chance: Random) -> str:
+    """Flip a bit of the same bytes wherever they are below all these directories; what was done, in words."""
+    copies = [
+        [(path, path.read_bytes()) for path in _files(directory, fault)]
+        for directory in directories
+    ]
+    for _ in range(MARKS if copies and copies[0] else 0):
+        _, content = chance.choice(copies[0])
+        at = chance.randrange(max(1, len(content) - MARK_BYTES))
+        mark = content[at : at + MARK_BYTES]
+        if len(set(mark)) < DIFFERENT_MIN:
+            continue
+        found = [_places(files, mark) for files in copies]
+        if all(found):
+            for places in found:
+                for path, place in places:
+                    _flip_at(path, place + MARK_BYTES // 2, chance)
+            return f"a bit of the same bytes in {sum(map(len, found))} places of {len(found)} nodes"
+    return f"there are no bytes that all of them have in {fault.files}"
+
+
+def _files(directory: Path, fault: Fault) -> list[Path]:
+    return [
+        path
+        for path in sorted(directory.glob(fault.files))
+        if path.is_file() and path.name not in SPARE and path.stat().st_size > 0
+    ]
+
+
+def _places(files: Sequence[tuple[Path, bytes]], mark: bytes) -> list[tuple[Path, int]]:
+    """Where these files have the bytes, each file once."""
+    return [(path, at) for path, content in files if (at := content.find(mark)) >= 0]
+
+
 def _flip(path: Path, chance: Random) -> bool:
     place = _written_place(path, chance)
     if place is None:
         return False
+    _flip_at(path, place, chance)
+    return True
+
+
+def _flip_at(path: Path, place: int, chance: Random) -> None:
     with path.open("r+b") as file:
         file.seek(place)
         value = file.read(1)[0]
         file.seek(place)
         file.write(bytes([value ^ (1 << chance.randrange(8))]))
-    return True
 
 
 def _written_place(path: Path, chance: Random) -> int | None:

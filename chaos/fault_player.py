@@ -7,18 +7,21 @@ A new fault is a `Kind` in scenario.py and a method that `FaultPlayer.play` know
 node is a call of `adapter.py`, for processes and for containers. docs/chaos.md has a row for each.
 """
 
+import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from random import Random
+from typing import Any
 
 import trio
 
 from .adapter import CLIENTS, Adapter, Link
 from .clients import Clients
-from .damage import damage
+from .damage import damage, rot
 from .last_words import last_words
 from .scenario import KINDS, Fault, Range, Scenario
+from .strangers import knock
 from .targets import NobodyLeft, Targets
 
 START_S = 120.0
@@ -42,7 +45,9 @@ class FaultPlayer:
         fault_ends: Callable[[int, str], None],
         say: Callable[[str], None],
         clients: Clients,
+        by_hand: bool = False,
     ) -> None:
+        """``by_hand``: faults last until `mend`, however long they are meant to."""
         self.scenario = scenario
         self.adapter = adapter
         self.counts: Counter[str] = Counter()
@@ -53,6 +58,9 @@ class FaultPlayer:
         self._ends = fault_ends
         self._say = say
         self._clients = clients
+        self._by_hand = by_hand
+        self._holds: set[trio.CancelScope] = set()
+        """Of the faults that are on now."""
         self.targets = Targets(adapter.nodes, clients, scenario.bounds, seed, leader)
 
     async def run(self) -> None:
@@ -94,6 +102,11 @@ class FaultPlayer:
             "damage": self._damage,
             "clock": self._clock,
             "files-limit": self._files_limit,
+            "rot-everywhere": self._rot_everywhere,
+            "strangers": self._strangers,
+            "settings": self._settings,
+            "wrong-memory": self._wrong_memory,
+            "run-client": self._run_client,
             "kill-client": self._kill_client,
             "pause-client": self._pause_client,
         }
@@ -106,6 +119,26 @@ class FaultPlayer:
                 said = await deeds[fault.kind](fault, names, chance)
             finally:
                 self._ends(number, said)
+
+    def mend(self) -> None:
+        """End the faults that are on now."""
+        for scope in self._holds:
+            scope.cancel()
+
+    @contextmanager
+    def _holding(self, fault: Fault, chance: Random) -> Iterator[None]:
+        """What is inside ends when the fault is to end."""
+        seconds = chance.uniform(*fault.hold_s)  # drawn by hand too: a seed is one plan
+        with trio.move_on_after(math.inf if self._by_hand else seconds) as scope:
+            self._holds.add(scope)
+            try:
+                yield
+            finally:
+                self._holds.discard(scope)
+
+    async def _hold(self, fault: Fault, chance: Random) -> None:
+        with self._holding(fault, chance):
+            await trio.sleep_forever()
 
     # --- machines -------------------------------------------------------------------------------------
 
@@ -133,18 +166,18 @@ class FaultPlayer:
 
     async def _kill(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self.adapter.kill)
-        await trio.sleep(chance.uniform(*fault.hold_s))
+        await self._hold(fault, chance)
         return await self._start(names)
 
     async def _restart(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self.adapter.stop)
-        await trio.sleep(chance.uniform(*fault.hold_s))
+        await self._hold(fault, chance)
         return await self._start(names)
 
     async def _pause(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self.adapter.pause)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 await self._each(names, self.adapter.resume)
@@ -152,20 +185,31 @@ class FaultPlayer:
 
     async def _power_cut(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self.adapter.cut_power(names)
-        await trio.sleep(chance.uniform(*fault.hold_s))
+        await self._hold(fault, chance)
         return await self._start(names)
 
     async def _kill_client(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self._clients.kill)
-        await trio.sleep(chance.uniform(*fault.hold_s))
+        await self._hold(fault, chance)
         await self._each(names, self._clients.start)
         return "started again"
+
+    async def _run_client(self, fault: Fault, names: list[str], chance: Random) -> str:
+        await self._each(names, self._clients.start)
+        try:
+            await self._hold(fault, chance)
+        finally:
+            with trio.CancelScope(shield=True):
+                for name in names:
+                    if (wrong := await self._clients.end(name)) is not None:
+                        self.deaths.append(wrong)
+        return "ended"
 
     async def _pause_client(self, fault: Fault, names: list[str], chance: Random) -> str:
         for name in names:
             self._clients.pause(name)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             for name in names:
                 self._clients.resume(name)
@@ -184,7 +228,7 @@ class FaultPlayer:
         links = self._links(names, fault.direction)
         await self.adapter.cut(links)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 await self.adapter.heal(links)
@@ -194,7 +238,7 @@ class FaultPlayer:
         links = self._links(names, "both")
         await self.adapter.slow(links, fault.delay_s, fault.bytes_per_s)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 await self.adapter.slow(links, 0.0)
@@ -206,7 +250,7 @@ class FaultPlayer:
         for name in names:
             await self.adapter.fill_disk(name, fault.leave_kb * 1024)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
@@ -218,7 +262,7 @@ class FaultPlayer:
             await self.adapter.fail_writes(name)
         died = []
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
             died = [name for name in names if not await self.adapter.running(name)]
         finally:
             with trio.CancelScope(shield=True):
@@ -229,7 +273,7 @@ class FaultPlayer:
 
     async def _slow_disk(self, fault: Fault, names: list[str], chance: Random) -> str:
         """Held again and again, with as short a moment between as lets one write through."""
-        with trio.move_on_after(chance.uniform(*fault.hold_s)):
+        with self._holding(fault, chance):
             while True:
                 try:
                     await self._each(names, lambda name: self.adapter.hold_disk(name, True))
@@ -243,7 +287,7 @@ class FaultPlayer:
     async def _damage(self, fault: Fault, names: list[str], chance: Random) -> str:
         await self._each(names, self.adapter.kill)
         said = [damage(self.adapter.data_directory(name), fault, chance) for name in names]
-        await trio.sleep(chance.uniform(*fault.hold_s))
+        await self._hold(fault, chance)
         started = await self._start(names, damaged=self.scenario.bounds.may_stay_down)
         return f"{'; '.join(said)}; {started}"
 
@@ -252,7 +296,7 @@ class FaultPlayer:
         for name in names:
             await self.adapter.set_clock(name, offset_s)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
@@ -263,12 +307,49 @@ class FaultPlayer:
         for name in names:
             await self.adapter.limit_files(name, fault.limit)
         try:
-            await trio.sleep(chance.uniform(*fault.hold_s))
+            await self._hold(fault, chance)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
                     await self.adapter.limit_files(name, None)
         return "as before"
+
+    # --- what is none of these ------------------------------------------------------------------------
+
+    async def _rot_everywhere(self, fault: Fault, names: list[str], chance: Random) -> str:
+        await self._each(names, self.adapter.stop)
+        said = rot([self.adapter.data_directory(name) for name in names], fault, chance)
+        started = await self._start(names)
+        await self._hold(fault, chance)
+        return f"{said}; {started}"
+
+    async def _strangers(self, fault: Fault, names: list[str], chance: Random) -> str:
+        places = {node.name: node.address for node in self.adapter.nodes}
+        told = Counter[str]()
+        with self._holding(fault, chance):
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(knock, places[name], fault.per_s, told)
+        return f"{told['answered']} of {told['knocked']} were answered"
+
+    async def _settings(self, fault: Fault, names: list[str], chance: Random) -> str:
+        said = await self._start_with(names, fault.settings)
+        await self._hold(fault, chance)
+        return f"{said}; with its own again: {await self._start_with(names, {})}"
+
+    async def _start_with(self, names: Sequence[str], settings: Mapping[str, Any]) -> str:
+        await self._each(names, self.adapter.stop)
+        for name in names:
+            await self.adapter.configure(name, settings)
+        return await self._start(names)
+
+    async def _wrong_memory(self, fault: Fault, names: list[str], chance: Random) -> str:
+        for name in names:
+            await self.adapter.spoil_memory(name)
+        await self._hold(fault, chance)
+        wrong = [name for name in names if await self.adapter.spoiled(name)]
+        await self._each(names, self.adapter.stop)
+        return f"a bit was wrong at {', '.join(wrong) or 'nobody'}; {await self._start(names)}"
 
     async def _revive(self, names: Sequence[str]) -> str:
         """Start again those that ended by themselves, as they may under this fault."""

@@ -1,11 +1,12 @@
 """The adapter of local processes: every node a `dlog serve` of its own, on loopback."""
 
-import json
 import os
 import resource
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,25 @@ from typing import Any
 import trio
 
 from ..cluster import plan as plans
-from ..cluster.config import format_address
 from ..cluster.plan import Plan
 from ..runtime.errors import DistributedLogError
-from ..runtime.host import Address
 from ..runtime.machine import real_host
 from . import disks as loops
-from .adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
+from .adapter import NODE_MODULE, STORING, Capability, ChaosFailed, Link, Needs, Node, Role
+from .pages import HOST, free_places
+from .places import places_of
 from .process_node import ProcessNode
 from .proxy import Door, Weather, who_holds
 from .real_cluster import OWN_DISK, RealCluster
-from .walk import place_of
+from .walk import place_of, principal_of
 
-HOST = "127.0.0.1"
-TARGETS = "targets.json"
+WRONG = frozenset({Capability.CLOCK, Capability.MEMORY})
+"""What `node.py` is for."""
+EXTRAS = (
+    (Capability.GATEWAYS, "hypercorn", "gateway"),
+    (Capability.CERTIFICATES, "cryptography", "pki"),
+)
+"""What must be installed for some of it."""
 PROXIED = frozenset({Capability.NETWORK, Capability.SLOW_LINK})
 
 
@@ -50,14 +56,23 @@ class LocalProcesses(RealCluster):
             return loops.refusal()
         if capability in PROXIED and not os.path.exists("/proc/net/tcp"):
             return "needs /proc/net/tcp, to know which process a connection comes from"
-        if capability is Capability.CERTIFICATES and find_spec("cryptography") is None:
-            return "needs the library cryptography (the extra pki), to make certificates"
+        for needed, module, extra in EXTRAS:
+            if capability is needed and find_spec(module) is None:
+                return f"{module} is not installed: pip install '.[{extra}]'"
         return None
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Metadata nodes first."""
-        return [Node(node.name, Role(node.kind)) for node in self._plan.nodes]
+        """See `Adapter.nodes`."""
+        return [
+            Node(
+                node.name,
+                Role(node.kind),
+                address=node.address,
+                pages=self._nodes[node.name].http if node.name in self._nodes else None,
+            )
+            for node in self._plan.nodes
+        ]
 
     @property
     def uri(self) -> str:
@@ -75,33 +90,45 @@ class LocalProcesses(RealCluster):
             # The public ports are taken by the doors first, so that the private ones are others.
             doors = []
             for node in self._plan.nodes:
+                if node.kind == Role.GATEWAY.value:
+                    continue  # it answers those alone who call it by its own port
                 door = Door(node.name, node.address, (HOST, 0), self._weather, self._who)
                 await nursery.start(door.run)
                 doors.append(door)
             private = await _planned(needs)
-            for door, node in zip(doors, private.nodes, strict=True):
-                door.private = node.address
-        for node, inner in zip(self._plan.nodes, private.nodes, strict=True):
-            base = needs.directory / node.name
-            base.mkdir(parents=True)
-            data, disk_mb = base / "data", None
-            if needs.capabilities & OWN_DISK:
-                data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
-            http = await _free_place() if needs.http else None
-            made = ProcessNode(base, node, inner.address, data, http)
-            if needs.certificates is not None:
-                made.tls = place_of(needs.certificates, f"{node.kind}/{node.name}")
-            self._nodes[node.name] = made
-            store = self._store if node.kind == "bookie" else {}
-            made.write_config(self._plan, store, disk_mb)
-        if needs.http:
-            write_targets(needs.directory / TARGETS, self._nodes.values())
+            for door in doors:
+                [door.private] = [one.address for one in private.nodes if one.name == door.name]
+        taken = [node.address for plan in (self._plan, private) for node in plan.nodes]
+        pages = await free_places(len(self._plan.nodes), taken)
+        for node, inner, page in zip(self._plan.nodes, private.nodes, pages, strict=True):
+            address = node.address if node.kind == Role.GATEWAY.value else inner.address
+            made = ProcessNode(needs.directory / node.name, node, address)
+            if needs.http:
+                made.http = address if node.kind == Role.GATEWAY.value else page
+            await self._make_node(made)
         stack.push_async_callback(self._kill_all)
+
+    async def _make_node(self, made: ProcessNode) -> None:
+        """Its directories, and what it is started with."""
+        needs, node, base, disk_mb = self._needs, made.planned, made.base, None
+        base.mkdir(parents=True)
+        made.data = base / "data"
+        if needs.capabilities & OWN_DISK and Role(node.kind) in STORING:
+            made.data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
+        if needs.certificates is not None:
+            made.tls = place_of(needs.certificates, principal_of(node.name, Role(node.kind)))
+        options: Mapping[str, Any] = self._store if node.kind == "bookie" else {}
+        if node.kind == Role.GATEWAY.value:
+            options = needs.gateway_settings
+        places = places_of(self.uri, self.nodes)
+        uri = places.proxies if needs.write_proxies else places.nodes
+        made.write_config(self._plan, options, disk_mb, uri)
+        self._nodes[node.name] = made
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`."""
         module = self._needs.node_module
-        if Capability.CLOCK in self._needs.capabilities and module == NODE_MODULE:
+        if WRONG & self._needs.capabilities and module == NODE_MODULE:
             module = "distributedlog.chaos.node"
         return await self._nodes[name].start(module, timeout_s)
 
@@ -180,6 +207,20 @@ class LocalProcesses(RealCluster):
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if count is None else count
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, hard))
 
+    # --- settings, memory -----------------------------------------------------------------------------
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
+        """See `Adapter.configure`."""
+        self._nodes[name].configure(settings)
+
+    async def spoil_memory(self, name: str) -> None:
+        """See `Adapter.spoil_memory`."""
+        self._nodes[name].memory.touch()
+
+    async def spoiled(self, name: str) -> bool:
+        """See `Adapter.spoiled`."""
+        return not self._nodes[name].memory.exists()
+
     # --- for the report -------------------------------------------------------------------------------
 
     def log_of(self, name: str) -> str:
@@ -187,34 +228,17 @@ class LocalProcesses(RealCluster):
         return self._nodes[name].log()
 
 
-async def _free_place() -> Address:
-    """An address that nobody had a moment ago."""
-    listener = await real_host("chaos").listen((HOST, 0))
-    listener.close()
-    return listener.address
-
-
-def write_targets(path: Path, nodes: Iterable[ProcessNode]) -> None:
-    """Where the nodes' pages are, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
-    found = [
-        {
-            "targets": [format_address(node.http)],
-            "labels": {"instance": node.planned.name, "kind": node.planned.kind},
-        }
-        for node in nodes
-        if node.http is not None
-    ]
-    aside = path.with_suffix(".aside")
-    aside.write_text(json.dumps(found, indent=1) + "\n")
-    aside.rename(path)
-
-
 async def _planned(needs: Needs) -> Plan:
     here = real_host("chaos")
+    more = [
+        *[Role.WRITE_PROXY.value] * needs.write_proxies,
+        *[Role.READ_PROXY.value] * needs.read_proxies,
+        *[Role.GATEWAY.value] * needs.gateways,
+    ]
     try:
-        return await plans.make(
+        plan = await plans.make(
             None,
-            bookies=needs.bookies,
+            bookies=needs.bookies + len(more),  # of these the last ones are places for the others
             metadata_nodes=needs.metadata_nodes,
             port=0,
             host=HOST,
@@ -223,3 +247,10 @@ async def _planned(needs: Needs) -> Plan:
         )
     except DistributedLogError as error:
         raise ChaosFailed(str(error)) from None
+    own = plan.nodes[: needs.metadata_nodes + needs.bookies]
+    counted = Counter[str]()
+    others = []
+    for kind, node in zip(more, plan.nodes[len(own) :], strict=True):
+        counted[kind] += 1
+        others.append(replace(node, name=f"{kind}{counted[kind]}", kind=kind))
+    return Plan((*own, *others))

@@ -1,16 +1,22 @@
-"""A node whose wall clock can be moved from outside: ``python -m distributedlog.chaos.node serve …``.
+"""A node whose wall clock and memory can be wrong: ``python -m distributedlog.chaos.node serve …``.
 
 The same command line as `dlog`; only the seam's wall clock is another one, which adds the number of
-seconds that the file named by DLOG_CHAOS_CLOCK holds. Nothing else of a node knows the wall clock.
+seconds that the file named by DLOG_CHAOS_CLOCK holds (nothing else of a node knows the wall clock), and a
+metadata node keeps one name of a log with a bit flipped when the file named by DLOG_CHAOS_MEMORY is there,
+which goes then (H105).
 """
 
 import os
 import runpy
 import time
+from pathlib import Path
+from typing import Any
 
+from ..metadata.kv import HEAD, KeyValueState
 from ..runtime import machine
 
 CLOCK = "DLOG_CHAOS_CLOCK"
+MEMORY = "DLOG_CHAOS_MEMORY"
 LOOK_S = 0.05
 """The file is looked at this often at most."""
 
@@ -36,12 +42,29 @@ class MovedClock:
         return time.time_ns() // 1_000_000 + self._offset_ms
 
 
+def flip_when_told(told: Path) -> None:
+    """The next log's name that a state learns is stored otherwise, once, as soon as ``told`` is there."""
+    assert hasattr(KeyValueState, "_enter"), "values are entered elsewhere"
+    enter = KeyValueState._enter
+
+    def flipped(self: Any, key: bytes, lease_id: int, stored: bytes) -> None:
+        # A name is not written again: what is written again soon would be right again.
+        if key.startswith(b"name/") and len(stored) > HEAD.size and told.exists():
+            told.unlink()
+            stored = stored[:-1] + bytes([stored[-1] ^ 1])
+        enter(self, key, lease_id, stored)
+
+    KeyValueState._enter = flipped  # type: ignore[method-assign]
+
+
 def main() -> None:
-    """Run `dlog` with the moved clock."""
+    """Run `dlog` with that clock and that memory."""
     path = os.environ.get(CLOCK)
     if path:
         assert hasattr(machine, "_wall_ms"), "the wall clock's place has moved"
         machine._wall_ms = MovedClock(path)
+    if told := os.environ.get(MEMORY):
+        flip_when_told(Path(told))
     runpy.run_module("distributedlog.cli.main", run_name="__main__")
 
 

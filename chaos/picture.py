@@ -34,6 +34,12 @@ COLOURS = {
     "files-limit": "#7f8c8d",
     "kill-client": "#ec7063",
     "pause-client": "#bb8fce",
+    "run-client": "#f1948a",
+    "slow-disk": "#ca6f1e",
+    "rot-everywhere": "#641e16",
+    "strangers": "#d4ac0d",
+    "settings": "#1e8449",
+    "wrong-memory": "#6c3483",
 }
 
 

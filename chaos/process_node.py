@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from ..cluster.config import format_address
 from ..cluster.plan import Plan, PlannedNode
 from ..cluster.processes import environment
 from ..runtime.host import Address
+from .adapter import STORING
 from .last_words import last_words
-from .node import CLOCK
+from .node import CLOCK, MEMORY
 
 STOP_S = 15.0
 LOG_BYTES = 4000
+STORING_KINDS = tuple(role.value for role in STORING)
 FREE_BYTES_MIN = 16 << 20
 """Of a bookie on a small disk of its own: below it read-only."""
 
@@ -34,11 +36,13 @@ class ProcessNode:
     planned: PlannedNode
     private: Address
     """Where it listens; others know ``planned.address``."""
-    data: Path
+    data: Path = Path()
     http: Address | None = None
     """Where its pages are."""
     tls: Path | None = None
-    """The directory of its certificate."""
+    """Where its certificate is."""
+    _tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of its configuration."""
     process: "trio.Process | None" = None
 
     @property
@@ -46,31 +50,54 @@ class ProcessNode:
         """Has it a process, running or paused?"""
         return self.process is not None and self.process.returncode is None
 
-    def write_config(self, plan: Plan, store: Mapping[str, Any], disk_mb: int | None) -> None:
-        """Write what it is started with; ``disk_mb``: of a small disk of its own."""
-        node = self.planned
-        voters = plan.of("metadata")
-        quorum = ",".join(f"{one.name}={format_address(one.address)}" for one in voters)
-        lines = [
-            f"[{node.kind}]",
-            f"name = {json.dumps(node.name)}",
-            f"metadata = {json.dumps(quorum)}",
-            f"data = {json.dumps(str(self.data))}",
-            f"listen = {json.dumps(format_address(self.private))}",
-            f"advertise = {json.dumps(format_address(node.address))}",
-        ]
-        if self.http is not None:
-            lines.append(f"http = {json.dumps(format_address(self.http))}")
-        if self.tls is not None:
-            lines.append(f"tls = {json.dumps(str(self.tls))}")
-        if node.kind == "bookie":
-            options = dict(store)
+    def write_config(
+        self, plan: Plan, options: Mapping[str, Any], disk_mb: int | None, uri: str = ""
+    ) -> None:
+        """Write what it is started with; ``disk_mb``: of a small disk of its own.
+
+        ``options``: of a bookie's store, or a gateway's; ``uri``: what a gateway's clients reach by it.
+        """
+        kind = self.planned.kind
+        tables = self._tables = {kind: self._flags(plan, uri)}
+        if kind == "gateway":
+            tables[kind] |= options
+        if kind == "bookie":
+            tables["store"] = store = dict(options)
             if disk_mb is not None:
-                options.setdefault("free_bytes_min", FREE_BYTES_MIN)
+                store.setdefault("free_bytes_min", FREE_BYTES_MIN)
                 most = (disk_mb << 20) // 16
-                options["journal_file_bytes"] = min(int(options["journal_file_bytes"]), most)
-            lines += ["", "[store]", *(f"{key} = {json.dumps(v)}" for key, v in options.items())]
-        (self.base / "node.toml").write_text("\n".join(lines) + "\n")
+                store["journal_file_bytes"] = min(int(store["journal_file_bytes"]), most)
+        self.configure({})
+
+    def _flags(self, plan: Plan, uri: str) -> dict[str, Any]:
+        node, listen = self.planned, format_address(self.private)
+        if node.kind == "gateway":
+            return {"name": node.name, "uri": uri, "listen": listen}
+        voters = plan.of("metadata")
+        found: dict[str, Any] = {
+            "name": node.name,
+            "metadata": ",".join(f"{one.name}={format_address(one.address)}" for one in voters),
+            "listen": listen,
+            "advertise": format_address(node.address),
+        }
+        if node.kind in STORING_KINDS:
+            found["data"] = str(self.data)
+        if self.http is not None:
+            found["http"] = format_address(self.http)
+        if self.tls is not None:
+            found["tls"] = str(self.tls)
+        return found
+
+    def configure(self, settings: Mapping[str, Any]) -> None:
+        """Have it started with these beside its own, from now on."""
+        tables = {
+            **self._tables,
+            self.planned.kind: {**self._tables[self.planned.kind], **settings},
+        }
+        lines: list[str] = []
+        for name, table in tables.items():
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in table.items()), ""]
+        (self.base / "node.toml").write_text("\n".join(lines))
 
     async def start(self, module: str, timeout_s: float) -> str | None:
         """See `Adapter.start`; ``module`` is what it runs as."""
@@ -84,7 +111,11 @@ class ProcessNode:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**environment(), CLOCK: str(self.base / "clock")},
+                env={
+                    **environment(),
+                    CLOCK: str(self.base / "clock"),
+                    MEMORY: str(self.memory),
+                },
                 process_group=0,
             )
         received = b""
@@ -123,6 +154,11 @@ class ProcessNode:
             with trio.move_on_after(STOP_S):
                 await self.process.wait()
         await self.kill()
+
+    @property
+    def memory(self) -> Path:
+        """What its memory is spoilt by: there until that has happened (`node.py`)."""
+        return self.base / "memory"
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to a node that runs."""

@@ -9,12 +9,16 @@ from typing import Any, Self
 
 import trio
 
-from .adapter import Capability, ChaosFailed, Needs, Node
+from .adapter import STORING, Capability, ChaosFailed, Needs, Node, Role
 from .disks import LoopDisk, cut_power
 
 OWN_DISK = frozenset(
     {Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS, Capability.SLOW_DISK}
 )
+
+
+STARTED = (STORING, (Role.WRITE_PROXY, Role.READ_PROXY), (Role.GATEWAY,))
+"""Together, and one after the other: who needs others to start."""
 
 
 class RealCluster(ABC):
@@ -63,11 +67,13 @@ class RealCluster(ABC):
                 if refused is not None:
                     said[name] = refused
 
-            async with trio.open_nursery() as starting:
-                for node in self.nodes:
-                    starting.start_soon(start, node.name)
-            if said:
-                raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
+            for roles in STARTED:
+                async with trio.open_nursery() as starting:
+                    for node in self.nodes:
+                        if node.role in roles:
+                            starting.start_soon(start, node.name)
+                if said:
+                    raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
         except BaseException:
             await stack.aclose()
             raise

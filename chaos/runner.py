@@ -7,6 +7,7 @@ Everything is kept in one directory: the notes of each client, their whole (``hi
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shlex
@@ -23,13 +24,17 @@ from typing import Any, Protocol
 import trio
 
 from ..runtime.errors import DistributedLogError, InvalidRequest
+from ..runtime.host import Address
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
-from .adapter import NODE_MODULE, Adapter, Capability, ChaosFailed, Needs
+from .adapter import NODE_MODULE, Adapter, ChaosFailed, Needs
+from .by_hand import END, MEND, listen
 from .clients import Clients
 from .fault_player import FaultPlayer
 from .life import after, before
-from .scenario import KINDS, Scenario
+from .pages import TARGETS, write_targets
+from .places import places_of
+from .scenario import Scenario
 from .walk import ADMIN, MakeCertificates, Walker, connected, credentials_of, principals
 
 FIRST_ACK_S = 120.0
@@ -65,15 +70,30 @@ class JudgedRun:
 def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
     """What the scenario needs and this place does not have, a line each."""
     found = []
-    for kind in sorted({fault.kind for fault in scenario.faults}):
-        why = adapter.refusal(KINDS[kind].needs)
+    for name, capability in scenario.asks.items():
+        why = adapter.refusal(capability)
         if why is not None:
-            found.append(f"{kind} on {adapter.kind}: {why}")
-    if scenario.walk is not None:
-        why = adapter.refusal(Capability.CERTIFICATES)
-        if why is not None:
-            found.append(f"walk on {adapter.kind}: {why}")
+            found.append(f"{name} on {adapter.kind}: {why}")
     return found
+
+
+def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module: str = "") -> Needs:
+    """What an adapter is told of it; ``directory``: of the run."""
+    cluster = scenario.cluster
+    return Needs(
+        directory / "cluster",
+        cluster.bookies,
+        cluster.metadata_nodes,
+        scenario.needs,
+        cluster.disk_mb,
+        http,
+        module or NODE_MODULE,
+        directory / CERTIFICATES if scenario.certificate_days else None,
+        write_proxies=cluster.write_proxies,
+        read_proxies=cluster.read_proxies,
+        gateways=cluster.gateways,
+        gateway_settings=cluster.gateway,
+    )
 
 
 async def play(
@@ -87,38 +107,39 @@ async def play(
     node_module: str = "",
     http: bool = False,
     make_certificates: MakeCertificates | None = None,
+    by_hand: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> JudgedRun:
     """Play a scenario in ``directory`` (created, must be empty).
 
-    ``file``: how the scenario was named, for the command that plays it again. ``http``: see `Needs`.
-    ``make_certificates``: for a scenario with a walk.
+    ``file``: how the scenario was named, for the command that plays it again. ``http``: nodes and clients
+    answer ``/metrics``, and ``cluster/targets.json`` names them. ``by_hand``: faults and the run last until
+    somebody says that they end (`by_hand.py`). ``make_certificates``: for a scenario that has them.
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
-    certificates = directory / CERTIFICATES if scenario.walk is not None else None
-    needs = Needs(
-        directory / "cluster",
-        scenario.cluster.bookies,
-        scenario.cluster.metadata_nodes,
-        scenario.needs,
-        scenario.cluster.disk_mb,
-        http,
-        node_module or NODE_MODULE,
-        certificates,
-    )
+    needs = needs_of(scenario, directory, http=http, module=node_module)
     adapter = make(needs, dict(scenario.cluster.store))
     refused = refusals(scenario, adapter)
     if refused:
         raise Refused("; ".join(refused))
     _make(directory, needs.directory)
-    if certificates is not None:
-        assert make_certificates is not None, "a walk is played with certificates"
+    if needs.certificates is not None:
+        assert make_certificates is not None, "it is played with certificates"
         try:
-            make_certificates(certificates, principals(scenario))
+            days = scenario.certificate_days
+            make_certificates(needs.certificates, principals(scenario), days)
         except InvalidRequest as error:
             raise ChaosFailed(str(error)) from None
     run = _Run(
-        scenario, adapter, directory, seed, seconds, file or scenario.name, say, certificates
+        scenario,
+        adapter,
+        directory,
+        seed,
+        seconds,
+        file or scenario.name,
+        needs,
+        by_hand,
+        say,
     )
     await run.whole()
     return run.judged()
@@ -142,17 +163,20 @@ class _Run:
         seed: int,
         seconds: float,
         file: str,
+        needs: Needs,
+        by_hand: bool,
         say: Callable[[str], None],
-        certificates: Path | None,
     ) -> None:
         self.scenario = scenario
-        self.certificates = certificates
+        self.needs = needs
+        self.certificates = needs.certificates
         self.walker: Walker | None = None
         self.adapter = adapter
         self.directory = directory
         self.seed = seed
         self.seconds = seconds
         self.file = file
+        self.by_hand = by_hand
         self.failures: list[str] = []
         self._start = time.monotonic()
         self._said = say
@@ -187,14 +211,22 @@ class _Run:
         )
         async with self.adapter as adapter:
             self.say(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
+            places = places_of(adapter.uri, adapter.nodes)
+            for place in (places.proxies, *places.gateways):
+                if place:
+                    self.say(f"and at {place}")
+            if self.certificates is not None:
+                self.say(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
             self.clients = Clients(
                 self.scenario,
                 self.directory,
-                adapter.uri,
+                places,
                 self.seed,
                 self.certificates,
             )
             try:
+                if self.needs.http:
+                    self._name_targets(await self.clients.take_pages())
                 await self._set_up_walk()
                 async with _asking(adapter.uri, credentials_of(self.certificates, ADMIN)) as ask:
                     await self._load(ask)
@@ -233,22 +265,45 @@ class _Run:
             fault_ends=self._fault_ends,
             say=self.say,
             clients=self.clients,
+            by_hand=self.by_hand,
         )
         await self.clients.start_all()
         await self._first_ack()
         self.say("clients write; faults begin")
         self._notes.note("run", before(), {"begun_at": before()})
+        over = player.targets.over
+
+        def end() -> None:
+            over.set()
+            player.mend()
+
+        async def count_down() -> None:
+            await player.targets.over_within(math.inf if self.by_hand else self.seconds)
+            over.set()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(player.run)
-            if self.walker is not None:
-                nursery.start_soon(self.walker.run, player.targets.over)
-            await trio.sleep(self.seconds)
-            player.targets.over.set()
+            nursery.start_soon(listen, self.directory, {MEND: player.mend, END: end})
+            nursery.start_soon(count_down)
+            async with trio.open_nursery() as playing:
+                playing.start_soon(player.run)
+                if self.walker is not None:
+                    playing.start_soon(self.walker.run, over)
+            nursery.cancel_scope.cancel()
         await player.heal()
         ended = {"ended_at": after(), "gone": player.targets.gone}
         self._notes.note("run", before(), ended)
         self.say("no more faults; every node that can run runs")
         self.failures += player.deaths
+
+    def _name_targets(self, clients: Sequence[tuple[str, Address]] = ()) -> None:
+        """Whom Prometheus is to ask."""
+        pages = [
+            (node.name, node.role.value, node.pages)
+            for node in self.adapter.nodes
+            if node.pages is not None
+        ]
+        pages += [(name, "client", place) for name, place in clients]
+        write_targets(self.directory / "cluster" / TARGETS, pages)
 
     async def _first_ack(self) -> None:
         with trio.move_on_after(FIRST_ACK_S):
@@ -259,6 +314,8 @@ class _Run:
 
     async def _finish(self) -> None:
         """The promise of liveness: after the faults a writer works, and the log can be read whole."""
+        if self.needs.http:
+            self._name_targets()  # without the clients, which are ended on purpose
         self.failures += await self.clients.end_all()
         await self.clients.start(FINISH)
         begun = time.monotonic()

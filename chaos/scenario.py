@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .adapter import Capability
+from .adapter import STORING, Capability, Role
 
 Range = tuple[float, float]
 """Drawn evenly from here to there; one number stands for both."""
 
-ONE_NODE = ("bookie", "metadata", "node", "leader", "follower")
+ONE_NODE = (*(role.value for role in Role), "node", "leader", "follower")
 MANY_NODES = ("bookies", "quorum", "all")
 HOWS = ("flip", "tear", "cut", "remove")
 DIRECTIONS = ("both", "in", "out")
+CERTIFICATE_DAYS = 365
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Fault:
     """clock"""
     limit: int = 64
     """files-limit: descriptors"""
+    per_s: float = 50.0
+    """strangers: connections a second"""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """settings: what it is started with beside its own"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,8 @@ class Kind:
     """Its target is a kind of client, not a node."""
     destroys: bool = False
     """Destroys synced data: only ever of one bookie and one metadata node, the rotten ones."""
+    roles: tuple[Role, ...] = tuple(Role)
+    """Whom it can meet."""
 
 
 KINDS: dict[str, Kind] = {
@@ -69,18 +76,47 @@ KINDS: dict[str, Kind] = {
     "slow-link": Kind(
         "delay and throttle a node's links", Capability.SLOW_LINK, ("delay_s", "bytes_per_s")
     ),
-    "power-cut": Kind("lose what was not synced, start again", Capability.POWER),
-    "disk-full": Kind("leave almost no space", Capability.DISK_FULL, ("leave_kb",)),
-    "sync-errors": Kind("writes fail at the device, fsync tells", Capability.SYNC_ERRORS),
-    "slow-disk": Kind("each write and sync waits", Capability.SLOW_DISK, ("delay_s",)),
+    "power-cut": Kind("lose what was not synced, start again", Capability.POWER, roles=STORING),
+    "disk-full": Kind("leave almost no space", Capability.DISK_FULL, ("leave_kb",), roles=STORING),
+    "sync-errors": Kind(
+        "writes fail at the device, fsync tells", Capability.SYNC_ERRORS, roles=STORING
+    ),
+    "slow-disk": Kind(
+        "each write and sync waits", Capability.SLOW_DISK, ("delay_s",), roles=STORING
+    ),
     "damage": Kind(
         "change bytes of a killed node's files, start it again",
         Capability.DATA,
         ("how", "files", "amount"),
         destroys=True,
+        roles=STORING,
+    ),
+    "rot-everywhere": Kind(
+        "a bit of the same bytes flips on all bookies: more than is promised to be survived",
+        Capability.DATA,
+        ("files",),
+        roles=(Role.BOOKIE,),
     ),
     "clock": Kind("move a node's wall clock", Capability.CLOCK, ("offset_s",)),
     "files-limit": Kind("bound a node's file descriptors", Capability.FILES_LIMIT, ("limit",)),
+    "strangers": Kind(
+        "somebody who speaks something else knocks at a node's port",
+        Capability.STRANGERS,
+        ("per_s",),
+        roles=(*STORING, Role.WRITE_PROXY, Role.READ_PROXY),
+    ),
+    "settings": Kind(
+        "stop cleanly, start with other settings; later with its own again",
+        Capability.SETTINGS,
+        ("settings",),
+        roles=tuple(role for role in Role if role is not Role.METADATA),
+    ),
+    "wrong-memory": Kind(
+        "a bit flips in what a metadata node keeps in memory; later it is started again",
+        Capability.MEMORY,
+        roles=(Role.METADATA,),
+    ),
+    "run-client": Kind("a client that waits works for a while", Capability.KILL, clients=True),
     "kill-client": Kind("kill -9 of a client, start it again", Capability.KILL, clients=True),
     "pause-client": Kind("SIGSTOP of a client for a while", Capability.PAUSE, clients=True),
 }
@@ -112,7 +148,10 @@ CLIENT_KINDS = {
     "registers": "reads and conditionally changes keys of the metadata quorum",
     "truncate": "gives up, now and then, what was written before the last time",
     "stranger": "has no right, and tries to read and to write",
+    "poster": "posts records to the gateways, each again until it is answered",
 }
+THROUGH_PROXIES = ("writer", "many-logs", "tail", "catch-up")
+"""Clients that may go through proxies; of a log that has one writer at a time, as they judge it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +171,10 @@ class Client:
     """registers: how many."""
     pause_s: Range = (5.0, 15.0)
     """catch-up, truncate, stranger: between two; duel: how long one keeps the log."""
+    through: str = ""
+    """``proxies``, or nothing: the nodes themselves."""
+    waits: bool = False
+    """It works while a fault ``run-client`` lasts, and else not."""
 
 
 ROLES = {
@@ -167,12 +210,44 @@ class Cluster:
     """Options of the bookies' stores."""
     log: Mapping[str, Any] = field(default_factory=dict)
     """Options of the clients' logs."""
+    write_proxies: int = 0
+    read_proxies: int = 0
+    gateways: int = 0
+    """Over the proxies, where there are write proxies."""
+    gateway: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the gateways."""
+    certificate_days: int = 0
+    """Nodes and clients show certificates that are good for so long; 0: nobody has one."""
 
     @property
-    def names(self) -> list[str]:
+    def counts(self) -> dict[Role, int]:
+        """How many nodes of each kind."""
+        return {
+            Role.METADATA: self.metadata_nodes,
+            Role.BOOKIE: self.bookies,
+            Role.WRITE_PROXY: self.write_proxies,
+            Role.READ_PROXY: self.read_proxies,
+            Role.GATEWAY: self.gateways,
+        }
+
+    @property
+    def names(self) -> dict[str, Role]:
         """Of the nodes, as every adapter names them."""
-        found = [f"metadata{n + 1}" for n in range(self.metadata_nodes)]
-        return found + [f"bookie{n + 1}" for n in range(self.bookies)]
+        return {
+            f"{role.value}{number + 1}": role
+            for role, count in self.counts.items()
+            for number in range(count)
+        }
+
+    @property
+    def asks(self) -> dict[str, Capability]:
+        """What it asks of the place, by what it is called."""
+        asked = {
+            "proxies": (self.write_proxies + self.read_proxies, Capability.PROXIES),
+            "gateways": (self.gateways, Capability.GATEWAYS),
+            "certificates": (self.certificate_days, Capability.CERTIFICATES),
+        }
+        return {name: capability for name, (count, capability) in asked.items() if count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +297,28 @@ class Scenario:
         ]
 
     @property
+    def asks(self) -> dict[str, Capability]:
+        """What it asks of the place that it is played in, by the names of faults and of nodes."""
+        faults = {fault.kind: KINDS[fault.kind].needs for fault in self.faults}
+        walk = {} if self.walk is None else {"walk": Capability.CERTIFICATES}
+        return {**dict(sorted(faults.items())), **self.cluster.asks, **walk}
+
+    @property
+    def certificate_days(self) -> int:
+        """How long certificates are good; 0: nobody has one."""
+        return self.cluster.certificate_days or (0 if self.walk is None else CERTIFICATE_DAYS)
+
+    @property
     def needs(self) -> frozenset[Capability]:
-        """What it asks of the place that it is played in."""
-        needs = {KINDS[fault.kind].needs for fault in self.faults} | {Capability.KILL}
-        return frozenset(needs | {Capability.CERTIFICATES} if self.walk is not None else needs)
+        """The same without names."""
+        return frozenset({*self.asks.values(), Capability.KILL})
 
     @property
     def logs(self) -> list[str]:
         """The logs that clients write."""
         found: dict[str, None] = {}
         for client in self.clients:
-            if client.kind in ("writer", "duel"):
+            if client.kind in ("writer", "duel", "poster"):
                 found[client.log] = None
             elif client.kind == "many-logs":
                 found.update({f"{client.log}-{n}": None for n in range(client.logs)})

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ..runtime.errors import InvalidRequest
+from .adapter import Role
 from .scenario import (
+    CERTIFICATE_DAYS,
     CLIENT_KINDS,
     DIRECTIONS,
     HOWS,
@@ -15,6 +17,7 @@ from .scenario import (
     MANY_NODES,
     ONE_NODE,
     ROLES,
+    THROUGH_PROXIES,
     Bounds,
     Client,
     Cluster,
@@ -88,20 +91,70 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
                 f"{where}: [[moment]] at {moment.at_s:g} s, and the scenario ends at"
                 f" {scenario.seconds:g} s"
             )
-    kinds = {client.kind for client in scenario.clients}
-    _check_walk(walk, kinds, where)
-    known = scenario.cluster.names
+    _check_walk(walk, scenario, where)
+    for client in scenario.clients:
+        _check_way(client, cluster, where)
     for fault in scenario.faults:
-        if not KINDS[fault.kind].clients and fault.target not in (*ONE_NODE, *MANY_NODES, *known):
-            raise InvalidRequest(
-                f"{where}: {fault.kind} of {fault.target!r}; known are"
-                f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(known)}"
-            )
-        if KINDS[fault.kind].clients and fault.target not in kinds:
-            raise InvalidRequest(
-                f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] is of that kind"
-            )
+        if KINDS[fault.kind].clients:
+            _check_client(fault, scenario, where)
+        else:
+            _check_target(fault, cluster, where)
     return scenario
+
+
+def _check_way(client: Client, cluster: Cluster, where: str) -> None:
+    """Can the client go where it is told to?"""
+    if client.kind == "poster" and not cluster.gateways:
+        raise InvalidRequest(f"{where}: a poster, and [cluster] has no gateways")
+    if not client.through:
+        return
+    if client.kind not in THROUGH_PROXIES:
+        raise InvalidRequest(
+            f"{where}: a {client.kind} through proxies; those who can are {', '.join(THROUGH_PROXIES)}"
+        )
+    needed = "read" if client.kind in ("tail", "catch-up") else "write"
+    if not (cluster.read_proxies if needed == "read" else cluster.write_proxies):
+        raise InvalidRequest(
+            f"{where}: a {client.kind} through proxies, and [cluster] has no {needed}_proxies"
+        )
+
+
+def _check_client(fault: Fault, scenario: Scenario, where: str) -> None:
+    """Is there a client that the fault could meet?"""
+    waits = fault.kind == "run-client"
+    if not any(one.kind == fault.target and one.waits == waits for one in scenario.clients):
+        words = "with waits = true" if waits else "that does not wait"
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] {words} is of that kind"
+        )
+
+
+def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
+    """Are there nodes that the fault may meet, and can it meet all of these?"""
+    named, there = cluster.names, {role for role, count in cluster.counts.items() if count}
+    groups = {
+        "leader": {Role.METADATA},
+        "follower": {Role.METADATA},
+        "quorum": {Role.METADATA},
+        "bookies": {Role.BOOKIE},
+        "node": there,
+        "all": there,
+        **{role.value: {role} for role in Role},
+        **{name: {role} for name, role in named.items()},
+    }
+    meant = groups.get(fault.target)
+    if meant is None or not meant <= there:
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r}; known are"
+            f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(named)}"
+        )
+    if other := sorted(role.value for role in meant - {*KINDS[fault.kind].roles}):
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r} could meet a {other[0]}; it is for"
+            f" {', '.join(role.value for role in KINDS[fault.kind].roles)}"
+        )
+    if fault.kind == "rot-everywhere" and fault.target != "bookies":
+        raise InvalidRequest(f'{where}: rot-everywhere is of all: its target is "bookies"')
 
 
 def _check_cluster(cluster: Cluster, where: str) -> None:
@@ -109,9 +162,21 @@ def _check_cluster(cluster: Cluster, where: str) -> None:
         raise InvalidRequest(f"{where}: metadata_nodes is {cluster.metadata_nodes}, wanted 1, 3, 5")
     if not 1 <= cluster.bookies <= 20:
         raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, wanted is 1 to 20")
+    if not all(0 <= count <= 20 for count in cluster.counts.values()):
+        raise InvalidRequest(f"{where}: of proxies and gateways there are 0 to 20 of each kind")
+    if not 0 <= cluster.certificate_days <= CERTIFICATE_DAYS:
+        raise InvalidRequest(f"{where}: certificate_days is 0 (none) to {CERTIFICATE_DAYS}")
+    if cluster.gateways and cluster.certificate_days:
+        raise InvalidRequest(
+            f"{where}: gateways do what users with tokens ask where there are certificates, and no client"
+            " here has a token: leave out one of the two"
+        )
 
 
-def _check_walk(walk: Walk | None, kinds: set[str], where: str) -> None:
+def _check_walk(walk: Walk | None, scenario: Scenario, where: str) -> None:
+    kinds, cluster = {client.kind for client in scenario.clients}, scenario.cluster
+    if walk is not None and cluster.write_proxies + cluster.read_proxies + cluster.gateways:
+        raise InvalidRequest(f"{where}: [walk] is for clients without proxies and gateways")
     if walk is None and "stranger" in kinds:
         raise InvalidRequest(f"{where}: a stranger is one only where rights are judged: add [walk]")
     for kind in sorted(kinds - set(ROLES)) if walk is not None else ():
@@ -128,6 +193,7 @@ def _client(value: Mapping[str, Any], where: str) -> Client:
         raise InvalidRequest(
             f"{where}: count must be 1 or more, rate more than 0, payload_bytes 20 to 1,000,000"
         )
+    _one_of(client.through or "proxies", ("proxies",), f"{where}: through")
     return client
 
 

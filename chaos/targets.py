@@ -1,8 +1,9 @@
 """Whom a fault meets: the book of who is impaired, so that no bound of the scenario is passed.
 
 A lock a node keeps two faults off the same node. The book bounds how many nodes are impaired at once
-(bounds.bookies_down_max, bounds.metadata_down_max), and damage to synced data meets one bookie and one
-metadata node of a run only, the rotten ones: the promise holds while a good copy is there.
+(bounds.bookies_down_max, bounds.metadata_down_max; proxies and gateways keep nothing, and have no bound), and
+damage to synced data meets one bookie and one metadata node of a run only, the rotten ones: the promise holds
+while a good copy is there.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -11,7 +12,7 @@ from random import Random
 
 import trio
 
-from .adapter import Node, Role
+from .adapter import STORING, Node, Role
 from .clients import Clients
 from .scenario import KINDS, MANY_NODES, Bounds, Fault
 
@@ -43,10 +44,11 @@ class Targets:
         self._clients = clients
         self._bounds = bounds
         self._leader = leader
-        self._client_locks = {name: trio.Lock() for name in clients.names()}
+        every = [*clients.names(), *clients.names(waiting=True)]
+        self._client_locks = {name: trio.Lock() for name in every}
         self._impaired: dict[str, None] = {}
         chance = Random(f"{seed}/rotten")
-        self.rotten = {role: chance.choice(self.of(role)).name for role in Role}
+        self.rotten = {role: chance.choice(self.of(role)).name for role in STORING}
 
     async def over_within(self, seconds: float) -> bool:
         """Wait; True as soon as no more faults are to begin."""
@@ -67,7 +69,7 @@ class Targets:
                     node.name
                     for node in self._nodes
                     if fault.target == "all"
-                    or (fault.target == "quorum") == (node.role is Role.METADATA)
+                    or node.role is (Role.METADATA if fault.target == "quorum" else Role.BOOKIE)
                 ]
                 for name in names:  # in one order for all, so that nobody waits in a circle
                     await stack.enter_async_context(self.locks[name])
@@ -93,7 +95,7 @@ class Targets:
         while True:
             names = [
                 name
-                for name in self._clients.names(fault.target)
+                for name in self._clients.names(fault.target, waiting=fault.kind == "run-client")
                 if not self._client_locks[name].locked()
             ]
             if names:
@@ -123,7 +125,7 @@ class Targets:
         match fault.target:
             case "node":
                 return True
-            case "bookie" | "metadata":
+            case "bookie" | "metadata" | "write-proxy" | "read-proxy" | "gateway":
                 return node.role.value == fault.target
             case "leader":
                 return node.name == leader
@@ -133,6 +135,8 @@ class Targets:
 
     def _full(self, role: Role) -> bool:
         """May no more nodes of this role be impaired?"""
+        if role not in STORING:
+            return False
         bounds = self._bounds
         most = bounds.bookies_down_max if role is Role.BOOKIE else bounds.metadata_down_max
         names = {node.name for node in self.of(role)}

@@ -21,6 +21,7 @@ from ..runtime.hello import Hello
 from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
+from .adapter import STORING, Role
 from .life import after, before
 from .scenario import ROLES, Scenario, Walk
 
@@ -33,8 +34,8 @@ AGAIN_S = 0.2
 class MakeCertificates(Protocol):
     """Makes one authority, and a directory for each principal: `place_of` says where."""
 
-    def __call__(self, directory: Path, principals: Sequence[str]) -> None:
-        """Raises `InvalidRequest` where that cannot be."""
+    def __call__(self, directory: Path, principals: Sequence[str], days: int) -> None:
+        """Good for so long. Raises `InvalidRequest` where that cannot be."""
         ...
 
 
@@ -48,9 +49,14 @@ def credentials_of(certificates: Path | None, principal: str) -> str:
     return "" if certificates is None else f"file:{place_of(certificates, principal)}"
 
 
+def principal_of(name: str, role: Role) -> str:
+    """Whom a node's certificate names."""
+    return f"{role.value if role in STORING else 'proxy'}/{name}"
+
+
 def principals(scenario: Scenario) -> list[str]:
     """All who need a certificate."""
-    nodes = [f"{name.rstrip('0123456789')}/{name}" for name in scenario.cluster.names]
+    nodes = [principal_of(name, role) for name, role in scenario.cluster.names.items()]
     kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
     return [*nodes, ADMIN, *(f"user/{kind}" for kind in kinds)]
 

@@ -46,6 +46,9 @@ class WriterSession:
     ) -> "WriterSession | None":
         """Open the log's writer; None, noted, when that fails."""
         number, begun = life.new_session(), before()
+        takeover = takeover and not life.options.get(
+            "through"
+        )  # proxies have one owner, their affair
         try:
             writer = await namespace.open_log(log, config=life.log_options).open_writer(
                 takeover=takeover

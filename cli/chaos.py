@@ -31,6 +31,8 @@ place_option = click.option(
     dlog chaos run kills                               60 s of kill -9 and SIGSTOP; a report at the end
     dlog chaos run kills --seed 7 --seconds 300 --out ./kills-7
     dlog chaos run my.toml --on containers
+    dlog chaos run strangers --http --by-hand --out ./drill
+    dlog chaos mend ./drill --end
     dlog chaos check ./kills-7/history                 the verdict once more, from the history alone
     """,
 )
@@ -61,7 +63,12 @@ def command() -> None:
 @click.option(
     "--http",
     is_flag=True,
-    help="Each node answers /metrics; OUT/cluster/targets.json names them, for Prometheus.",
+    help="Nodes and clients answer /metrics; OUT/cluster/targets.json names them, for Prometheus.",
+)
+@click.option(
+    "--by-hand",
+    is_flag=True,
+    help="Each fault, and the run, lasts until dlog chaos mend ends it: to try what a runbook says.",
 )
 @click.option(
     "--node-module",
@@ -79,6 +86,7 @@ def run(
     out: Path | None,
     keep_data: bool,
     http: bool,
+    by_hand: bool,
     node_module: str,
 ) -> None:
     """Play a scenario (a TOML file, or the name of a packaged one) on a fresh cluster, and judge it.
@@ -112,6 +120,7 @@ def run(
             node_module=node_module,
             http=http,
             make_certificates=_certificates,
+            by_hand=by_hand,
             say=settings.note,
         )
 
@@ -130,6 +139,32 @@ def run(
     settings.note(f"report: {report}")
     if VERDICTS[outcome.judgement.verdict]:
         raise Answer(VERDICTS[outcome.judgement.verdict])
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog chaos mend ./drill                            the node that was killed is started, the disk is free
+    dlog chaos mend ./drill --end                      and the run is judged
+    """,
+)
+@click.argument("directory", metavar="OUT", type=click.Path(exists=True, path_type=Path))
+@click.option("--end", is_flag=True, help="Begin no more faults either: the run is judged.")
+@common
+def mend(settings: Settings, directory: Path, end: bool) -> None:
+    """End the faults that are on now in a run that was started with --out OUT."""
+    from ..chaos import by_hand
+
+    word = by_hand.END if end else by_hand.MEND
+    by_hand.say(directory, word)
+    limit = time.monotonic() + settings.timeout_s
+    while by_hand.is_unheard(directory, word):
+        if time.monotonic() > limit:
+            by_hand.take_back(directory, word)
+            raise click.ClickException(
+                f"nobody plays in {directory}, or not yet: dlog chaos run … --out {directory}"
+            )
+        time.sleep(by_hand.LOOK_S)
 
 
 @command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")
@@ -151,16 +186,13 @@ def check(settings: Settings, history: Path) -> None:
 def list_(settings: Settings, place: str) -> None:
     """The packaged scenarios, and which of them can be played here."""
     from ..chaos import runner
-    from ..chaos.adapter import Needs
     from ..chaos.scenario_file import load, packaged
 
     make = _adapter(place)
     rows: list[list[str]] = []
     for name in packaged():
         scenario = load(name)
-        cluster = scenario.cluster
-        needs = Needs(Path("."), cluster.bookies, cluster.metadata_nodes, scenario.needs)
-        missing = runner.refusals(scenario, make(needs, {}))
+        missing = runner.refusals(scenario, make(runner.needs_of(scenario, Path(".")), {}))
         if settings.json:
             emit(
                 {
@@ -189,14 +221,14 @@ def _adapter(place: str) -> Any:
     return LocalProcesses
 
 
-def _certificates(directory: Path, principals: Sequence[str]) -> None:
+def _certificates(directory: Path, principals: Sequence[str], days: int) -> None:
     from ..chaos.walk import place_of
     from .certificates import issue, make_authority
 
     authority = directory / "authority"
     make_authority(authority, "chaos")
     for principal in principals:
-        issue(authority, principal, place_of(directory, principal))
+        issue(authority, principal, place_of(directory, principal), days=days)
 
 
 def _show(settings: Settings, result: dict[str, Any]) -> None:

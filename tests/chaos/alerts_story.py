@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from distributedlog.cluster.plan import NAMESPACE
 from distributedlog.cluster.processes import environment
 from tests.cluster.story import dlog
 
@@ -192,7 +193,7 @@ def _uri(out: Path, targets: list[dict[str, Any]]) -> str:
     text = (out / "cluster" / names[0] / "node.toml").read_text()
     [quorum] = re.findall(r'^metadata = "([^"]+)"$', text, re.M)
     places = ";".join(one.partition("=")[2] for one in quorum.split(","))
-    return f"distributedlog://{places}/ns"
+    return f"distributedlog://{places}/{NAMESPACE}"
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """A cluster that is only a book of states: what an adapter is asked for, and whether it made sense."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import trio
 
-from distributedlog.chaos.adapter import Capability, Link, Node, Role
+from distributedlog.chaos.adapter import STORING, Capability, Link, Node, Role
 
 
 class FakeAdapter:
@@ -15,9 +15,16 @@ class FakeAdapter:
 
     kind = "fake"
 
-    def __init__(self, bookies: int = 4, metadata_nodes: int = 3, data: Path = Path()) -> None:
+    def __init__(
+        self,
+        bookies: int = 4,
+        metadata_nodes: int = 3,
+        data: Path = Path(),
+        write_proxies: int = 0,
+    ) -> None:
         names = [(f"metadata{n}", Role.METADATA) for n in range(1, metadata_nodes + 1)]
         names += [(f"bookie{n}", Role.BOOKIE) for n in range(1, bookies + 1)]
+        names += [(f"write-proxy{n}", Role.WRITE_PROXY) for n in range(1, write_proxies + 1)]
         self._nodes = [Node(name, role) for name, role in names]
         self.state = {name: "up" for name, _ in names}
         self.refusing: dict[str, str] = {}
@@ -26,7 +33,10 @@ class FakeAdapter:
         self.held: set[str] = set()
         """Nodes whose disk takes no writes."""
         self.deeds: list[tuple[float, str, str]] = []
-        self.most_down: dict[Role, int] = dict.fromkeys(Role, 0)
+        self.most_down: dict[Role, int] = dict.fromkeys(STORING, 0)
+        self.settings: dict[str, Mapping[str, Any]] = {}
+        """What nodes were last started with, beside their own."""
+        self.spoilt: set[str] = set()
         self._data = data
 
     def refusal(self, capability: Capability) -> str | None:
@@ -56,7 +66,8 @@ class FakeAdapter:
         self.state[name] = state
         for role in Role:
             down = sum(self.state[n.name] != "up" for n in self._nodes if n.role is role)
-            self.most_down[role] = max(self.most_down[role], down)
+            if down or role in STORING:
+                self.most_down[role] = max(self.most_down.get(role, 0), down)
 
     async def kill(self, name: str) -> None:
         await trio.lowlevel.checkpoint()
@@ -125,6 +136,17 @@ class FakeAdapter:
 
     async def limit_files(self, name: str, count: int | None) -> None:
         self._do(f"limit {count}", name, self.state[name])
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
+        assert self.state[name] == "down", f"{name} reads its settings when it starts"
+        self.settings[name] = settings
+
+    async def spoil_memory(self, name: str) -> None:
+        self._do("spoil", name, self.state[name])
+        self.spoilt.add(name)
+
+    async def spoiled(self, name: str) -> bool:
+        return name in self.spoilt
 
     def log_of(self, name: str) -> str:
         return '{"level": "error", "message": "an assert of ours"}\n'

@@ -1,22 +1,39 @@
-"""Each alert is provoked by a story, has a row that says what to do, and is as fast as the story thinks."""
+"""Each alert is provoked by a scenario, has a row that says what to do, and is as fast as stories think."""
 
 import re
 from pathlib import Path
 
-from tests.chaos import runbooks_story
+from distributedlog.chaos.scenario_file import packaged
 from tests.chaos.alerts_story import EXPECTED, RULES, faster
+from tests.chaos.runbooks_story import RUNBOOKS
 
 NAMES = set(re.findall(r"alert: (\w+)", RULES.read_text()))
-OPERATIONS = Path(__file__).resolve().parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-def test_each_alert_is_provoked_by_a_story() -> None:
-    with_another = {"DlogRepairBlocked"}  # before `DlogUnderReplicated`
-    assert {*EXPECTED, *runbooks_story.PLAIN, *runbooks_story.TLS, *with_another} == NAMES
+def test_each_alert_is_provoked_by_a_scenario() -> None:
+    by_hand = [alert for runbook in RUNBOOKS.values() for alert in runbook.alerts]
+
+    assert sorted([*EXPECTED, *by_hand]) == sorted(NAMES)
+    assert RUNBOOKS.keys() <= {*packaged()}
+
+
+def test_the_table_says_which_scenario_provokes_which_alert() -> None:
+    text = (DOCS / "chaos.md").read_text()
+    table = text[text.index("## Alerts, and who provokes them") : text.index("## The history")]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `Dlog")]
+    told = {
+        alert: re.findall(r"`([\w-]+)`", scenario)[0]
+        for alerts, scenario in rows
+        for alert in re.findall(r"`(\w+)`", alerts)
+    }
+
+    wanted = {alert: name for name, runbook in RUNBOOKS.items() for alert in runbook.alerts}
+    assert told == wanted | dict.fromkeys(EXPECTED, "alerts")
 
 
 def test_each_alert_has_a_row_in_its_runbook() -> None:
-    text = OPERATIONS.read_text()
+    text = (DOCS / "operations.md").read_text()
     table = text[text.index("## When an alert is raised") : text.index("## Strangers, and records")]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `Dlog")]
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from distributedlog.chaos.damage import damage
+from distributedlog.chaos.damage import damage, rot
 from distributedlog.chaos.scenario import Fault
 
 SIZE = 64 * 1024
@@ -62,3 +62,45 @@ def test_nothing_to_damage_is_said(directory: Path) -> None:
     said = damage(directory, Fault("damage", files="**/snapshot*"), Random(1))
 
     assert said == "there is no file **/snapshot* to damage"
+
+
+ROTTEN = Fault("rot-everywhere", "bookies", files="**/journal-*")
+
+
+def two_copies(tmp_path: Path) -> list[Path]:
+    """The same entry in two journals, each at a place of its own, beside what one alone has."""
+    entry = Random(7).randbytes(3000)
+    for number, name in enumerate(("bookie1", "bookie2")):
+        (tmp_path / name).mkdir()
+        own = Random(name).randbytes(500 + 4096 * number)
+        (tmp_path / name / "journal-1").write_bytes(own + entry + bytes(SIZE))
+        (tmp_path / name / "snapshot").write_bytes(entry)
+    return [tmp_path / "bookie1", tmp_path / "bookie2"]
+
+
+def test_no_copy_of_what_rots_everywhere_stays_good(tmp_path: Path) -> None:
+    directories = two_copies(tmp_path)
+    before = [(one / "journal-1").read_bytes() for one in directories]
+
+    said = rot(directories, ROTTEN, Random(1))
+
+    after = [(one / "journal-1").read_bytes() for one in directories]
+    places = [
+        next(n for n in range(len(old)) if old[n] != new[n])
+        for old, new in zip(before, after, strict=True)
+    ]
+    assert [bits_that_differ(*pair) for pair in zip(before, after, strict=True)] == [1, 1]
+    assert places[1] - places[0] == 4096, "the same byte of the entry"
+    assert said == "a bit of the same bytes in 2 places of 2 nodes"
+    assert len({(one / "snapshot").read_bytes() for one in directories}) == 1
+
+
+def test_bytes_that_one_has_alone_do_not_rot(tmp_path: Path) -> None:
+    directories = two_copies(tmp_path)
+    (directories[1] / "journal-1").write_bytes(b"\x55" * SIZE)
+    before = (directories[0] / "journal-1").read_bytes()
+
+    said = rot(directories, ROTTEN, Random(1))
+
+    assert said == "there are no bytes that all of them have in **/journal-*"
+    assert (directories[0] / "journal-1").read_bytes() == before

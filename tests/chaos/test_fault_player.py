@@ -9,6 +9,7 @@ import trio
 from distributedlog.chaos.adapter import Role
 from distributedlog.chaos.clients import Clients
 from distributedlog.chaos.fault_player import FaultPlayer
+from distributedlog.chaos.places import Places
 from distributedlog.chaos.scenario import Bounds, Client, Fault, Loop, Moment, Scenario
 from tests.chaos.fake_adapter import FakeAdapter
 
@@ -55,6 +56,7 @@ async def plague(
     *,
     seed: int = 1,
     seconds: float = 100.0,
+    mended_at: float | None = None,
 ) -> tuple[FaultPlayer, Book]:
     book = Book()
 
@@ -70,10 +72,14 @@ async def plague(
         fault_begins=book.begins,
         fault_ends=book.ends,
         say=lambda _: None,
-        clients=Clients(scenario, tmp_path, adapter.uri, seed),
+        clients=Clients(scenario, tmp_path, Places(adapter.uri), seed),
+        by_hand=mended_at is not None,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(player.run)
+        if mended_at is not None:
+            await trio.sleep(mended_at)
+            player.mend()
         await trio.sleep(seconds)
         player.targets.over.set()
     await player.heal()
@@ -208,3 +214,107 @@ async def test_the_same_seed_plays_the_same_faults(
     assert len(first) > 20
     assert await kinds(5) == first
     assert await kinds(6) != first
+
+
+async def test_by_hand_a_fault_lasts_until_it_is_mended(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    moments = [
+        Moment(1.0, Fault("kill", "bookie1", (2.0, 2.0))),
+        Moment(1.0, Fault("slow-disk", "metadata1", (2.0, 2.0), delay_s=0.3)),
+    ]
+    adapter = FakeAdapter()
+
+    _, book = await plague(
+        scenario_of(moments=moments), adapter, tmp_path, seconds=5.0, mended_at=30.0
+    )
+
+    assert all(29.0 <= end - begin < 31.0 for begin, end, _, _ in book.spans())
+    assert len(book.spans()) == 2
+    assert set(adapter.state.values()) == {"up"}
+    assert not adapter.held
+
+
+async def test_what_keeps_nothing_may_all_be_away(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    proxies = (Fault("kill", "write-proxy", (1.0, 5.0)),)
+    adapter = FakeAdapter(write_proxies=2)
+
+    await plague(scenario_of(proxies, proxies, BOOKIES), adapter, tmp_path)
+
+    assert adapter.most_down[Role.WRITE_PROXY] == 2
+    assert adapter.most_down[Role.BOOKIE] == 1
+
+
+async def test_quorum_and_bookies_are_no_proxies(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    moments = [Moment(1.0, Fault("kill", "bookies")), Moment(9.0, Fault("kill", "quorum"))]
+
+    _, book = await plague(
+        scenario_of(moments=moments), FakeAdapter(write_proxies=1), tmp_path, seconds=20.0
+    )
+
+    assert [names[0][:-1] for _, _, _, names in book.spans()] == ["bookie", "metadata"]
+    assert not any(name.startswith("write") for *_, names in book.spans() for name in names)
+
+
+async def test_other_settings_are_for_a_while(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    other = Fault("settings", "bookies", (5.0, 5.0), settings={"repair": False})
+    adapter = FakeAdapter(bookies=2)
+    seen: list[object] = []
+
+    async def look() -> None:
+        await trio.sleep(4.0)
+        seen.extend(adapter.settings.values())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        await plague(scenario_of(moments=[Moment(1.0, other)]), adapter, tmp_path, seconds=20.0)
+
+    assert seen == [{"repair": False}] * 2
+    assert [*adapter.settings.values()] == [{}, {}]
+    assert set(adapter.state.values()) == {"up"}
+
+
+async def test_wrong_memory_goes_with_a_start(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    adapter = FakeAdapter()
+
+    _, book = await plague(
+        scenario_of(moments=[Moment(1.0, Fault("wrong-memory", "follower"))]),
+        adapter,
+        tmp_path,
+        seconds=20.0,
+    )
+
+    [name] = adapter.spoilt
+    assert [deed for _, deed, who in adapter.deeds if who == name] == ["spoil", "stop", "start"]
+    assert book.ended[0][1] == f"a bit was wrong at {name}; {name} serves"
+
+
+async def test_the_same_bytes_rot_on_all_bookies(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    entry = Random(1).randbytes(2000)
+    for name in ("bookie1", "bookie2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal-1").write_bytes(entry)
+    rotten = Fault("rot-everywhere", "bookies", (1.0, 1.0))
+
+    _, book = await plague(
+        scenario_of(moments=[Moment(1.0, rotten)]),
+        FakeAdapter(bookies=2, data=tmp_path),
+        tmp_path,
+        seconds=20.0,
+    )
+
+    after = [(tmp_path / name / "journal-1").read_bytes() for name in ("bookie1", "bookie2")]
+    places = [[n for n in range(2000) if content[n] != entry[n]] for content in after]
+    assert len(places[0]) == 1
+    assert places[0] == places[1]
+    assert "2 places of 2 nodes" in book.ended[0][1]

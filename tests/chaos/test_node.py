@@ -1,9 +1,12 @@
-"""The moved clock and the last words."""
+"""The moved clock, the wrong memory, and the last words."""
 
 from pathlib import Path
 
+import pytest
+
 from distributedlog.chaos.last_words import last_words
-from distributedlog.chaos.node import MovedClock
+from distributedlog.chaos.node import MovedClock, flip_when_told
+from distributedlog.metadata.kv import HEAD, KeyValueState
 from distributedlog.runtime import machine
 
 
@@ -18,6 +21,28 @@ def test_the_wall_clock_is_off_by_what_the_file_says(tmp_path: Path) -> None:
 
 def test_without_a_file_it_is_right(tmp_path: Path) -> None:
     assert abs(MovedClock(str(tmp_path / "clock"))() - machine._wall_ms()) < 10_000
+
+
+def test_one_name_is_kept_wrongly_when_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(KeyValueState, "_enter", KeyValueState._enter)  # as before, in the end
+    told = tmp_path / "memory"
+    flip_when_told(told)
+    right, wrong = KeyValueState(), KeyValueState()
+    names = [(b"name/%d" % n, HEAD.pack(1, 0, 1, 1) + b"value") for n in range(3)]
+
+    for key, stored in names:
+        right.add_stored(key, stored, 0)
+    wrong.add_stored(names[0][0], names[0][1], 0)
+    told.touch()
+    wrong.add_stored(b"lock/1", names[0][1], 0)
+    for key, stored in names[1:]:
+        wrong.add_stored(key, stored, 0)
+    del wrong.stored[b"lock/1"]
+
+    assert not told.exists()
+    assert [key for key in right.stored if right.stored[key] != wrong.stored[key]] == [b"name/1"]
 
 
 def test_the_last_error_is_what_a_node_ended_with() -> None:

@@ -1,12 +1,13 @@
 """Chaos on real processes: a minute with a fixed seed, planted bugs that must be found, and refusals.
 
-All in all below four minutes of CI. `-s` shows the verdicts as they come.
+All in all some five minutes of CI. `-s` shows the verdicts as they come.
 """
 
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,158 @@ def planted(tmp_path: Path, scenario: str, module: str, seconds: str) -> dict[st
     found = verdict(done)
     assert done.returncode == 6
     return found
+
+
+BESIDE = """
+seconds = 16
+[cluster]
+bookies = 3
+metadata_nodes = 1
+write_proxies = 2
+read_proxies = 1
+gateways = 1
+[[client]]
+kind = "poster"
+log = "posted"
+rate = 100
+[[client]]
+kind = "many-logs"
+logs = 4
+rate = 200
+through = "proxies"
+[[client]]
+kind = "tail"
+log = "posted"
+through = "proxies"
+[[client]]
+kind = "duel"
+log = "fought"
+rate = 100
+pause_s = [0.1, 0.5]
+waits = true
+[[moment]]
+at_s = 1
+kind = "restart"
+target = "write-proxy1"
+hold_s = 0.5
+[[moment]]
+at_s = 2
+kind = "strangers"
+target = "bookie1"
+hold_s = 3
+[[moment]]
+at_s = 3
+kind = "kill"
+target = "gateway"
+hold_s = 0.5
+[[moment]]
+at_s = 3
+kind = "run-client"
+target = "duel"
+hold_s = 4
+[[moment]]
+at_s = 6
+kind = "settings"
+target = "bookies"
+settings = { repair = false }
+hold_s = 1
+[bounds]
+acked_min = 200
+acked_per_s_min = 10
+faults_min = 5
+"""
+SHOWN = """
+seconds = 300
+[cluster]
+bookies = 3
+metadata_nodes = 1
+read_proxies = 1
+certificate_days = 1
+[[client]]
+kind = "many-logs"
+logs = 20
+rate = 200
+[[client]]
+kind = "tail"
+log = "story-0"
+through = "proxies"
+[[moment]]
+at_s = 1
+kind = "wrong-memory"
+target = "metadata"
+hold_s = 1
+[[moment]]
+at_s = 1
+kind = "clock"
+target = "bookie1"
+offset_s = 72_000
+hold_s = 1
+[bounds]
+acked_min = 200
+acked_per_s_min = 10
+faults_min = 2
+"""
+
+
+def test_proxies_gateways_and_strangers_break_no_promise(tmp_path: Path) -> None:
+    pytest.importorskip("hypercorn", reason="needs the extra gateway")
+    (tmp_path / "beside.toml").write_text(BESIDE)
+
+    out = tmp_path / "run"
+    done = chaos("run", str(tmp_path / "beside.toml"), "--json", "--http", "--out", str(out))
+
+    found = verdict(done)
+    assert found["verdict"] == "OK", (found["reasons"], done.stderr[-3000:])
+    said = {fault["kind"]: fault["words"] for fault in found["faults"]}
+    assert len(said) == 5
+    notes = (out / "history").read_text()
+    assert notes.count('"poster-1","ack"') > 10
+    assert notes.count('"many-logs-2","ack"') > 10
+    assert notes.count('"tail-3","got"') > 3
+    assert '"duel-4","ack"' in notes
+
+
+def test_a_run_by_hand_lasts_until_it_is_ended(tmp_path: Path) -> None:
+    """With certificates, which clients show; and the fault lasts for minutes where nobody mends it."""
+    (tmp_path / "shown.toml").write_text(SHOWN)
+    out = tmp_path / "run"
+    words = ("chaos", "run", str(tmp_path / "shown.toml"), "--json", "--http", "--by-hand")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "distributedlog.cli.main", *words, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+    try:
+        limit = time.monotonic() + LONGEST_S
+        while not (out / "runner.notes").exists() or (
+            (out / "runner.notes").read_text().count(',"fault",') < 2
+        ):
+            assert run.poll() is None
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        named = json.loads((out / "cluster" / "targets.json").read_text())
+        # The name of a log that is made meanwhile is kept wrongly.
+        while any(out.glob("cluster/metadata1/memory")):
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+        assert chaos("mend", str(out)).returncode == 0
+        assert chaos("mend", str(out), "--end").returncode == 0
+        done, errors = run.communicate(timeout=LONGEST_S)
+    finally:
+        run.kill()
+        run.wait()
+
+    found = json.loads(done)
+    assert found["verdict"] == "OK", (found["reasons"], errors[-3000:])
+    assert "a bit was wrong at metadata1" in errors
+    kinds = {one["labels"]["instance"]: one["labels"]["kind"] for one in named}
+    assert kinds["read-proxy1"] == "read-proxy"
+    assert kinds["tail-2"] == "client"
+    late = chaos("mend", str(out), "--timeout", "1")
+    assert late.returncode == 1
+    assert "nobody plays in" in late.stderr
 
 
 @pytest.mark.skipif(disks.refusal() is not None, reason=f"a power cut {disks.refusal()}")

@@ -64,6 +64,10 @@ def test_the_packaged_scenarios_play_every_kind_of_fault() -> None:
             "with [walk] no client is of kind 'registers'",
         ),
         (("[[client]]", "[walk]\nhold = 3\n[[client]]"), "[walk]: there is no hold"),
+        (
+            ("[[client]]", "[walk]\n[cluster]\nread_proxies = 1\n[[client]]"),
+            "[walk] is for clients without proxies and gateways",
+        ),
         (('kind = "writer"', 'kind = "writer"\nrate = 0'), "rate more than 0"),
         (('kind = "writer"', 'kind = "writer"\nlog = 7'), "log is 7, wanted is a text"),
         (('kind = "kill"', 'kind = "kil"'), "[[loop.fault]] 1: kind is 'kil'; known are kill"),
@@ -72,13 +76,37 @@ def test_the_packaged_scenarios_play_every_kind_of_fault() -> None:
         (('kind = "kill"\ntarget = "bookie"', 'kind = "kill-client"'), "target is 'node'"),
         (
             ('kind = "kill"\ntarget = "bookie"', 'kind = "kill-client"\ntarget = "duel"'),
-            "no [[client]] is of that kind",
+            "no [[client]] that does not wait is of that kind",
         ),
         (("hold_s = [0.5, 1]", "hold_s = [2, 1]"), "hold_s is [2, 1], wanted is a number, or [low"),
         (('target = "bookie"', 'target = "bookie9"'), "the nodes metadata1, "),
         (("[[client]]", "[client]"), "two brackets"),
         (("[[client]]", "[cluster]\nmetadata_nodes = 2\n[[client]]"), "wanted 1, 3, 5"),
         (("[[client]]", '[[moment]]\nkind = "kill"\n[[client]]'), "at_s is missing"),
+        (('target = "bookie"', 'target = "write-proxy"'), "kill of 'write-proxy'; known are"),
+        (('target = "bookie"', 'target = "gateway1"'), "kill of 'gateway1'; known are"),
+        (("[[client]]", "[cluster]\nwrite_proxies = 21\n[[client]]"), "0 to 20 of each kind"),
+        (('kind = "writer"', 'kind = "poster"'), "a poster, and [cluster] has no gateways"),
+        (
+            ('kind = "writer"', 'kind = "writer"\nthrough = "proxies"'),
+            "a writer through proxies, and [cluster] has no write_proxies",
+        ),
+        (('kind = "writer"', 'kind = "duel"\nthrough = "proxies"'), "those who can are writer"),
+        (('kind = "writer"', 'kind = "writer"\nthrough = "x"'), "through is 'x'"),
+        (
+            ("[[client]]", "[cluster]\ngateways = 1\ncertificate_days = 1\n[[client]]"),
+            "no client here has a token",
+        ),
+        (
+            ('kind = "kill"\ntarget = "bookie"', 'kind = "run-client"\ntarget = "writer"'),
+            "no [[client]] with waits = true is of that kind",
+        ),
+        (
+            ('kind = "kill"', 'kind = "wrong-memory"'),
+            "wrong-memory of 'bookie' could meet a bookie; it is for metadata",
+        ),
+        (('kind = "kill"', 'kind = "rot-everywhere"'), 'its target is "bookies"'),
+        (('kind = "kill"', 'kind = "settings"\nsettings = 3'), "settings is 3, wanted is a table"),
         (("[[client]]", '[[moment]]\nat_s = 10\nkind = "kill"\n[[client]]'), "ends at 10 s"),
     ],
 )
@@ -91,6 +119,27 @@ def test_a_mistake_is_one_error_that_names_its_place(change: tuple[str, str], wo
 
     assert str(caught.value).startswith("x.toml")
     assert words in str(caught.value)
+
+
+def test_what_keeps_nothing_has_no_disk_to_break() -> None:
+    text = SOUND.replace("[[client]]", "[cluster]\nread_proxies = 1\n[[client]]", 1)
+    text = text.replace('kind = "kill"\ntarget = "bookie"', 'kind = "power-cut"\ntarget = "all"')
+
+    with pytest.raises(InvalidRequest, match="power-cut of 'all' could meet a read-proxy"):
+        parse(text, "x.toml")
+
+
+def test_proxies_gateways_and_certificates_are_asked_of_the_place() -> None:
+    beside = SOUND.replace(
+        "[[client]]", "[cluster]\nwrite_proxies = 1\ngateways = 2\n[[client]]", 1
+    )
+    shown = SOUND.replace("[[client]]", "[cluster]\ncertificate_days = 1\n[[client]]", 1)
+
+    scenario = parse(beside, "x.toml")
+
+    assert scenario.needs == {Capability.KILL, Capability.PROXIES, Capability.GATEWAYS}
+    assert [*scenario.cluster.names][-3:] == ["write-proxy1", "gateway1", "gateway2"]
+    assert parse(shown, "x.toml").needs == {Capability.KILL, Capability.CERTIFICATES}
 
 
 def test_a_scenario_that_is_not_there_names_the_packaged_ones() -> None:

@@ -1,0 +1,39 @@
+"""Ports for the pages of nodes and clients, and the file that names them as Prometheus reads it."""
+
+import json
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from ..cluster.config import format_address
+from ..cluster.plan import PORT_HIGH, PORT_LOW
+from ..runtime.errors import AddressInUse
+from ..runtime.host import Address
+from ..runtime.machine import real_host
+
+HOST = "127.0.0.1"
+TARGETS = "targets.json"
+
+
+async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
+    """Addresses that nobody had a moment ago, none of them ``taken``; below what connections are given."""
+    here, found = real_host("chaos"), list[Address]()
+    while len(found) < count:
+        place = (HOST, here.random.randrange(PORT_LOW, PORT_HIGH))
+        if place in taken or place in found:
+            continue
+        with suppress(AddressInUse):
+            (await here.listen(place)).close()
+            found.append(place)
+    return found
+
+
+def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None:
+    """Each by name, kind and place, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
+    found = [
+        {"targets": [format_address(place)], "labels": {"instance": name, "kind": kind}}
+        for name, kind, place in pages
+    ]
+    aside = path.with_suffix(".aside")
+    aside.write_text(json.dumps(found, indent=1) + "\n")
+    aside.rename(path)
