@@ -21,7 +21,10 @@ from .configuration import parse_place
 from .known_nodes import KnownNodes
 
 DIAL_S = 2.0
-"""A node that does not greet within this time is not connected to."""
+"""A node that takes no connection within this time is not connected to."""
+GREET_S = 4.5
+"""Nor one that took it, and does not greet within this: behind hundreds that came before it a client waits
+some seconds for its turn (H224), and who gives up has to begin again. An `Endpoint` waits for five."""
 PING_S = 0.3
 """A connection on which an answer is waited for is pinged after so long without a byte, …"""
 SILENCE_S = 0.6
@@ -114,13 +117,17 @@ class QuorumLinks:
                 address, (Backoff(HUNG_UP_MIN_S, HUNG_UP_MAX_S), 0.0)
             )
             await trio.sleep_until(until)
-            with trio.move_on_after(DIAL_S):
+            with dialing.within:
+                dialing.within.deadline = trio.current_time() + DIAL_S
                 dialing.link = await self._greeted(nursery, address, dialing)
                 self._hung_up.pop(address, None)
         except DistributedLogError as error:
             dialing.error = error
             if dialing.connected and isinstance(error, ConnectionLost):
-                self._hung_up[address] = backoff, trio.current_time() + backoff.next_s()
+                self._hung_up[address] = (
+                    backoff,
+                    trio.current_time() + backoff.next_s(self.chance()),
+                )
         finally:
             if self._over:
                 dialing.error = AlreadyClosed("the metadata client has ended")
@@ -214,8 +221,10 @@ class _Dialing:
         self.error: DistributedLogError | None = None
         self.connected = False
         """Has the node taken the connection?"""
+        self.within = trio.CancelScope()
         self.done = trio.Event()
 
     def on_connected(self) -> None:
         """It has."""
         self.connected = True
+        self.within.deadline = trio.current_time() + GREET_S

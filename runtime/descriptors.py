@@ -12,7 +12,11 @@ with contextlib.suppress(ImportError):  # not on Windows, where only clients run
     import resource
 
 WANTED = 65_536
-CONNECTIONS_MAX = 1000
+CONNECTION_BYTES = 64 * 1024
+"""Of memory, what a peer with TLS costs a server that asks and is answered little: somewhat less, as measured
+by `python -m tests.cluster.tls_clients_story`. What is sent and received has bounds of its own, for all."""
+CONNECTIONS_BYTES_MAX = 128 * 1024 * 1024
+CONNECTIONS_MAX = CONNECTIONS_BYTES_MAX // CONNECTION_BYTES
 FILES = 256
 """Of journals, indexes, directories, threads, and of connections that this process dials itself."""
 KEPT = 128

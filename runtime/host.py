@@ -29,6 +29,8 @@ class Connection(Protocol):
     """Who the other end has proved to be, by TLS, once anything was received from it; else None."""
     is_secret: bool
     """Nobody between the two ends can read or change what goes over it."""
+    has_begun: bool
+    """The other end has begun a handshake here, which is done in its turn."""
 
     async def receive_into(self, *buffers: memoryview) -> int:
         """Fill the buffers in order with what has arrived; return how many bytes (0: peer closed).

@@ -108,6 +108,11 @@ class Link:
         return self._connection.is_secret
 
     @property
+    def has_begun(self) -> bool:
+        """Has the peer begun a handshake, which takes its turn?"""
+        return self._connection.has_begun
+
+    @property
     def identity(self) -> Identity | None:
         """Of the other end's certificate, if it has shown one."""
         return self._connection.identity

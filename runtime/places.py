@@ -3,7 +3,9 @@
 A descriptor is a place. Places are kept apart, so that no kind of peer can lock out another one:
 
 - strangers, who have not said yet who they are: when all are taken the address that has most gives up its
-  oldest. Whoever speaks at once is through before that; whoever is silent makes room.
+  oldest. Whoever speaks at once is through before that; whoever is silent makes room. Those that have begun
+  a handshake have a place in its turn: where all of that address have, its newest goes, and comes again. In
+  the other order none of a crowd would wait for as long as its turn takes (H224).
 - nodes of this cluster, and the questions of this machine about its own health: places that others do not
   get. They may take others' besides.
 - all others: three quarters of them an address at most; when there are none, a connection that has been
@@ -20,7 +22,8 @@ from .refusals import host_of
 HEALTH = "health"
 """The kind in the HELLO of one who asks after this node's health from its own machine."""
 NODE_KINDS = ("metadata", "bookie", "write-proxy", "read-proxy")
-STRANGERS_MAX = 128
+STRANGERS_MAX = 256
+"""In the turn of the handshakes that is two and a half seconds, and a dial is given up after almost five."""
 NODES_MAX = 64
 OF_ONE_NODE_MAX = 8
 HEALTH_MAX = 4
@@ -68,7 +71,8 @@ class Places:
             return None
         hosts = list(self.strangers.values())
         most = max(dict.fromkeys(hosts), key=hosts.count)
-        return self._out(next(other for other, host in self.strangers.items() if host == most))
+        of_it = [other for other, host in self.strangers.items() if host == most]
+        return self._out(next((each for each in of_it if not each.has_begun), of_it[-1]))
 
     def greet(
         self, link: Link, hello: Hello, *, node: bool, local: bool, now: float

@@ -35,6 +35,7 @@ class TcpConnection:
 
     identity: Identity | None = None
     is_secret = False
+    has_begun = False
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)

@@ -179,6 +179,7 @@ class TlsConnection:
         self.peer = inner.peer
         self.identity: Identity | None = None
         self.is_secret = True
+        self.has_begun = False
         self._inner = inner
         self._cipher = tls.cipher
         self._turns = tls.turns
@@ -327,7 +328,7 @@ class TlsConnection:
         waits = not self._dialled
         while True:
             if waits and self._incoming.pending:  # who is silent takes no turn
-                waits = False
+                waits, self.has_begun = False, True
                 await self._turns.turn(host_of(self.peer), self._check)
             try:
                 self._object.do_handshake()

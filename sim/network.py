@@ -296,6 +296,7 @@ class SimConnection:
         self.peer = peer
         self.identity: Identity | None = None
         self.is_secret = False
+        self.has_begun = False
         self.serial = serial
         self.host = host
         self.incarnation = host.incarnation

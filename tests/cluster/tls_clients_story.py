@@ -1,6 +1,6 @@
 """Hundreds of clients by TLS, the leader killed and started under them: is there one election, are all back?
 
-python -m tests.cluster.tls_clients_story --clients 750
+python -m tests.cluster.tls_clients_story --clients 1000
 
 Three metadata nodes with certificates; the clients are in a process of their own and light: each is a whole
 client of the quorum (it looks for the leader, greets, dials again), asks for a key now and then, and nothing
@@ -48,7 +48,7 @@ LED = re.compile(r"this metadata node (\w+) leads in term (\d+)")
 def main() -> None:
     """Play it; ends with 1 where there is another election, or somebody is not back."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=750)
+    parser.add_argument("--clients", type=int, default=1000)
     clients = parser.parse_args().clients
     with (
         TemporaryDirectory() as scratch,
@@ -61,19 +61,23 @@ def main() -> None:
         told: Queue[tuple[str, float]] = Queue()
         directories = [str(directory_of("user/crowd"))]
         crowd = Process(target=_crowd, args=(cluster.uri, clients, directories, told), daemon=True)
-        crowd.start()
         try:
-            _play(cluster, clients, told)
+            _play(cluster, clients, crowd, told)
         finally:
-            crowd.kill()
-            crowd.join()
+            if crowd.pid is not None:
+                crowd.kill()
+                crowd.join()
 
 
-def _play(cluster: Cluster, clients: int, told: "Queue[tuple[str, float]]") -> None:
+def _play(cluster: Cluster, clients: int, crowd: Process, told: "Queue[tuple[str, float]]") -> None:
+    uri, here = cluster.uri, directory_of("user/admin")
+    empty = {name: _rss_bytes(cluster, name) for name in cluster.served}
+    crowd.start()
     what, seconds = told.get(timeout=MOST_S)
     print(f"{clients} clients there after {seconds:.1f} s", flush=True)
-    uri, here = cluster.uri, directory_of("user/admin")
     before, led = trio.run(_terms, uri, here), _elected(cluster)
+    more = _rss_bytes(cluster, before[0]) - empty[before[0]]
+    print(f"the leader has {more / clients / 1024:.0f} KiB more a client", flush=True)
     for what in ("killed", "started again"):
         leader, term = before
         print(f"{leader} leads in term {term}", flush=True)
@@ -95,6 +99,12 @@ def _play(cluster: Cluster, clients: int, told: "Queue[tuple[str, float]]") -> N
         print(f"elected since: {led[len(led_before) :] or 'nobody'}; term {before[1]}", flush=True)
         if len(led) - len(led_before) != (what == "killed"):
             sys.exit("not the one election that there had to be")
+
+
+def _rss_bytes(cluster: Cluster, name: str) -> int:
+    status = Path(f"/proc/{cluster.served[name].process.pid}/status").read_text()
+    [kib] = re.findall(r"^VmRSS:\s+(\d+) kB$", status, re.M)
+    return int(kib) * 1024
 
 
 def _elected(cluster: Cluster) -> list[str]:

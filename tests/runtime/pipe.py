@@ -35,6 +35,7 @@ class PipeConnection:
 
     identity: Identity | None = None
     is_secret = False
+    has_begun = False
 
     def __init__(self, name: str, incoming: _Way, outgoing: _Way) -> None:
         self.peer = name

@@ -85,6 +85,27 @@ async def test_the_address_with_most_strangers_makes_room(autojump_clock: MockCl
     assert first in server.places.strangers
 
 
+async def test_who_has_begun_a_handshake_is_not_put_back_by_a_newcomer(
+    autojump_clock: MockClock,
+) -> None:
+    """H224: of a crowd that comes at once each would lose its place just before its turn."""
+    server = Server()
+    silent = server.enter("crowd")[0]
+    turn = [server.enter("crowd")[0] for _ in range(server.places.strangers_max - 1)]
+    for link in turn:
+        link._connection.has_begun = True
+
+    last, gone = server.enter("crowd")
+    assert gone is silent
+    last._connection.has_begun = True
+    newcomer, gone = server.enter("crowd")
+    assert gone is newcomer
+    assert (
+        server.enter("another")[1] is last
+    )  # whoever comes from elsewhere has a place all the same
+    assert all(link in server.places.strangers for link in turn)
+
+
 async def test_one_address_leaves_a_quarter_to_others(autojump_clock: MockClock) -> None:
     server = Server()
     for _ in range(server.places.others_max * 3 // 4):
