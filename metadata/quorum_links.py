@@ -32,7 +32,7 @@ SILENCE_S = 0.6
 is away."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
-HUNG_UP_MIN_S = 0.05
+HUNG_UP_MIN_S = 0.4
 HUNG_UP_MAX_S = 4.0
 """A node that takes a connection and ends it before it has greeted has more callers than it can greet: it is
 dialled again after so long, longer each time in a row. Hundreds that came back at once, each as often as it

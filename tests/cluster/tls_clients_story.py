@@ -166,6 +166,7 @@ async def _all_of_them(
     failed: Counter[str] = Counter()
     tls = Tls(Path(directories[0]))
     began = said_at = time.monotonic()
+    used_s = time.process_time()
     async with trio.open_nursery() as nursery:
         for number in range(count):
             nursery.start_soon(_one, uri, number, tls, answered, failed)
@@ -180,10 +181,14 @@ async def _all_of_them(
             await trio.sleep(0.2)
             told.put(("answered", min(answered)))
             if time.monotonic() - said_at >= SAID_EVERY_S:
-                said_at = time.monotonic()
+                now, used = time.monotonic(), time.process_time()
+                busy, said_at, used_s = (used - used_s) / (now - said_at), now, used
                 late = sum(said_at - one > 4 * ASK_EVERY_S for one in answered)
                 if late:
-                    print(f"{late} had no answer for {4 * ASK_EVERY_S:.0f} s", flush=True)
+                    used_up = f"the crowd takes {busy:.2f} of a processor"
+                    print(
+                        f"{late} had no answer for {4 * ASK_EVERY_S:.0f} s; {used_up}", flush=True
+                    )
             if failed:
                 print(f"asked in vain: {dict(failed)}", flush=True)
                 failed.clear()

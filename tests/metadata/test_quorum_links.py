@@ -1,21 +1,27 @@
 """How a client dials nodes that have more callers than they can greet (H224)."""
 
 from contextlib import suppress
+from dataclasses import replace
 
 import trio
 import trio.testing
 
 from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.quorum_links import PAUSE_S, QuorumLinks
+from distributedlog.metadata.quorum_links import HUNG_UP_MAX_S, PAUSE_S, QuorumLinks
 from distributedlog.runtime.errors import ConnectionLost, QuorumUnreachable
+from distributedlog.runtime.handshakes import PER_S, HandshakeTurns
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Connection, Listener
+from distributedlog.runtime.refusals import host_of
 from distributedlog.runtime.rpc import Endpoint
 
 from ..runtime.pipe import PipeNetwork
 from ..runtime.saying import Saying
 
 PATIENCE_S = 60.0
+CROWD = 250
+"""With four times the strangers that the server takes; fewer than have a place in the end."""
+HOSTS = 16
 NODES = 3
 
 
@@ -81,4 +87,82 @@ async def test_who_is_taken_waits_for_its_turn(autojump_clock: trio.testing.Mock
                     await links.link(listener.address, trio.current_time() + PATIENCE_S)
                 await trio.sleep(PAUSE_S)
         assert listener.dials == 1
+        nursery.cancel_scope.cancel()
+
+
+class Turned:
+    """A connection that is heard of when its turn has come, and ``late_s`` after that: as a handshake."""
+
+    identity = None
+    is_secret = False
+
+    def __init__(self, inner: Connection, turns: HandshakeTurns, late_s: float) -> None:
+        self.peer = inner.peer
+        self.has_begun = False
+        self.try_send, self.wait_writable = inner.try_send, inner.wait_writable
+        self._inner = inner
+        self._turns = turns
+        self._late_s = late_s
+        self._gone = False
+
+    async def receive_into(self, *buffers: memoryview) -> int:
+        count = await self._inner.receive_into(*buffers)
+        if not self.has_begun:
+            self.has_begun = True
+            said = [bytes(buffer) for buffer in buffers]
+            await self._turns.turn(host_of(self.peer), self._check)
+            await trio.sleep(self._late_s)
+            self._check()
+            for buffer, was in zip(buffers, said, strict=True):
+                buffer[:] = was
+        return count
+
+    def _check(self) -> None:
+        if self._gone:
+            raise ConnectionLost("closed here")
+
+    def close(self) -> None:
+        self._gone = True
+        self._inner.close()
+
+
+class TurningListener:
+    def __init__(self, inner: Listener, late_s: float) -> None:
+        self.address = inner.address
+        self.close = inner.close
+        self._inner = inner
+        self._turns = HandshakeTurns()
+        self._late_s = late_s
+
+    async def accept(self) -> Connection:
+        return Turned(await self._inner.accept(), self._turns, self._late_s)
+
+
+async def test_a_crowd_that_comes_at_once_is_there_when_its_handshakes_are_done(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """H224. They gave up in their turn, or were put back before it, and all took several of them."""
+    network = PipeNetwork()
+    host = replace(network.host("m1"), connections_max=6 * 64)
+    listener = TurningListener(await host.listen(("m1", 0)), late_s=1.0)
+    async with trio.open_nursery() as nursery:
+        node = Endpoint(host, lambda: Hello("c1", "m1", "metadata"))
+        nursery.start_soon(node.serve, {"": listener}, Saying)
+
+        async def come(number: int) -> None:
+            here = network.host(f"h{number % HOSTS}")
+            here.random.seed(number)
+            endpoint = Endpoint(here, lambda: Hello(kind="client"), receive_bytes=1 << 16)
+            links = QuorumLinks(endpoint, [listener.address], PATIENCE_S, lambda link: None)
+            await nursery.start(links.run)
+            while links.open_link(listener.address) is None:
+                with suppress(ConnectionLost):
+                    await links.link(listener.address, trio.current_time() + PATIENCE_S)
+                await trio.sleep(PAUSE_S)
+
+        began = trio.current_time()
+        async with trio.open_nursery() as crowd:
+            for number in range(CROWD):
+                crowd.start_soon(come, number)
+        assert trio.current_time() - began < CROWD / PER_S + 3 * HUNG_UP_MAX_S
         nursery.cancel_scope.cancel()
