@@ -12,6 +12,7 @@ from distributedlog.runtime.errors import ConnectionLost, QuorumUnreachable
 from distributedlog.runtime.handshakes import PER_S, HandshakeTurns
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Connection, Listener
+from distributedlog.runtime.principals import Identity
 from distributedlog.runtime.refusals import host_of
 from distributedlog.runtime.rpc import Endpoint
 
@@ -93,7 +94,7 @@ async def test_who_is_taken_waits_for_its_turn(autojump_clock: trio.testing.Mock
 class Turned:
     """A connection that is heard of when its turn has come, and ``late_s`` after that: as a handshake."""
 
-    identity = None
+    identity: Identity | None = None
     is_secret = False
 
     def __init__(self, inner: Connection, turns: HandshakeTurns, late_s: float) -> None:
