@@ -21,6 +21,7 @@ import trio
 
 from ..runtime.descriptors import raise_limit
 from ..runtime.errors import DistributedLogError, InvalidRequest
+from ..runtime.full_collections import collect_when_grown
 from ..runtime.host import Address, Host
 from ..runtime.local_secret import guarded
 from ..runtime.machine import machine_id, needs_linux
@@ -97,6 +98,7 @@ async def run_node(
             place.append(ready.address)
             # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
             gc.freeze()
+            nursery.start_soon(collect_when_grown)
             task_status.started(ready.line(str(data) if data else None))
 
     if data is None:

@@ -36,6 +36,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     stderr.py                   what a process says, without waiting for who reads it
     allocator.py                what the C library keeps of freed memory
+    full_collections.py         when a node's Python looks for garbage among all that lives
 
 The simulator has another host (`sim/host.py`); everything above this part cannot tell.
 

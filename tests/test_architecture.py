@@ -49,6 +49,7 @@ SEAM = {
     "runtime/directory_file.py",
     "runtime/files.py",
     "runtime/forked.py",
+    "runtime/full_collections.py",
     "runtime/lmdb_map.py",
     "runtime/local_secret.py",
     "runtime/machine.py",
