@@ -126,6 +126,9 @@ class AddStream:
         mine = [one for one in streams if isinstance(one, AddStream) and one.client.takes_many]
         if len(mine) < len(streams) or max([one.number for one in mine]) >= 1 << 32:
             return None
+        for one in mine:
+            if one.client.shared:  # some of it may be these streams', with other connections
+                one.client.send_gathered()
         shared, mine = _shared_by(mine)
         return partial(shared.add, tuple(mine), tuple([one.number for one in mine]))
 

@@ -371,6 +371,52 @@ async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_cl
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("more", [True, False])
+async def test_nothing_passes_what_was_gathered_with_other_connections(
+    more: bool, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ledger whose slots change shares with others from then on, whose frame may be full at once.
+
+    Acks are counts: of an entry that came first would be thought that it is the one before (G2).
+    """
+    came: list[int] = []
+    on_frame = BookieSession.on_frame
+
+    def noted(self: BookieSession, op: int, *rest: Any) -> None:
+        if op in (Op.ADD, Op.ADD_MANY) and self._store.bookie_id == "b1":
+            ident, body = rest[2], rest[4]
+            at = m.MANY_ITEM_BYTES * ident if op == Op.ADD_MANY else 0
+            while at < len(body):
+                _, size, _, _, _, _, of_ledger, entry, _, _ = entries.HEADER.unpack_from(body, at)
+                came.extend([entry] if of_ledger == 1 else [])
+                at += size
+        on_frame(self, op, *rest)
+
+    monkeypatch.setattr(BookieSession, "on_frame", noted)
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        roomy = replace(OPTIONS, deferred_bytes_max=16 << 20)
+        clients = [await bookies.start(name, roomy) for name in ("b1", "b2", "b3")]
+        mine, other = ([opened(c, n).stream for c in clients] for n in (1, 2))
+        few, all_three = slice(2), slice(3)
+        before, after = (few, all_three) if more else (all_three, few)
+        await trio.sleep(1)
+        for client in clients:
+            client.link.soon()
+        for entry, slots in enumerate((before, after)):
+            shared = mine[0].together(mine[slots])
+            assert shared is not None
+            assert shared(record(1, entry))
+        filling = other[0].together(other[after])
+        assert filling is not None
+        for entry in range(SHARED_BYTES_MAX // (SHARED_ENTRY_BYTES - 100) + 1):
+            assert filling(record(2, entry, bytes(SHARED_ENTRY_BYTES - 100)))
+        await trio.sleep(5)
+
+        assert came == [0, 1]
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
