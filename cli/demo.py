@@ -1,6 +1,7 @@
 """`dlog local --demo`: a cluster, a bookie that is killed, and every record read back."""
 
 import hashlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
@@ -8,12 +9,14 @@ from typing import Any
 
 from .errors import FAILED, Answer
 from .options import Settings
-from .output import emit, size
+from .output import emit, prose, size
 
 RECORDS = 20_000
 RECORD_BYTES = 200
 LOG = "demo"
 BATCH = 200
+WHAT_AT = len("read back   0.070 s  ")
+"""The column of what a step did: what does not fit its line goes on below."""
 
 
 async def run_demo(settings: Settings, options: dict[str, Any], processes: bool) -> None:
@@ -86,7 +89,7 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
         emit({"ok": same, "records": count, "digest": read.hexdigest(), "steps": steps.taken})
     else:
         verdict = "the same bytes in the same order" if same else "NOT what was written"
-        print(f"sha256 of what was written and of what was read: {verdict}")
+        prose(f"sha256 of what was written and of what was read: {verdict}")
     if not same:
         raise Answer(FAILED)
 
@@ -106,4 +109,5 @@ class _Steps:
         seconds = perf_counter() - before
         self.taken.append({"step": name, "seconds": round(seconds, 3), "what": "; ".join(said)})
         if not self._quiet:
-            print(f"{name:<10} {seconds:6.3f} s  {'; '.join(said)}", flush=True)
+            prose(f"{name:<10} {seconds:6.3f} s  {'; '.join(said)}", hang=WHAT_AT)
+            sys.stdout.flush()

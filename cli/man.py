@@ -11,10 +11,12 @@ from pathlib import Path
 
 import click
 
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, fitted
 from .output import emit, write_by_rename
 from .topics import TOPICS
 
+ROOM = 69
+"""What an indented line of a page has on a terminal of 80 columns: man breaks none of these."""
 SEE_ALSO = ("dlog-environment(7)", "dlog-exit-codes(7)")
 
 
@@ -87,7 +89,8 @@ def _page(context: click.Context, name: str, children: list[click.Context]) -> s
     lines += [_plain(" ".join(one.collect_usage_pieces(context)))]
     lines += [".SH DESCRIPTION", *_paragraphs(words)]
     if isinstance(one, Command) and one.examples:
-        lines += [".SH EXAMPLES", *_as_it_is(inspect.cleandoc(one.examples).splitlines())]
+        written = inspect.cleandoc(one.examples).splitlines()
+        lines += [".SH EXAMPLES", *_as_it_is(fitted(written, ROOM))]
     if children:
         lines.append(".SH COMMANDS")
         for child in children:

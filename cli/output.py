@@ -69,13 +69,22 @@ def table(
     print("\n".join(laid_out(texts, width)))
 
 
-def prose(text: str) -> None:
-    """Sentences, broken between words where a terminal ends; what goes to none is one line."""
+def prose(text: str, *, hang: int = 0) -> None:
+    """Sentences, broken between words where a terminal ends; what goes to none is one line.
+
+    ``hang``: the column at which they go on.
+    """
     width = terminal_width()
     lines = (
         [text]
         if width is None
-        else (textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False))
+        else textwrap.wrap(
+            text,
+            width,
+            subsequent_indent=" " * hang,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     )
     print("\n".join(map(visible, lines)))
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from distributedlog.cli.main import command, run
-from distributedlog.cli.man import _paragraphs, pages
+from distributedlog.cli.man import ROOM, _paragraphs, pages
 from distributedlog.cli.topics import CHARS_MAX, TOPICS
 from distributedlog.runtime.options import with_tables
 from tests.test_documented_commands import calls, why_not
@@ -114,6 +114,20 @@ def test_a_manual_page_has_what_the_help_has() -> None:
     assert "dlog log truncate orders \\-\\-to 12.0.0\n" in page
     assert "\\-\\-up\\-to\\-subscriber POSITION" in page
     assert "\\fBdlog\\-log\\-truncate\\fR(1)" in PAGES["dlog-log.1"]
+
+
+def test_what_a_manual_page_has_to_be_copied_fits_80_columns() -> None:
+    """man does not break such lines: the terminal would, within words. Remarks are comments of a shell."""
+    wide = [
+        (name, line)
+        for name, page in PAGES.items()
+        for block in page.split(".nf\n")[1:]
+        for line in block.partition(".fi\n")[0].splitlines()
+        if len(line.replace("\\-", "-").replace("\\e", "\\")) > ROOM
+    ]
+
+    assert wide == []
+    assert "# see it work: write, kill a bookie, read back\n" in PAGES["dlog.1"]
 
 
 def test_no_line_of_a_text_is_taken_for_a_request() -> None:

@@ -7,8 +7,9 @@ import click
 import pytest
 
 from distributedlog.cli import check, main
+from distributedlog.cli.demo import WHAT_AT, _Steps
 from distributedlog.cli.log import _print_log
-from distributedlog.cli.options import Command, fitted
+from distributedlog.cli.options import Command, Settings, fitted
 from distributedlog.cli.output import laid_out, table
 
 BOOKIES = [
@@ -165,3 +166,23 @@ def test_examples_of_the_help_fit_a_terminal_and_can_be_copied(
     assert [shlex.split(line.partition("   ")[0]) for line in written] == [
         shlex.split(line, comments=True) for line in whole.splitlines()
     ]
+
+
+def test_what_the_demonstration_says_goes_on_below_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "3 metadata nodes and 3 bookies, bookie2 a process of its own, on /tmp/dlog-2tjw_524"
+    for columns in (80, None):
+        if columns is None:
+            monkeypatch.delenv("COLUMNS")
+        else:
+            monkeypatch.setenv("COLUMNS", str(columns))
+        with _Steps(Settings()).step("start") as note:
+            note(said)
+
+    first, second, alone = capsys.readouterr().out.splitlines()
+    assert first.startswith("start ")
+    assert len(first) <= 80
+    assert second.startswith(" " * WHAT_AT)
+    assert f"{first[WHAT_AT:]} {second.strip()}" == said
+    assert alone.endswith(f" s  {said}")
