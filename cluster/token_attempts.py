@@ -22,7 +22,8 @@ FIRST_IN_VAIN, FIRST_IN_VAIN_S = 60.0, 5.0
 NOTED_S = 600.0
 """So long an address that has shown one in vain is known for it."""
 ADDRESSES_MAX = 1000
-"""Above, those that come new have one share together."""
+"""Above, those that showed none in vain for longest are forgotten; where none can be, who comes new has one
+share with his like."""
 
 
 @dataclass(slots=True)
@@ -91,12 +92,14 @@ class TokenAttempts:
             attempt.own.in_vain_at = attempt.begun
 
     def _forget(self, now: float) -> None:
-        """Those that have all of their share, and are known for nothing."""
-        for who, share in list(self._of.items()):
+        """A quarter of those that have all of their share: those that showed none in vain for longest."""
+        idle = []
+        for who, share in self._of.items():
             share.fill(now, IN_VAIN, IN_VAIN_S)
-            well = share.left >= IN_VAIN and now - share.in_vain_at >= NOTED_S
-            if who and not share.under_way and well:
-                del self._of[who]
+            if share.left >= IN_VAIN and not share.under_way:
+                idle.append((share.in_vain_at, who))
+        for _, who in sorted(idle)[: ADDRESSES_MAX // 4]:
+            del self._of[who]
 
 
 def network_of(address: str) -> str:
@@ -105,6 +108,8 @@ def network_of(address: str) -> str:
         found = ip_address(address.strip("[]").partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return found.exploded[:19]
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is None:
+            return found.exploded[:19]
+        found = found.ipv4_mapped
     return str(found)

@@ -11,6 +11,7 @@ and is told so where none of his is idle.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 from typing import TypeVar
 
@@ -36,7 +37,7 @@ from ..runtime.errors import (
 from .forms import Given, ProducerRef
 from .metrics import GatewayMeters
 from .options import GatewayOptions
-from .share import Share
+from .share import Idle, Share
 
 SWEEP_S = 1.0
 
@@ -79,6 +80,9 @@ class Appending:
         ``share``: of the user whose these all are.
         """
         self._share = share
+        self._idle = Idle(
+            partial(self._close_writers, 1, -inf), partial(self._close_senders, 1, -inf)
+        )
         self._nursery: trio.Nursery | None = None
         self._namespace = namespace
         self._own = own
@@ -92,6 +96,9 @@ class Appending:
 
     async def run(self) -> None:
         """Close what nobody uses, until cancelled; then all."""
+        share = self._share
+        if share is not None:
+            share.held_by.append(self._idle)
         try:
             async with trio.open_nursery() as self._nursery:
                 while True:
@@ -99,6 +106,8 @@ class Appending:
                     self._sweep()
         finally:
             self._nursery = None
+            if share is not None:
+                share.held_by.remove(self._idle)
             for sending in self._sending.values():
                 sending.sender.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._options.stop_s):
@@ -125,22 +134,6 @@ class Appending:
         for key in _unused(self._sending, above, since):
             self._sending.pop(key).sender.close()
         self._count_open()
-
-    def _make_room_for_writer(self) -> None:
-        """Raises `TooBusy`."""
-        share = self._share
-        if share is not None and share.why_no_writer() is not None:
-            self._close_writers(1, -inf)
-            if (busy := share.why_no_writer()) is not None:
-                raise busy
-
-    def _make_room_for_sender(self) -> None:
-        """Raises `TooBusy`."""
-        share = self._share
-        if share is not None and share.why_no_producer() is not None:
-            self._close_senders(1, -inf)
-            if (busy := share.why_no_producer()) is not None:
-                raise busy
 
     def _count_open(self) -> None:
         self._tell(len(self._writing), len(self._sending))
@@ -188,7 +181,8 @@ class Appending:
             if not isinstance(self._namespace, ProxiedNamespace):
                 async with self._writer(log) as writer:
                     return replace(await writer.open_producer(name), name=shown)
-            self._make_room_for_sender()
+            if self._share is not None:
+                self._share.make_room_for_producer(self._idle)
             sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
             try:
                 opened = await sender.open(deadline)
@@ -245,7 +239,8 @@ class Appending:
         key = log, producer
         found = self._sending.get(key)
         if found is None:
-            self._make_room_for_sender()
+            if self._share is not None:
+                self._share.make_room_for_producer(self._idle)
             sender = FrameSender(
                 namespace.client, namespace.path, log, producer.name, producer.number
             )
@@ -316,7 +311,8 @@ class Appending:
         """The log's writer here, opened where it is not; it stays while it is used."""
         found = self._writing.get(log)
         if found is None:
-            self._make_room_for_writer()
+            if self._share is not None:
+                self._share.make_room_for_writer(self._idle)
             found = self._writing[log] = _Writing()
             self._count_open()
         found.users += 1

@@ -44,7 +44,7 @@ SEND_BUFFER_BYTES = 128 * 1024
 STREAMS_OF_A_CONNECTION = 32
 """Requests at a time on one connection of HTTP/2."""
 BACKLOG = 128
-HERE = ("127.0.0.1", "::1")
+HERE = frozenset(map(network_of, ("127.0.0.1", "::1")))
 STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 STARVED_WAIT_S = 0.075
 """How long none is accepted when the process or the system has no descriptor left."""

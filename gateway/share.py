@@ -1,7 +1,18 @@
 """What one user may have of a gateway: half of what there is for all (pure)."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from ..runtime.errors import TooBusy
 from .options import GatewayOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Idle:
+    """Closes what a session of the user has not used for longest, if anything of it is idle."""
+
+    close_writer: Callable[[], None]
+    close_producer: Callable[[], None]
 
 
 class Share:
@@ -17,6 +28,7 @@ class Share:
         self.sessions = 0
         self.writers = self.producers = 0
         """Logs that are open for writing, producers that there is a stream for."""
+        self.held_by: list[Idle] = []
         self._requests = self._tails = self._held_bytes = 0
 
     def begin(self) -> None:
@@ -36,17 +48,21 @@ class Share:
             raise TooBusy(f"the gateway holds {self._held_bytes} bytes for user {self._user}")
         self._held_bytes += size
 
-    def why_no_writer(self) -> TooBusy | None:
-        """Why no further log is opened for writing, while none of them is idle."""
-        if self.writers < self._writers_max:
-            return None
-        return TooBusy(f"user {self._user} has {self.writers} logs open for writing")
+    def make_room_for_writer(self, who: Idle) -> None:
+        """For one more log that is written: idle ones are closed, first ``who``'s. Raises `TooBusy`."""
+        for one in sorted(self.held_by, key=lambda one: one is not who):
+            if self.writers >= self._writers_max:
+                one.close_writer()
+        if self.writers >= self._writers_max:
+            raise TooBusy(f"user {self._user} has {self.writers} logs open for writing")
 
-    def why_no_producer(self) -> TooBusy | None:
+    def make_room_for_producer(self, who: Idle) -> None:
         """The same of a producer's stream."""
-        if self.producers < self._producers_max:
-            return None
-        return TooBusy(f"{self.producers} producers of user {self._user} are open")
+        for one in sorted(self.held_by, key=lambda one: one is not who):
+            if self.producers >= self._producers_max:
+                one.close_producer()
+        if self.producers >= self._producers_max:
+            raise TooBusy(f"{self.producers} producers of user {self._user} are open")
 
     def begin_tail(self) -> None:
         """One tail more. Raises `TooBusy`."""

@@ -125,4 +125,6 @@ def test_whoever_has_many_addresses_is_one() -> None:
     for one in range(2 * ADDRESSES_MAX):
         now = 100.0 + one
         attempts.end(attempts.begin(f"10.1.{one >> 8}.{one & 255}", now), refused=True)
-    assert len(attempts._of) <= ADDRESSES_MAX + 1
+    assert len(attempts._of) <= ADDRESSES_MAX
+    assert "" not in attempts._of, "who is not known has a share of its own"
+    assert vain(attempts, "10.2.0.1", now + 60.0) == IN_VAIN

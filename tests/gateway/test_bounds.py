@@ -19,6 +19,7 @@ pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 import trio
 import trio.testing
 
+from distributedlog.cluster.token_attempts import network_of
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
 from distributedlog.gateway.appending import Appending
@@ -177,6 +178,16 @@ async def test_an_address_has_three_quarters_of_what_others_left_and_this_machin
         await one.until("connections", 8)
         for stream in here:
             await stream.aclose()
+
+
+def test_this_machine_is_known_by_each_of_its_addresses_and_a_network_is_one() -> None:
+    bounds = server.Bounds(4, 1.0, GatewayMeters())
+    bounds._of.update({network_of(one): 3 for one in ("127.0.0.1", "::1", "2001:db8::1")})
+    for one, may in (("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::1", True)):
+        assert bounds.has_share(network_of(one)) == may
+    bounds.room = trio.Semaphore(0)
+    assert not bounds.has_share(network_of("2001:db8::2"))
+    assert bounds.has_share(network_of("2001:db8:0:1::2"))
 
 
 class Starved:

@@ -198,16 +198,18 @@ async def test_one_user_has_half_of_the_writers_and_loses_his_own_idle_ones(
             async with one._writer("d"):
                 await trio.sleep(0.1)
                 assert closed == ["a"], "the one that was idle longest"
-                with pytest.raises(TooBusy, match="user etl has 3 logs open for writing"):
-                    async with two._writer("e"):
-                        pass
                 async with one._writer("b"), other._writer("a"):
+                    with pytest.raises(TooBusy, match="user etl has 3 logs open for writing"):
+                        async with two._writer("e"):
+                            pass
                     assert (shares[0].writers, shares[1].writers, meters.writers) == (3, 1, 4)
-        await trio.sleep(5)
-        assert closed == ["a"]
+        async with one._writer("b"), one._writer("d"), one._writer("f"):
+            await trio.sleep(5)
+            assert closed == ["a", "c"], "an idle one of another token of his"
         nursery.cancel_scope.cancel()
     assert (shares[0].writers, shares[1].writers, meters.writers) == (0, 0, 0)
-    assert sorted(closed) == ["a", "a", "b", "c", "d"]
+    assert sorted(closed) == ["a", "a", "b", "c", "d", "f"]
+    assert shares[0].held_by == []
 
 
 async def test_one_user_has_half_of_the_producers(
