@@ -449,6 +449,52 @@ async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
     assert taken.count(False) > 50
 
 
+async def test_the_short_way_takes_no_more_than_may_be_unsynced(autojump_clock: Clock) -> None:
+    """The bound that `take` keeps; what is beyond it is for `take` to decide."""
+    async with running(CutDisk(), TIGHT) as store:
+        adders = [Adder(store, number) for number in range(1, 6)]
+        for adder in adders:
+            adder.send(record(adder.ledger, 0))
+            await adder.all_acked()
+        bodies = [record(adder.ledger, 1, bytes(2500)) for adder in adders]
+        streams = {n: adder.stream for n, adder in enumerate(adders, 1)}
+        items = iter([(n, len(body)) for n, body in enumerate(bodies, 1)])
+
+        left = store.adds.take_lone(streams, items, memoryview(b"".join(bodies)), 0)
+
+        assert left is not None
+        number, start, stop = left
+        assert start == sum(map(len, bodies[: number - 1]))
+        assert stop == start + len(bodies[number - 1])
+        assert store.adds._ring.unsynced_bytes == start <= TIGHT.unsynced_bytes_max < stop
+
+
+async def test_what_came_after_what_waits_waits_too(autojump_clock: Clock) -> None:
+    """H1: a small record that finds room is not taken before a large one of its stream that found none."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        client = await bookies.start("b1", TIGHT, sync_s=1.0)
+        store = bookies.stores["b1"]
+        heard = [opened(client, ledger) for ledger in (1, 2)]
+        for one in heard:
+            one.stream.send(record(one.stream._opening.ledger, 0))
+        await trio.sleep(5)
+
+        heard[0].stream.send(record(1, 1, bytes(6000)))
+        await trio.sleep(0.5)  # it is being synced
+        adds = [(heard[1], record(2, 1, bytes(3000))), (heard[1], record(2, 2, b"small"))]
+        heard[1].stream.sent += 2
+        in_common(client, adds)
+        await trio.sleep(0.1)
+        assert store.stats.deferred_bytes == sum(len(body) for _, body in adds)
+        await trio.sleep(5)
+
+        assert [one.acked for one in heard] == [2, 3]
+        assert list(await read_all(store, 2)) == [0, 1, 2]
+        assert store.stats.duplicates == 0
+        nursery.cancel_scope.cancel()
+
+
 def _bent(body: bytes, **fields: int) -> bytes:
     """A record with other fields, and a digest that fits."""
     names = (

@@ -204,6 +204,22 @@ async def test_each_lac_that_rests_is_told_whatever_breaks(
     assert sent == ["gather", "send"] * 3
 
 
+async def test_who_sends_together_takes_lacs_along(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go before the connections send what was gathered."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        order: list[str] = []
+        monkeypatch.setattr(client._lacs, "in_beat", lambda: order.append("LACs"))
+        monkeypatch.setattr(client.pool, "send_gathered", lambda: order.append("send"))
+
+        client.gather()
+        client.send_gathered()
+
+        assert order == ["LACs", "send"]
+
+
 async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

@@ -96,6 +96,28 @@ async def test_where_there_is_no_room_a_frame_is_not_taken(
             world.ledgers.release()
 
 
+async def test_a_frame_that_would_fit_passes_nobody_who_waits(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Also where the open entry has room for it."""
+    async with world.process(in_flight_bytes_max=64 * 1024, entry_bytes_max=4096) as ns:
+        await ns.create_log("l", txids="count")
+        async with ns.open_log("l").open_writer() as writer, trio.open_nursery() as nursery:
+            world.ledgers.held = True
+            done: list[Frame] = []
+            while writer.pipeline._held_bytes < 64 * 1024:
+                await writer.submit(bytes(100))
+            nursery.start_soon(writer.submit, bytes(100))
+            await trio.sleep(1)
+            batch = writer.pipeline.batch
+            assert batch.bytes + 100 + RECORD_COLUMN_BYTES <= batch.bytes_max
+
+            assert writer.take_frame([bytes(100)], done.append) is None
+            world.ledgers.release()
+            await writer.frame_room(1, 100)
+            assert writer.take_frame([bytes(100)], done.append) is not None
+
+
 async def test_a_frame_at_a_rate_is_charged_once(world: World, autojump_clock: MockClock) -> None:
     async with world.process(records_per_s_max=100) as ns:
         await ns.create_log("l", txids="ms")

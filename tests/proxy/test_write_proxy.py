@@ -19,7 +19,7 @@ from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.proxy import owner as owner_module
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
-from distributedlog.proxy.owner import FOLLOWED_SHARE, Owner
+from distributedlog.proxy.owner import FOLLOWED_SHARE, SWEEP_S, Owner
 from distributedlog.proxy.produce_session import ProduceSession
 from distributedlog.proxy.registration import ProxyRegistration
 from distributedlog.proxy.written_log import WrittenLog
@@ -338,6 +338,36 @@ async def test_a_stream_names_a_namespace_as_a_call_does() -> None:
         await producer.open(10, "orders")
         info = unpack((await producer.link.request(Op.INFO, timeout_s=9)).body, "INFO")
         assert info["logs"] == 1
+
+
+async def test_a_log_that_is_used_is_not_idle(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its use is noted by the sweep: a frame looks at no clock."""
+    given_up: list[float] = []
+
+    async def give_up(self: Owner, key: Any, target: str) -> bool:
+        given_up.append(trio.current_time())
+        del self.logs[key]
+        return True
+
+    monkeypatch.setattr(Owner, "give_up", give_up)
+    nothing: Any = None
+    owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
+    await nursery.start(owner.run)
+    one: Any = SimpleNamespace(leaving=False, writer=SimpleNamespace(over=None), used=False)
+    one.used_at = trio.current_time()
+    owner.logs["default", "orders"] = one
+    idle_s = owner.options.idle_s
+    while trio.current_time() < 3 * idle_s:
+        one.used = True
+        await trio.sleep(idle_s / 2)
+    assert given_up == []
+
+    last = trio.current_time() - idle_s / 2
+    await trio.sleep(2 * idle_s)
+    assert len(given_up) == 1
+    assert idle_s <= given_up[0] - last <= idle_s + 3 * SWEEP_S
 
 
 def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
