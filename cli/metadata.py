@@ -1,12 +1,15 @@
 """`dlog metadata`: who forms the metadata quorum, and how that is changed."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import metadata_saves as saves
 from .options import Command, Group, Settings, common, consent, yes_option
 from .output import emit, table
+
+if TYPE_CHECKING:
+    from ..metadata.interface import MemberStatus
 
 POLL_S = 0.25
 
@@ -131,10 +134,17 @@ def _change(
     run(work)
 
 
-def _votes(found: list[Any], name: str, node_id: str) -> bool:
-    """Whether that node is the only one of its name, and has a voter's role."""
+def _votes(found: "list[MemberStatus]", name: str, node_id: str) -> bool:
+    """Whether that node is the only one of its name, and says itself that it votes.
+
+    For one that was let in a moment ago the leader answers: empty, or not reached yet.
+    """
+    from ..metadata.ready import Role
+
     named = [member for member in found if member.name == name]
-    return [m.node_id for m in named] == [node_id] and named[0].role not in ("learner", "starting")
+    if [member.node_id for member in named] != [node_id]:
+        return False
+    return named[0].applied > 0 and named[0].role in {role.value for role in Role}
 
 
 def print_members(settings: Settings, found: list[Any]) -> None:

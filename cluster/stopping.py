@@ -18,7 +18,7 @@ from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.reasons import HEALED
 from .cookie import decode_cookie
 from .leaving import find_bookie, sound_copies
-from .overview import WRITABLE_BOOKIES_MIN
+from .overview import EMPTY, WRITABLE_BOOKIES_MIN
 
 VOTERS_NOT = ("learner", "removed")
 LIMBO = "limbo"
@@ -92,7 +92,10 @@ def _voters(members: Sequence[MemberStatus], stopped: Collection[str]) -> list[s
     left = [
         one.name
         for one in voters
-        if one.alive and not one.role.startswith("damaged") and one.name not in stopped
+        if one.alive
+        and one.role != EMPTY
+        and not one.role.startswith("damaged")
+        and one.name not in stopped
     ]
     needed = len(voters) // 2 + 1
     if len(left) >= needed:

@@ -12,6 +12,7 @@ import pytest
 from distributedlog.cli import named_clusters
 from distributedlog.cli.errors import innermost, report, with_hint
 from distributedlog.cli.main import command, run
+from distributedlog.cli.metadata import _votes
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
 from distributedlog.cluster.overview import EMPTY, disks_lost_for_good
@@ -319,6 +320,32 @@ def test_a_table_on_a_narrow_terminal_cuts_no_cell(
 
     said = capsys.readouterr().out
     assert all(cell in said for cell in cells)
+
+
+@pytest.mark.parametrize(
+    ("role", "applied", "votes"),
+    [
+        ("leader", 9, True),
+        ("follower", 9, True),
+        ("pre-candidate", 9, True),
+        ("follower", 0, False),  # it has not heard yet that it is a learner
+        ("learner", 9, False),
+        ("starting", 0, False),
+        (EMPTY, 0, False),
+        ("unreachable", 0, False),
+        ("damaged: its log", 9, False),
+    ],
+)
+def test_who_was_let_in_is_waited_for_until_it_says_that_it_votes(
+    role: str, applied: int, votes: bool
+) -> None:
+    """A moment after `dlog metadata add` the leader has it as empty, or as not reached."""
+    new = MemberStatus("m2", "h:1", role, 1, applied, True, "new")
+    old = MemberStatus("m2", "h:1", "follower", 1, 9, False, "old")
+
+    assert _votes([new], "m2", "new") is votes
+    assert not _votes([old, new], "m2", "new")
+    assert not _votes([], "m2", "new")
 
 
 def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from distributedlog.cluster.overview import EMPTY
 from distributedlog.cluster.stopping import EACH_MAX, Stopping, may_stop
 from distributedlog.ledger import holes, keys, transactions
 from distributedlog.ledger.holes import Hole
@@ -159,8 +160,12 @@ async def test_a_majority_of_the_voters_is_left(
     assert may or "1 of 3 voters would answer (m3), 2 are a majority" in found.reasons[0]
 
 
-async def test_damaged_voters_and_learners_are_no_voters_that_answer(world: World) -> None:
-    roles = {"m1": "follower", "m2": "damaged: its log", "m3": "leader", "m4": "learner"}
+@pytest.mark.parametrize("role", ["damaged: its log", EMPTY])
+async def test_damaged_voters_empty_ones_and_learners_are_no_voters_that_answer(
+    world: World, role: str
+) -> None:
+    """One that has lost its disk answers, as it waits to be let in: it has no vote until then."""
+    roles = {"m1": "follower", "m2": role, "m3": "leader", "m4": "learner"}
     world.members = [MemberStatus(name, "", role, 1, 1, True) for name, role in roles.items()]
 
     assert not (await world.ask("m1")).may
