@@ -92,6 +92,17 @@ def issue(
     _give_trust(authority, out)
 
 
+def issue_anew(
+    authority: Path, principal: str, out: Path, *, days: int = DAYS, hosts: Sequence[str] = ()
+) -> None:
+    """The same, where nothing is there, or what is ``principal``'s own: another one's key would be gone."""
+    if _is_whole(out) and (other := show(out).principal) != principal:
+        raise InvalidRequest(
+            f"{out} is {other}'s, nothing was changed: name another --out, or delete that first"
+        )
+    issue(authority, principal, out, days=days, hosts=hosts)
+
+
 def renew(authority: Path, directory: Path, *, days: int = DAYS) -> str:
     """A new key and certificate for whom the directory is; who that is. Raises `InvalidRequest`."""
     principal = show(directory).principal
@@ -165,10 +176,16 @@ def ensure(
     ``hosts``: see `issue`, by principal.
 
     Where the authority was given a new key, a directory trusts both, and is renewed when it is time; where it
-    was lost, and another one made, it is renewed at once, for nobody would take it.
+    was lost, and another one made, it is renewed at once, for nobody would take it. Raises `InvalidRequest`.
     """
     done = []
     places = [out / principal.partition("/")[2] for principal in principals]
+    for principal, place in zip(principals, places, strict=True):
+        first = principals[places.index(place)]
+        if first != principal:
+            raise InvalidRequest(
+                f"{principal} and {first} would have one directory, {place}: give one another name"
+            )
     if not (authority / CA_FILE).exists() and not any(
         (place / CERTIFICATE_FILE).exists() for place in places
     ):

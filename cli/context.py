@@ -119,12 +119,13 @@ def use(settings: Settings, name: str) -> None:
 def list_(settings: Settings) -> None:
     """The named clusters; a star marks the chosen one."""
     contexts = named_clusters.load()
+    wide = max(map(len, contexts["contexts"]), default=0)
     for name in sorted(contexts["contexts"]):
         location, chosen = contexts["contexts"][name], name == contexts["current"]
         if settings.json:
             emit({"name": name, "uri": location, "current": chosen})
         else:
-            click.echo(f"{'*' if chosen else ' '} {name}  {location}")
+            click.echo(f"{'*' if chosen else ' '} {name:{wide}}  {location}")
 
 
 def _known(contexts: dict[str, Any], name: str) -> str:

@@ -84,9 +84,9 @@ def issue(
     hosts: tuple[str, ...],
 ) -> None:
     """Make a directory of cert.pem, key.pem, ca.pem. KIND: metadata, bookie, proxy or user."""
-    from .certificates import issue as make
+    from .certificates import issue_anew
 
-    make(authority, principal, out, days=days, hosts=hosts)
+    issue_anew(authority, principal, out, days=days, hosts=hosts)
     settings.note(f"{out}: {principal}, for {days} days")
 
 

@@ -9,6 +9,7 @@ from distributedlog.cli import certificates
 from distributedlog.cli.certificates import (
     ensure,
     issue,
+    issue_anew,
     make_authority,
     renew,
     roll_authority,
@@ -176,3 +177,25 @@ def test_an_authority_without_its_certificate_is_not_replaced(tmp_path: Path) ->
     with pytest.raises(InvalidRequest, match="No such file"):
         said(tmp_path)
     assert takes(tmp_path)
+
+
+def test_another_ones_key_is_not_written_over(tmp_path: Path) -> None:
+    """`dlog pki issue user/x --out m1.tls`, by a slip: the node's key would be gone, without a word."""
+    make_authority(tmp_path / "pki", "test")
+    out = tmp_path / "m1.tls"
+    issue_anew(tmp_path / "pki", "metadata/m1", out)
+    key = (out / "key.pem").read_bytes()
+
+    with pytest.raises(InvalidRequest, match=r"m1.tls is metadata/m1's, nothing was changed"):
+        issue_anew(tmp_path / "pki", "user/x", out)
+    assert (out / "key.pem").read_bytes() == key
+
+    issue_anew(tmp_path / "pki", "metadata/m1", out)
+    assert (out / "key.pem").read_bytes() != key
+
+
+def test_two_of_one_name_want_two_directories(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="user/a and bookie/a would have one directory"):
+        ensure(tmp_path / "authority", "test", ["bookie/a", "user/a"], tmp_path / "tls")
+
+    assert not (tmp_path / "authority").exists()

@@ -133,7 +133,9 @@ def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["context", "list"]) == 0
 
     assert capsys.readouterr().out == (
-        "  a  distributedlog://h:1/n\n* b  distributedlog://h:2/n\n  c ä 😀  distributedlog://h:3/n\n"
+        "  a      distributedlog://h:1/n\n"
+        "* b      distributedlog://h:2/n\n"
+        "  c ä 😀  distributedlog://h:3/n\n"
     )
 
 
