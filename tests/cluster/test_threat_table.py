@@ -45,7 +45,6 @@ from distributedlog.runtime.errors import (
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
-    WrongLedgerKey,
 )
 from distributedlog.runtime.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
 from distributedlog.runtime.hello import Hello
@@ -181,26 +180,26 @@ async def found_city(city: City) -> None:
                 city.ex_pass = answer.passport
                 for bookie, key in zip(of_name.values(), answer.keys[city.ledger], strict=True):
                     city.ex_keys[bookie][kind] = key
-        for name, bookie in of_name.items():  # they were good
-            await until_read(city, name, bookie, WrongLedgerKey, raised=False)
+        for (
+            name,
+            bookie,
+        ) in of_name.items():  # they were good, whether or not it has heard of the mode yet
+            async with linked(host_of("user/ex"), city.address(name)) as link:
+                key = city.ex_keys[bookie][Kind.READ]
+                await attempt("read", BookieClient(link, bookie), city.ledger, key, 0)
         await admin.change_trust("disable", "ex")
 
 
-async def until_read(
-    city: City, name: str, bookie: str, error: type[DistributedLogError], *, raised: bool
-) -> None:
-    """Until the ex-user's capability to read is refused so, or is not: bookies hear of changes by a watch."""
+async def until_refused(city: City, name: str, bookie: str) -> None:
+    """Until the ex-user's capability to read is taken no more: bookies hear of changes by a watch."""
     key = city.ex_keys[bookie][Kind.READ]
     with trio.fail_after(T):
         while True:
             async with linked(host_of("user/ex"), city.address(name)) as link:
                 try:
                     await attempt("read", BookieClient(link, bookie), city.ledger, key, 0)
-                    refused = False
-                except error:
-                    refused = True
-            if refused == raised:
-                return
+                except CapabilityOutdated:
+                    return
             await trio.sleep(0.1)
 
 
@@ -420,7 +419,7 @@ def test_an_ex_user(city: City) -> None:
             async with linked(host_of("user/ex"), city.address("metadata1")) as link:
                 await link.request(Op.META_READ, pack(["get", b"\0"]), timeout_s=T)
         for name, bookie in city.bookies.items():
-            await until_read(city, name, bookie, CapabilityOutdated, raised=True)
+            await until_refused(city, name, bookie)
             async with linked(host_of("user/ex"), city.address(name)) as link:
                 client = BookieClient(link, bookie)
                 for what in ATTEMPTS:
