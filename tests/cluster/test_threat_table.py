@@ -115,7 +115,7 @@ async def linked(
     hello: Hello | None = None,
     credentials: Credentials | None = None,
 ) -> AsyncIterator[Any]:
-    """A connection. Raises what dialling raises."""
+    """A connection. Raises what dialling raises, and what its use raises, as it is and in no group."""
     failed: DistributedLogError | None = None
     async with trio.open_nursery() as nursery:
         try:
@@ -125,7 +125,10 @@ async def linked(
         except DistributedLogError as error:
             failed = error
         else:
-            yield link
+            try:
+                yield link
+            except DistributedLogError as error:
+                failed = error
             link.close(ConnectionLost("asked and answered"))
         nursery.cancel_scope.cancel()
     if failed is not None:
