@@ -167,7 +167,7 @@ class SecondJudge:
             why = self._why_not(principal, index, meant)
             if why:
                 self._fail(f"T1: {principal} {why} (entry {index}, mode {self.now.mode})")
-            if isinstance(meant, Grant):
+            if isinstance(meant, Grant) and answer.lease:  # else it was given none
                 self.leases[answer.lease] = "" if principal == ANONYMOUS else principal
         if isinstance(meant, Revoke | Expire):
             self.leases.pop(meant.lease, None)

@@ -15,6 +15,7 @@ from distributedlog.metadata.commands import (
     encode_command,
 )
 from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.request_ring import RequestRing
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.trust_records import (
     MODE_KEY,
@@ -164,6 +165,18 @@ def test_a_lease_is_its_owners_until_it_ends() -> None:
     run.do(Expire(lease=2))
     run.do(Revoke("user/own/c", 10, 0, 2))
     assert len(run.failed) == 1
+
+
+def test_who_was_given_no_lease_owns_none() -> None:
+    """Else all that goes without one would be his: 0 says so in commands and in answers."""
+    run = Run()
+    run.state.ring = RequestRing(1)
+    for number in range(2, 5):
+        run.do(Grant("user/etl/c", number, run.state.index, 1000))
+    run.do(Grant("proxy/r1/c", 1, 0, 1000))  # so old that nobody knows whether it was done
+    assert list(run.judge.leases.values()) == ["user/etl"] * 3
+
+    assert run.try_it("user/etl", Put(SEGMENT, b"")) == []
 
 
 def test_a_line_of_the_audit_is_put_by_its_own_act_alone() -> None:
