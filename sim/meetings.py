@@ -20,6 +20,8 @@ from ..verify.oracles import FrameCutter
 from .network import SimConnection
 
 BY_PASS = "pass"
+ASK_NOTHING = (Op.META_WATCH_CANCEL, Op.CREDIT, Op.UNSUBSCRIBE)
+"""Of what was asked under that number: the answer may be on its way yet."""
 _PASS = Struct("<3sBIQB")
 """| "DP2" | generation u8 | ends u32 s | since u64 | length u8 | principal | mac |"""
 
@@ -122,7 +124,7 @@ class Meetings:
         if op == Op.AUTH:
             self._on_proof(met, body)
         elif met.principal:
-            if ident:
+            if ident and op not in ASK_NOTHING:
                 met.asked[ident] = Asked(op, bytes(body), self._now(), self._revision())
             for listener in self.listeners:
                 listener.on_request(met, op, flags, ident, body)
