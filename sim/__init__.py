@@ -8,7 +8,8 @@
         pipeline.py, once.py            other clients: pipelines; producers
         proxied.py                      many writers and readers of one log, behind proxies
         trusted.py                      certificates, grants, and those who have none
-            meetings.py, shown.py, effects.py, token_ends.py    what each of them is told, and gets done
+            meetings.py, shown.py, effects.py    what each of them is told, and gets done
+            token_ends.py, at_proxies.py        who comes by tokens, at nodes and at proxies
             crowding.py, progress.py    who wants more than his share; how honest writers fare beside each
     bookie_world.py                     one real bookie and bad clients
     ledger_world.py, raft_world.py      cores alone on one heap, thousands of seeds a minute

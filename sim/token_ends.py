@@ -2,7 +2,9 @@
 
 A node goes by a clock that follows the wall's by a twelfth of what passes, from what that said when the node
 began. So at any moment it lies between two lines, however often the wall clock jumps; and what ends by it
-ends between the moments at which these two say so. Whose tokens were revoked is told nothing any more.
+ends between the moments at which these two say so. A proxy has no clock for it: it is told by the leader of
+the metadata how long a token lasts, whichever node that is just then. Whose tokens were revoked is told
+nothing any more.
 """
 
 import re
@@ -15,6 +17,8 @@ from ..verify.second_judge import SecondJudge
 from .meetings import Answer, Listener, Met
 from .scheduler import EPOCH_S
 
+METADATA, PROXIES = "m", "wr"
+"""First letters of nodes' names."""
 FOLLOWS = 1 / 12
 SWEEP_S = 3.0
 """Connections are looked at each second; one look is left out by a node that comes late to it."""
@@ -28,6 +32,8 @@ class _Clock:
     """In virtual time, when it began."""
     wrong_s: float
     """By how much the wall clock was ahead then."""
+    until: float = float("inf")
+    """When the node began anew."""
 
     def between(self, now: float) -> tuple[float, float]:
         """Seconds since 1970 that it may show."""
@@ -53,23 +59,42 @@ class TokenEnds(Listener):
         self._judge = judge
         self._fail = fail
         self._tolerance_s = tolerance_s
-        self._clocks: dict[str, _Clock] = {}
+        self._clocks: dict[str, list[_Clock]] = {}
+        """Of each node, of its lives, the present one last."""
         self.taken = self.ended = self.answered = 0
         """Proofs that were taken; refused because they had ended; answers to who came by a token."""
 
     def on_clock(self, node: str, wrong_ms: int) -> None:
         """A node that has begun reads its wall clock, which is wrong by so much."""
-        self._clocks[node] = _Clock(self._now(), wrong_ms / 1000)
+        lives = self._clocks.setdefault(node, [])
+        if lives:
+            lives[-1].until = self._now()
+        lives.append(_Clock(self._now(), wrong_ms / 1000))
+
+    def _goes_by(self, met: Met) -> list[_Clock]:
+        """What may have said how long that one's proof lasts; none: nobody does."""
+        if not met.ends_s:
+            return []
+        if met.node[0] not in PROXIES:
+            return self._clocks.get(met.node, [])[-1:]
+        # Any of them may have led since the proof was shown.
+        return [
+            clock
+            for node, lives in self._clocks.items()
+            for clock in lives
+            if node[0] == METADATA and clock.until >= met.shown_at
+        ]
 
     def on_welcome(self, met: Met) -> None:
         """See `Listener`."""
-        clock = self._clocks.get(met.node)
-        if not met.ends_s or clock is None:
+        clocks = self._goes_by(met)
+        if not clocks:
             return
         self.taken += 1
-        slowest, _ = clock.between(met.shown_at)
+        slowest = min(clock.between(met.shown_at)[0] for clock in clocks)
         left_s = met.ends_s + self._tolerance_s - slowest
-        met.until = met.shown_at + max(0.0, left_s)
+        # A proxy counts from when it was told, which is now.
+        met.until = (self._now() if met.node[0] in PROXIES else met.shown_at) + max(0.0, left_s)
         if left_s < -1:
             self._fail(
                 f"H237: {met.node} took what had ended {-left_s:.1f} s before by its slowest clock,"
@@ -78,11 +103,11 @@ class TokenEnds(Listener):
 
     def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
         """See `Listener`."""
-        clock = self._clocks.get(met.node)
-        if not met.ends_s or clock is None or not ENDED.search(str(error)):
+        clocks = self._goes_by(met)
+        if not clocks or not ENDED.search(str(error)):
             return
         self.ended += 1
-        _, fastest = clock.between(self._now())
+        fastest = max(clock.between(self._now())[1] for clock in clocks)
         if fastest + 1 < met.ends_s + self._tolerance_s:
             self._fail(
                 f"H237: {met.node} refused what had"

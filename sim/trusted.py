@@ -11,9 +11,12 @@ cut off from the quorum alone. Others try what they must not:
 - a thief, with a bookie's certificate, and with the keys of another bookie;
 - in some seeds a greedy user, and strangers (`crowding.py`).
 
+In a quarter of the seeds there is a read proxy, to which the guest shows its tokens, too.
+
 What they try harms nobody where it is refused, or is not judged. Judged by `verify/second_judge.py`, a judge
 of its own: over the commands of the metadata's log, what it shows to whom (`shown.py`), what bookies
-do for whom (`effects.py`), what ends by a clock (`token_ends.py`).
+do for whom (`effects.py`), proxies for who comes by a token (`at_proxies.py`), what ends by a clock
+(`token_ends.py`).
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -46,6 +49,7 @@ from ..metadata.token_desk import TokenDesk
 from ..metadata.token_messages import RotateRequest, TokenRequest
 from ..metadata.transaction import Compare, Put, Transaction
 from ..metadata.wire import ReadRequest
+from ..proxy.client_rights import ClientRights
 from ..runtime.capabilities import CAPABILITY_BYTES, Kind, capability, issue_pass
 from ..runtime.capability_messages import CapsAnswer, CapsQuestion, GateAnswer, GateQuestion
 from ..runtime.client_link import ClientLink, Reply
@@ -67,6 +71,7 @@ from ..runtime.tokens import READ
 from ..verify import workload
 from ..verify.checkers import Violation
 from ..verify.second_judge import SecondJudge
+from .at_proxies import AtProxies, read_by_tokens
 from .cluster import PATH, SimCluster
 from .crowding import (
     CONNECTIONS_MAX,
@@ -123,6 +128,7 @@ HOUR_MS = 3_600_000
 TOLERANCE_S = 2
 """Of tokens' ends; production's is longer than a seed."""
 TOKEN_S_MAX = 8
+PROXY_CHANCE = 0.25
 OWN_LOG = "scratch"
 """Which the ex-writer writes as anybody would."""
 
@@ -154,7 +160,10 @@ class TrustedRun(LogRun):
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         simulation, chance = self.simulation, self.simulation.chance("trust")
         self.plan = chance.choice(PLANS)
-        self.shape = replace(self.shape, others=7, certificates=CERTIFICATES)
+        there = calm_beside is None and simulation.chance("at proxies").random() < PROXY_CHANCE
+        self.shape = replace(
+            self.shape, others=7, certificates=CERTIFICATES, read_proxies=int(there)
+        )
         self.silence_s = chance.choice((SILENCE_S, DAY_S))
         self.adversaries = [EX, EVE, THIEF, GUEST]
         self.adversaries += [name for name in (STRANGER, GREEDY) if chance.random() < 0.25]
@@ -181,10 +190,14 @@ class TrustedRun(LogRun):
             tolerance_s=TOLERANCE_S,
             stood_until=self._stood_until,
         )
+        self.at_proxies = AtProxies(
+            lambda: simulation.now, self.judge, self._fail, stood_until=self._stood_until
+        )
         self.shares = Shares(
             lambda: simulation.now, self.judge, self._fail, greedy=CERTIFICATES[GREEDY]
         )
-        self.meetings.listeners += [self.shown, self.effects, self.token_ends]
+        # Where a token ends is said first: what proxies do is held to it.
+        self.meetings.listeners += [self.shown, self.effects, self.token_ends, self.at_proxies]
         self.refused = 0
         """Attempts that were, of those who may not."""
         self._chance = chance
@@ -233,6 +246,7 @@ class TrustedRun(LogRun):
         """What is heard of the product from inside, and bounds that are met within half a minute."""
         begin, hear, make = Gate.__init__, Gate.hear, TokenDesk.__init__
         answer, end = Link.reply_error, ServedWatches.end
+        know, listen = ClientRights.__init__, ClientRights._heard
 
         def begun(gate: Gate, silence_s: float, time_s: Callable[[], float]) -> None:
             begin(gate, self.silence_s, time_s)
@@ -255,7 +269,17 @@ class TrustedRun(LogRun):
             self._on_refused(watches._link.principal, error)
             end(watches, ident, error)
 
+        def knows(rights: ClientRights, *arguments: Any) -> None:
+            know(rights, *arguments)
+            self._on_proxy(None)
+
+        def listened(rights: ClientRights, concerned: set[str | None]) -> None:
+            listen(rights, concerned)
+            self._on_proxy(rights)
+
         return (
+            (ClientRights, "__init__", knows),
+            (ClientRights, "_heard", listened),
             (Gate, "__init__", begun),
             (Gate, "hear", heard),
             (TokenDesk, "__init__", made),
@@ -280,6 +304,20 @@ class TrustedRun(LogRun):
             self._on_clock()
         elif machine.name == self.cluster.bookies[0]:
             self._stolen = said
+
+    def _on_proxy(self, rights: ClientRights | None) -> None:
+        """The proxy that runs now has heard that; None: it begins."""
+        machine = machine_of_task.get()
+        if machine is None:
+            return
+        if rights is None:
+            self.at_proxies.on_begun(machine.name)
+            return
+        numbers = {}
+        for name in self.judge.now.users:
+            user = rights.table.user(f"user/{name}")
+            numbers[name] = -1 if user is None or user.disabled else user.tokens_from
+        self.at_proxies.on_heard(machine.name, rights.table.mode, numbers)
 
     def _on_clock(self) -> None:
         """The node that runs now begins to go by its clock."""
@@ -370,13 +408,26 @@ class TrustedRun(LogRun):
         if not self.judge.judged and self.plan == "required":
             raise Violation("T1: nothing was judged")
         with trio.move_on_after(DEAF_S) as deaf:
-            while missing := self._deaf_bookies():  # noqa: ASYNC110
+            while missing := [*self._deaf_bookies(), *self._deaf_proxies()]:  # noqa: ASYNC110
                 await trio.sleep(1.0)
         if deaf.cancelled_caught:
             raise Violation(f"T3: {missing} have not heard of a revocation for {DEAF_S:g} s")
         ends = self.token_ends
         self.simulation.note("trust", self.judge.judged, self.effects.effects, self.refused)
         self.simulation.note("told", self.shown.judged, ends.taken, ends.ended, ends.answered)
+        there = self.at_proxies
+        if self.cluster.proxies:
+            self.simulation.note("at proxies", there.given, there.let_in, there.ended)
+
+    def _deaf_proxies(self) -> list[str]:
+        """Those that do not know which of the guest's tokens were revoked; none is any more."""
+        number = self.judge.now.tokens["guest"]
+        heard = self.at_proxies.heard
+        return [
+            name
+            for name in self.cluster.proxies
+            if name not in heard or heard[name].numbers.get("guest") != number
+        ]
 
     def _deaf_bookies(self) -> list[str]:
         """Those that do not know what was taken from the ex-writer last; nothing is taken any more."""
@@ -629,6 +680,16 @@ class TrustedRun(LogRun):
             nursery.start_soon(self._watch_all, namespace)
             for _ in range(2):
                 nursery.start_soon(self._show_old, host, host.random)
+            for number in range(2 * len(self.cluster.proxies)):
+                nursery.start_soon(
+                    read_by_tokens,
+                    host,
+                    self.cluster.proxied_uri,
+                    self.cluster.client_config(host.name),
+                    self._tokens,
+                    {log: self.history, OWN_LOG: None},
+                    self.simulation.chance(f"by token/{number}"),
+                )
             while True:
                 await trio.sleep(host.random.expovariate(2.0))
                 with suppress(DistributedLogError):

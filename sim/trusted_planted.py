@@ -17,6 +17,7 @@ from ..cluster.deletion import Deletion
 from ..ledger import keys
 from ..metadata import capability_desk, member_node, replica, sessions
 from ..metadata.classes import Classes, KeyClass
+from ..metadata.client import MetadataClient
 from ..metadata.judge import Judge
 from ..metadata.leases import Leases
 from ..metadata.quotas import Quotas
@@ -24,6 +25,8 @@ from ..metadata.rights import HOLDER, JANITOR, OPERATOR, OWN
 from ..metadata.served_watches import ServedWatches
 from ..metadata.token_desk import TokenDesk
 from ..metadata.transaction import Delete, Transaction
+from ..metadata.trust_table import TrustTable
+from ..proxy import client_rights
 from ..runtime import capabilities
 from ..runtime.capabilities import Generation, Kind
 from ..runtime.capability_messages import GateAnswer
@@ -41,6 +44,7 @@ _proves = Gate.proves
 _of = Classes.of
 _shown_key = ShownKeys.key
 _welcome = TokenDesk.welcome
+_verify_token = MetadataClient.verify_token
 
 
 def _compares_are_free(self: Judge, principal: str, transaction: Transaction) -> Any:
@@ -162,6 +166,20 @@ def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
     return principal, since, 0
 
 
+async def _for_good_there(self: MetadataClient, token: bytes) -> Any:
+    """H237: a proxy does not hear when a token ends."""
+    return replace(await _verify_token(self, token), left_s=float("inf"))
+
+
+def _goes_on_there(self: TrustTable, token: Any) -> None:
+    """What a proxy let in is not looked at again when tokens are revoked."""
+
+
+def _whole_there(narrowing: Any, path: str, name: str) -> int:
+    """A proxy does not look at what a token leaves out."""
+    return -1
+
+
 def _enough(self: Quotas, *arguments: Any) -> None:
     """Nobody has a bound."""
 
@@ -195,17 +213,23 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "a revoked token is taken": ((Judge, "why_no_token", _never_revoked),),
     "a pass outlives its token": ((gate_part, "read_pass", _without_end),),
     "a bookie that is cut off goes on (H241)": ((Gate, "is_cut_off", False),),
+    "a token at a proxy does not end (H237)": ((MetadataClient, "verify_token", _for_good_there),),
+    "a proxy goes on with a revoked token": ((TrustTable, "why_no_token", _goes_on_there),),
+    "a proxy does not narrow": ((client_rights, "allowed_by", _whole_there),),
     "leases without a bound (H236)": ((Quotas, "why_not_lease", _enough),),
     "one memory of requests for all (H216)": ((Quotas, "why_not_request", _enough),),
 }
 STARTS = {
+    "a token at a proxy does not end (H237)": 9,
+    "a proxy goes on with a revoked token": 9,
+    "a proxy does not narrow": 9,
     "a connection outlives its token (H237)": 2,
     "a bookie that is cut off goes on (H241)": 3,
     "leases without a bound (H236)": 2,
     "one memory of requests for all (H216)": 4,
     "a capability without its principal": 3,
     "what mode report gives is good in required": 6,
-    "the generation before is kept for ever": 11,
+    "the generation before is kept for ever": 13,
 }
 """A seed that found it; of others from 0 on."""
 

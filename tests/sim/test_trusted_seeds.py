@@ -17,6 +17,9 @@ SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
 START = int(os.environ.get("DLOG_SIM_START", "2"))
 """In these somebody who is watched gets something done at a bookie: asserted below."""
 
+AT_A_PROXY = 9
+"""In this seed there is one, and rights are required."""
+
 FOUND_AT_ONCE = (
     "a compare is not judged (H234)",
     "a lease is whoever's knows its number (H217)",
@@ -28,6 +31,12 @@ FOUND_AT_ONCE = (
     "one key for all bookies (H229)",
     "tokens end by the wall clock (H237)",
     "a revoked token is taken",
+)
+
+FOUND_AT_A_PROXY = (
+    "a token at a proxy does not end (H237)",
+    "a proxy goes on with a revoked token",
+    "a proxy does not narrow",
 )
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -54,3 +63,22 @@ def test_nobody_does_what_no_grant_allows() -> None:
 def test_a_planted_bug_is_found(name: str) -> None:
     assert name in PLANTED
     assert seed_that_finds(name, 4) is not None
+
+
+@pytest.mark.seeds
+def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
+    """T3, T4, H237: and while there is one, it lets in whose token is good."""
+    run = TrustedRun(AT_A_PROXY)
+    result = run.run()
+    if result.failed:
+        pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
+    assert run.at_proxies.let_in
+    assert run.at_proxies.ended
+    assert any(reading.reader == "by token" for reading in run.history.readings)
+
+
+@pytest.mark.seeds
+@pytest.mark.parametrize("name", FOUND_AT_A_PROXY)
+def test_a_bug_of_proxies_is_found(name: str) -> None:
+    assert name in PLANTED
+    assert seed_that_finds(name, 1) is not None
