@@ -17,11 +17,15 @@ import trio
 from .. import open_namespace
 from ..cluster import proxy_view
 from ..log import producing
+from ..log.batch import Batch
 from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
 from ..log.producers import PRODUCERS_MAX
+from ..log.producing import Producers
 from ..metadata.client import MetadataClient
 from ..proxy import cold, entry_source, feed, read_server
+from ..proxy.produce_session import ProduceSession
+from ..proxy.wire import ACK
 from ..runtime.errors import DistributedLogError, LogExists, LogTruncated
 from ..runtime.host import Host
 from ..verify import crowd, pipeline, workload
@@ -46,10 +50,12 @@ PROOF_BYTES = 400
 """About so much each of them takes."""
 CAUGHT_UP_S = 30.0
 """After the heal every reader has the last record within this."""
-AWAY_PAUSE_S = 3.0
-AWAY_S = (7.0, 10.0)
-"""For so long a client hears nothing of what it sent, where names are forgotten: longer than a connection
-lasts in silence, and than a name is kept."""
+AWAY_PAUSE_S = 2.0
+AWAY_S_MAX = 6.0
+"""A client that is away comes back after this also where its names are not forgotten: it tries for 10 s to
+go on where it was."""
+BACK_S = 10.0
+AWAY_LOOK_S = 0.1
 ORDER_S = 5.0
 """An order to a proxy that is not answered is forgotten after this."""
 NEWS_S = 3.0
@@ -115,6 +121,11 @@ def narrowed(narrow: Narrow) -> Iterator[None]:
         yield
 
 
+def names_of(client: str) -> list[str]:
+    """Of the producers that write there."""
+    return [f"{client}-{number}" for number in range(NAMED)]
+
+
 class ProxiedRun(SeedRun):
     """One seed of it."""
 
@@ -143,13 +154,21 @@ class ProxiedRun(SeedRun):
         self._txids: Any = chance.choice(("count", "ms", "auto"))
         self._order_s = chance.choice((1.0, 3.0, 9.0))
         self._drained: dict[str, None] = {}
+        self._leaves = ""
+        """The client that is sent away when something of it is stored next."""
+        self._left = trio.Event()
+        self._away = trio.Lock()
+        self._there: set[str] = set()
+        """Names that were opened, and not forgotten since."""
+        self.met_forgetting = False
+        """Did a client come back that was forgotten, with nothing else going wrong?"""
         self._final: list[ReadRecord] = []
         self._truncated = False
         self._found: dict[str, int] = {}
         self._known: dict[str, int] = {}
 
     async def _main(self, simulation: Simulation) -> None:
-        with narrowed(self.narrow):
+        with narrowed(self.narrow), planted(self._ears()):
             await super()._main(simulation)
 
     async def _begin(self) -> None:
@@ -157,17 +176,81 @@ class ProxiedRun(SeedRun):
             self.simulation.nursery.start_soon(self._send_away)
 
     async def _send_away(self) -> None:
-        """Now and then what a client sends is stored, and it hears so when its names are forgotten (H67)."""
-        chance, network = self.simulation.chance("away"), self.cluster.network
+        """A client goes away now and then, while other things go wrong, too."""
+        chance = self.simulation.chance("away")
         while not self.nemesis.over:
             await trio.sleep(chance.expovariate(1.0 / AWAY_PAUSE_S))
-            client = chance.choice(self.cluster.clients[:2])
-            ways = [(proxy, client) for proxy in self.cluster.write_proxies]
-            for way in ways:
-                network.cut(*way)
-            self.nemesis.counts["client away"] += 1
-            await trio.sleep(chance.uniform(*AWAY_S))
-            network.mend(ways)
+            async with self._away:
+                await self._be_away(chance.choice(self.cluster.clients[:2]))
+
+    async def _be_away(self, client: str) -> bool:
+        """What a client sent is stored, and it comes back when its names are forgotten (H67). Are they?"""
+        self._leaves, self._left = client, trio.Event()
+        with trio.move_on_after(AWAY_S_MAX) as nothing_sent:
+            await self._left.wait()
+        self._leaves = ""
+        if nothing_sent.cancelled_caught:
+            return False
+        names = self._there & set(names_of(client))
+        self.crowd.hurried = True
+        with trio.move_on_after(AWAY_S_MAX) as kept:
+            while self._there & names:  # noqa: ASYNC110
+                await trio.sleep(AWAY_LOOK_S)
+        self.crowd.hurried = False
+        self.simulation.note("back", client, *sorted(self._there & names))
+        self.cluster.network.mend(self._ways_of(client))
+        if kept.cancelled_caught:
+            return False
+        self.nemesis.counts["forgotten while away"] += 1
+        with trio.move_on_after(BACK_S) as lost:
+            while not self._there >= names:  # noqa: ASYNC110
+                await trio.sleep(AWAY_LOOK_S)
+        return not lost.cancelled_caught
+
+    def _take_away(self, client: str) -> None:
+        """Something of it is stored, and the answer on its way to it."""
+        if client != self._leaves:
+            return
+        self._leaves = ""
+        self._left.set()
+        self.nemesis.counts["client away"] += 1
+        self.simulation.note("away", client)
+        network, ways = self.cluster.network, self._ways_of(client)
+        for way in ways:
+            network.cut(*way)
+        for end in list(network.ends.values()):
+            if (end.host.name, end.far.host.name) in ways:
+                network.reset(end)
+
+    def _ways_of(self, client: str) -> list[tuple[str, str]]:
+        """Between it and those that write for it."""
+        proxies = self.cluster.write_proxies
+        return [way for proxy in proxies for way in ((proxy, client), (client, proxy))]
+
+    def _ears(self) -> list[Patch]:
+        """Which names a log knows, and when something of a name is stored."""
+        begin, answer = Producers.open, ProduceSession._on_ack
+
+        def begun(producers: Producers, name: str) -> tuple[int, Batch]:
+            number, batch = begin(producers, name)
+            assert batch.carried is not None, "it says so"
+            for opened in batch.carried.opens:
+                if opened.forgets:
+                    self._there.discard(producers.table.rows[opened.forgets].name)
+            self._there.add(name)
+            return number, batch
+
+        def answered(session: ProduceSession, item: bytes) -> None:
+            answer(session, item)
+            client = self._leaves
+            if not client:
+                return
+            ip, _ = self.cluster.address_of(client)
+            stream, _ = session._streams[ACK.unpack(item)[0]]
+            if stream.producer and session._link.peer_address.startswith(f"{ip}:"):
+                self.simulation.after(0.0, self._take_away, client)
+
+        return [(Producers, "open", begun), (ProduceSession, "_on_ack", answered)]
 
     # --- clients ----------------------------------------------------------------------------------
 
@@ -188,9 +271,8 @@ class ProxiedRun(SeedRun):
                 break
         most = min(self.rates.session_records_max, SESSION_RECORDS_MAX)
         rates = replace(self.rates, session_records_max=most)
-        names: list[str | None] = [f"{host.name}-{number}" for number in range(NAMED)]
         async with trio.open_nursery() as nursery:
-            for name in (*names, None):
+            for name in (*names_of(host.name), None):
                 nursery.start_soon(
                     crowd.produce, namespace, LOG, self.crowd, name, host.random, rates
                 )
@@ -260,6 +342,10 @@ class ProxiedRun(SeedRun):
         self._start_drained()
         seen.over = True
         await crowd.prove_written(through, LOG, seen, None, chance, 3)
+        if self.narrow.forgets and not self.met_forgetting:
+            async with self._away:
+                self.met_forgetting = await self._be_away(clients[0])
+            await crowd.prove_written(through, LOG, seen, None, chance, 3)
         for name in clients[:2]:  # nobody else writes any more
             machines[name].kill()
         await crowd.prove_written(through, LOG, seen, "prover", chance, PROOF_RECORDS)

@@ -15,7 +15,7 @@ from ..log.dlsn import DLSN
 from ..log.entry_queue import EntryQueue
 from ..log.keeper import SegmentKeeper
 from ..log.pipeline import Pipeline
-from ..log.producers import ProducerTable
+from ..log.producers import ProducerTable, Span
 from ..log.producers_replay import replay
 from ..proxy import produce_session
 from ..proxy.entry_source import EntrySource
@@ -32,6 +32,7 @@ _send_ready = Pipeline._send_ready
 _read = BookieClient.read
 _open_producer = produce_session._open_producer
 _resumption = EntrySource._resumption
+_store = ProducerTable.store
 _enter = ProducerSink._enter
 _send_rest = ProducerSink._send_rest
 _give = EntryQueue.give
@@ -70,6 +71,14 @@ async def _forgotten_is_new(writer: Any, request: Any) -> Any:
         producers._live[opened.number].next_sequence = request.through
         producers.table.rows[opened.number].next_sequence = request.through
         return replace(opened, next_sequence=request.through)
+
+
+def _begins_where_it_says(self: ProducerTable, span: Span, segment: int, entry: int) -> None:
+    """And so all say who read of it: the first frame of a producer begins anywhere."""
+    row = self.rows.get(span.number)
+    if row is not None and not row.kept and not row.next_sequence:
+        row.next_sequence = span.sequence
+    _store(self, span, segment, entry)
 
 
 def _whatever_is_in_the_ring(self: Feed) -> dict[Any, Any]:
@@ -137,6 +146,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     ),
     "a retry is taken as new after eviction (H67)": (
         (produce_session, "_open_producer", _forgotten_is_new),
+        (ProducerTable, "store", _begins_where_it_says),
     ),
     "the ring gives what was truncated (H188)": ((Feed, "_fresh", _whatever_is_in_the_ring),),
     "a frame is sent again with other borders (G9)": (
@@ -150,11 +160,11 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
 }
 STARTS = {
-    "a retry is taken as new after eviction (H67)": 21,
+    "a retry is taken as new after eviction (H67)": 6,
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
-    "what the new owner has is sent again (G9)": 1,
-    "told before it is settled (H76)": 9,
+    "what the new owner has is sent again (G9)": 3,
+    "told before it is settled (H76)": 14,
 }
 """A seed that found it; of others from 0 on."""
 

@@ -29,7 +29,9 @@ DIRECT_RECORDS_MAX = 15
 """A session past the proxies is short: they wait for it."""
 DIRECT_PAUSE_S = 5.0
 GUEST_PAUSE_S = 1.0
-"""Between two names that come once and never again."""
+"""Between two names that come once and never again,"""
+HURRIED_PAUSE_S = 0.1
+"""and while somebody is away, whose names are to be forgotten."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,8 @@ class Crowd:
     """Writers that had the log for themselves."""
     reached: dict[str, Position] = field(default_factory=dict)
     """The last record of each reader that follows."""
+    hurried: bool = False
+    """Do guests come in a hurry?"""
     over: bool = False
     """Nobody is slow any more."""
     sessions: int = 0
@@ -199,7 +203,8 @@ async def produce(
 async def visit(namespace: Namespace, log: str, crowd: Crowd, chance: Random, rates: Rates) -> None:
     """A new name each time, for a few records: the log is to forget some. Until cancelled."""
     while True:
-        await trio.sleep(chance.expovariate(1.0 / GUEST_PAUSE_S))
+        pause_s = HURRIED_PAUSE_S if crowd.hurried else GUEST_PAUSE_S
+        await trio.sleep(chance.expovariate(1.0 / pause_s))
         crowd.guests += 1
         try:
             writer = await namespace.open_log(log).open_writer(producer=f"guest-{crowd.guests}")

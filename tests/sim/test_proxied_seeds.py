@@ -12,7 +12,7 @@ import pytest
 from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.moments import AT_PROXIES
 from distributedlog.sim.proxied import ProxiedRun
-from distributedlog.sim.proxied_planted import PLANTED, seed_that_finds
+from distributedlog.sim.proxied_planted import PLANTED, STARTS, seed_that_finds
 
 SEEDS = int(os.environ.get("DLOG_PROXIED_SEEDS", "1"))
 START = int(os.environ.get("DLOG_SIM_START", "1"))
@@ -44,3 +44,22 @@ def test_a_takeover_that_knows_no_producer_is_found() -> None:
     (bug,) = [name for name in PLANTED if "H61" in name]
 
     assert seed_that_finds(bug, 2, chaos_s=CHAOS_S) is not None
+
+
+@pytest.mark.seeds
+def test_who_was_forgotten_while_he_was_away_stores_nothing_twice() -> None:
+    """H67: what was stored and not answered is sent again, and the log does not know its producer any more.
+
+    Taken as new, it is there twice.
+    """
+    (bug,) = [name for name in PLANTED if "H67" in name]
+    run = ProxiedRun(STARTS[bug], chaos_s=CHAOS_S)
+    result = run.run()
+    if result.failed:
+        pytest.fail(describe_failure(result, CHAOS_S, "proxied"), pytrace=False)
+    assert run.met_forgetting
+
+    found = seed_that_finds(bug, 1, chaos_s=CHAOS_S)
+
+    assert found is not None
+    assert "G7 duplicate" in found[1]
