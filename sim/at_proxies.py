@@ -15,8 +15,9 @@ from typing import Any
 import trio
 
 from .. import open_namespace
+from ..log.namespace import Namespace
 from ..proxy.read_wire import Subscribe
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import DistributedLogError, NotAllowed
 from ..runtime.frames import Op
 from ..runtime.host import Host
 from ..runtime.tls import token_credentials
@@ -29,7 +30,7 @@ from .token_ends import SWEEP_S
 PAUSE_S = 0.3
 HOLDS_S = 12.0
 """For so long who came by a token goes on with it, also when it has ended: longer than any lasts."""
-NEWEST = 6
+NEWEST = 4
 """Of all tokens that there were, these are shown."""
 
 
@@ -126,18 +127,23 @@ async def read_by_tokens(
     while True:
         await trio.sleep(chance.expovariate(1.0 / PAUSE_S))
         coming = _shows(host, chance.choice(tokens[-NEWEST:]))
-        log = chance.choice([*logs])
-        begun, history = trio.current_time(), logs[log]
         with suppress(DistributedLogError), trio.move_on_after(HOLDS_S):
-            async with (
-                open_namespace(uri, config=config, host=coming) as through,
-                through.open_log(log).open_reader() as reader,
-            ):
-                reading = None
-                async for record in reader:
-                    if history is not None:
-                        reading = reading or history.begin_reading("by token", begun)
-                        reading.records.append(as_read(record))
+            async with open_namespace(uri, config=config, host=coming) as through:
+                while True:
+                    log = chance.choice([*logs])
+                    with suppress(NotAllowed), trio.move_on_after(0.5 + chance.expovariate(1.0)):
+                        await _read(through, log, logs[log], latest=chance.random() < 0.5)
+                    await trio.sleep(PAUSE_S)
+
+
+async def _read(through: Namespace, log: str, history: History | None, *, latest: bool) -> None:
+    """From the beginning, or what comes; over the connection that is there. Until cancelled."""
+    begun, reading = trio.current_time(), None
+    async with through.open_log(log).open_reader(at="latest" if latest else "earliest") as reader:
+        async for record in reader:
+            if history is not None and not latest:
+                reading = reading or history.begin_reading("by token", begun)
+                reading.records.append(as_read(record))
 
 
 def _shows(host: Host, token: bytes) -> Host:
