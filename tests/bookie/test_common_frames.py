@@ -228,6 +228,36 @@ async def test_what_does_not_fit_refuses_only_its_streams(autojump_clock: Clock)
         nursery.cancel_scope.cancel()
 
 
+async def test_what_waits_for_room_is_passed_by_nothing_of_its_frame(
+    autojump_clock: Clock,
+) -> None:
+    """Acks are counts (G2): a smaller record of the stream, for which there is room, waits, and its LAC."""
+    async with trio.open_nursery() as nursery:
+        bookies = Bookies(nursery)
+        client = await bookies.start("b1", TIGHT, sync_s=0.5)
+        store = bookies.stores["b1"]
+        heard, number = opened(client, 1), 0
+        adds: Sent = []
+        for number, size in enumerate((6000, 4000, 10)):
+            adds.append((heard, record(1, number, bytes(size))))
+        heard.stream.sent = len(adds)
+        in_common(client, adds)
+        told = m.encode_lacs([(heard.stream.number, number)])
+        client.link.send(envelope(Op.WRITE_LACS, len(told)), told)
+        waited = False
+        while heard.acked < len(adds):
+            await trio.sleep(0.1)
+            held = await read_all(store, 1)
+            assert list(held)[: heard.acked] == list(range(heard.acked))
+            if store.stats.deferred_bytes:
+                waited = True
+                assert store.ledgers.look_up(1, KEY).lac < number
+        assert waited
+        await trio.sleep(1)
+        assert store.ledgers.look_up(1, KEY).lac == number
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("old", [(), ("b2",), ("b1", "b2", "b3")])
 async def test_small_entries_of_many_ledgers_share_frames(
     old: tuple[str, ...], autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -256,6 +286,9 @@ async def test_small_entries_of_many_ledgers_share_frames(
             for name in ops
         ]
         ledgers = []
+        for n, client in enumerate(clients):
+            for _ in range(n):
+                opened(client, 99)  # a ledger's streams have other numbers on each connection
         for ledger in range(1, 41):
             draw.shuffle(clients)  # each ledger has its slots in another order
             heard = [opened(client, ledger) for client in clients]
@@ -312,7 +345,13 @@ async def test_lacs_of_many_ledgers_are_told_together(
             await bookies.start(name, OPTIONS, features=0 if name in old else FEATURES)
             for name in ("b1", "b2", "b3")
         ]
-        heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 21)}
+        for n, client in enumerate(clients):
+            for _ in range(n):
+                opened(client, 99)  # a ledger's streams have other numbers on each connection
+        heard = {
+            ledger: [opened(c, ledger) for c in (*clients[ledger % 3 :], *clients[: ledger % 3])]
+            for ledger in range(1, 21)
+        }
         streams = {n: [one.stream for one in of] for n, of in heard.items()}
         tell = {n: of[0].lacs_together(of) for n, of in streams.items()}
         for ledger, of in streams.items():

@@ -179,6 +179,27 @@ async def test_lacs_are_published_after_the_sync_and_never_move_back(
         assert ledger.lac == 4
 
 
+async def test_a_lac_is_taken_of_who_writes_what_is_stored_and_wakes_who_waits(
+    autojump_clock: Clock,
+) -> None:
+    """Inv. 5, D18: a recovery tells none; of a ledger of which nothing is stored nothing becomes known."""
+    async with running(CutDisk(sync_s=0.001)) as store:
+        adder, unknown = await add_acked(store, 7, 3), Adder(store, 8)
+        recovering = Adder(store, 7, recovery=True)
+        poller = Poller()
+        poller.wait(store, 7, 1, wait_s=60)
+        store.write_lac(recovering.stream, 2)
+        store.write_lac(unknown.stream, 5)
+        await trio.sleep(1)
+        assert not poller.answers
+        assert unknown.stream.ledger.lac == -1
+        assert not unknown.stream.ledger.stored
+
+        store.write_lac(adder.stream, 2)
+        await trio.sleep(1)
+        assert poller.answers == [(2, False, None)]
+
+
 async def test_a_full_disk_keeps_room_for_fences_and_recovery(autojump_clock: Clock) -> None:
     """H28: read-only, the reserve for control and recovery adds; then writable again."""
     disk = CutDisk(bytes_max=7 * SMALL.journal_file_bytes)

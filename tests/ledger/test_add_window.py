@@ -46,10 +46,10 @@ def test_acks_in_any_order_confirm_by_the_quorum() -> None:
     assert one.kept_bytes == 8
 
 
-@pytest.mark.parametrize("count", [11, 3])
-def test_a_bookie_that_miscounts_breaks_the_protocol(count: int) -> None:
-    """H1: a count is checked against what was sent."""
-    one, streams = window()
+@pytest.mark.parametrize(("size", "width", "count"), [(3, 3, 11), (3, 3, 3), (4, 2, 6), (4, 2, 3)])
+def test_a_bookie_that_miscounts_breaks_the_protocol(size: int, width: int, count: int) -> None:
+    """H1: a count is checked against what was sent: all ten, or the five of them that its slot holds."""
+    one, streams = window(size, width, 2)
     push(one, 10)
     one.on_acked(streams[0], 4)
 
