@@ -118,8 +118,17 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
         emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
     else:
-        rows = [[key, _shown(value)] for key, value in sorted(found.settings.items())]
-        table(("option", "value"), rows, empty="nothing is set")
+        from ..log.options import LogOptions
+        from ..log.settings import MergingOptions, RetentionOptions
+        from ..runtime.options import described
+
+        parts = (LogOptions, RetentionOptions, MergingOptions)
+        units = {one.name: one.metadata["unit"] for part in parts for one in described(part)}
+        rows = [
+            [key, _shown(value), units.get(key, "")]
+            for key, value in sorted(found.settings.items())
+        ]
+        table(("option", "value", "unit"), rows, empty="nothing is set")
 
 
 def _changes(words: tuple[str, ...]) -> dict[str, Any]:

@@ -152,7 +152,10 @@ def quota(
     if sets:
         words = ("", "", "") if none else ("" if one is None else str(one) for one in given)
         whose = namespace or "all that have none of their own"
-        change(settings, f"the quota of {whose} is set", "quota", namespace, *words)
+        said = (
+            f"{whose}: from now on what is the default" if none else f"the quota of {whose} is set"
+        )
+        change(settings, said, "quota", namespace, *words)
         return
     report = asked(settings, "quotas", lambda metadata: metadata.trust_report())
     found = [one for one in spaces_of(report) if namespace in ("", one.namespace)]

@@ -23,7 +23,7 @@ from .classes import Classes
 from .kv import KeyValueState
 from .namespace_use import Growth, NamespaceUse, Use
 from .transaction import Transaction
-from .trust_records import Bounds, quota_key
+from .trust_records import QUOTA_PREFIX, Bounds, quota_key
 
 CHANGE_BYTES = 1024
 """By so much a change of what is there may make a full namespace larger: a close in other ensembles does."""
@@ -121,8 +121,12 @@ class NamespaceQuotas:
             del self._sums[namespace]
 
     def told(self, state: KeyValueState) -> Iterator[tuple[str, Use, Bounds]]:
-        """The namespaces that have anything, the fullest first, so many."""
-        rows = [(name, use, self.bounds(state, name)) for name, use in self.use.spaces.items()]
+        """The namespaces that have anything, or bounds of their own, the fullest first, so many."""
+        spaces = dict(self.use.spaces)
+        for item in state.range(QUOTA_PREFIX, QUOTA_PREFIX + b"\xff", SHOWN_MAX).items:
+            if name := item.key.removeprefix(QUOTA_PREFIX).decode(errors="replace"):
+                spaces.setdefault(name, Use())
+        rows = [(name, use, self.bounds(state, name)) for name, use in spaces.items()]
         rows.sort(key=lambda row: (-_full(row[1], row[2]), row[0]))
         yield from rows[:SHOWN_MAX]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import trio
 
 from ..runtime.client_link import ClientLink
-from ..runtime.errors import DistributedLogError, NotReady
+from ..runtime.errors import DistributedLogError, NotAuthenticated, NotReady
 from ..runtime.frames import Op, pack
 from .interface import MemberStatus
 from .quorum_links import QuorumLinks
@@ -18,7 +18,8 @@ PAUSE_S = 0.05
 async def ask_status(links: QuorumLinks) -> list[MemberStatus]:
     """What a member says that knows a leader; else another one; else all nodes that wait.
 
-    Raises `QuorumUnreachable` when nobody has answered within the client's time limit.
+    Raises `QuorumUnreachable` when nobody has answered within the client's time limit; `NotAuthenticated` at
+    once where that is what all of them say: it would be no other later.
     """
     deadline = trio.current_time() + links.timeout_s
     places = dict.fromkeys([links.leader, *links.known.all])
@@ -26,12 +27,14 @@ async def ask_status(links: QuorumLinks) -> list[MemberStatus]:
     while trio.current_time() < deadline:
         waiting: dict[str, MemberStatus] = {}
         leaderless: list[MemberStatus] = []
+        refusals = 0
         for address in places:
             try:
                 link = await links.link(address, deadline, may_wait=True)
                 found = await _status_from(link)
             except DistributedLogError as error:
                 last = error
+                refusals += isinstance(error, NotAuthenticated)
                 continue
             if any(status.role == "leader" for status in found):
                 return found
@@ -44,6 +47,8 @@ async def ask_status(links: QuorumLinks) -> list[MemberStatus]:
             return leaderless
         if waiting:
             return sorted(waiting.values(), key=lambda status: status.name)
+        if isinstance(last, NotAuthenticated) and refusals == len(places):
+            raise last
         await trio.sleep(PAUSE_S)
     raise links.unreachable(f"{last}")
 

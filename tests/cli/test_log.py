@@ -128,7 +128,7 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     }
     assert b"rolling      false" in cluster.ok("log", "config", "kept")  # as it is set
     cluster.ok("log", "config", "kept", "unset", "rolling")
-    assert b"retention_s  60" in cluster.ok("log", "config", "kept")
+    assert b"retention_s  60     s" in cluster.ok("log", "config", "kept")
     told = cluster.ok("log", "config", "--namespace", "set", "segment_age_max_s=0.5", "--json")
     assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5}
     cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s")

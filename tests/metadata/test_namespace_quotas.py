@@ -177,12 +177,18 @@ async def test_quotas_are_set_by_admins_and_written_down(
         await admin.change_trust("quota", "ns", "", "", "")
         assert (await admin.trust_report()).spaces[0][4:] == (7, 8, 9)
         assert await admin.get(quota_key("ns")) is None
+        await admin.change_trust("quota", "empty", "1", "", "")  # shown, though nothing is there
+        assert ("empty", 0, 0, 0, 1, 8, 9) in (await admin.trust_report()).spaces
+        await admin.change_trust("quota", "empty", "", "", "")
         with pytest.raises(NotAllowed):
             await etl.trust_report()
         assert (await etl.trust_report(own=True)).spaces == ()
         page = await admin.range(AUDIT_PREFIX, AUDIT_PREFIX + b"\xff")
         told = [AuditLine.decode(item.value) for item in page.items]
-        assert [one.subject for one in told if one.action == "quota"] == ["7 8 9", "ns 5", "ns"]
+        assert [one.subject for one in told if one.action == "quota"] == [
+            *("7 8 9", "ns 5", "ns"),
+            *("empty 1", "empty"),
+        ]
 
 
 def test_a_report_of_a_leader_of_before_says_nothing_of_namespaces() -> None:
