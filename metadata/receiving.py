@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFormat
+from ..runtime.full_collections import pass_over_what_is_there
 from ..runtime.host import File
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
@@ -112,7 +113,8 @@ async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configur
     `UnsupportedFormat`.
 
     The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
-    part of a cycle, so it is held off until all are there, and then told to pass them over for good.
+    part of a cycle, so it is held off until all are there, and then told to pass them over for good, if the
+    process is this node's alone.
     """
     builder, members = SnapshotBuilder(KeyValueState()), UNKNOWN
     was_enabled = gc.isenabled()
@@ -123,7 +125,7 @@ async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configur
                 members = decode_configuration(chunk)
             else:
                 builder.add(chunk)
-        gc.freeze()
+        pass_over_what_is_there()
     finally:
         if was_enabled:
             gc.enable()

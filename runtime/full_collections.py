@@ -24,6 +24,9 @@ IDLE_SHARE = 0.2
 NEVER = 1 << 30
 """Collections of the young before one of all."""
 
+_own_process = False
+"""While `collect_when_grown` runs: this process is a node and nothing else."""
+
 
 class Grown:
     """How large a process was when all was looked at, and whether it has grown since (pure)."""
@@ -41,6 +44,8 @@ class Grown:
 
 async def collect_when_grown() -> None:
     """See the module; until cancelled."""
+    global _own_process
+    _own_process = True
     before = gc.get_threshold()
     gc.set_threshold(before[0], before[1], NEVER)
     try:
@@ -52,7 +57,17 @@ async def collect_when_grown() -> None:
                 gc.collect()
                 grown, used_s = Grown(*_size()), _used_s()
     finally:
+        _own_process = False
         gc.set_threshold(*before)
+
+
+def pass_over_what_is_there() -> None:
+    """Nothing that is there now is looked at for garbage again, in a process that is a node and nothing else.
+
+    Of a program, of whose nodes each is a part only, and of a simulated world it would be kept for ever.
+    """
+    if _own_process:
+        gc.freeze()
 
 
 def _used_s() -> float:

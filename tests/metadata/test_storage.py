@@ -1,6 +1,7 @@
 """Term, vote, log and snapshots on a disk."""
 
 import base64
+import gc
 import random
 import zlib
 from contextlib import suppress
@@ -500,6 +501,17 @@ async def test_a_log_begins_after_a_snapshot() -> None:
     assert [index for index, _, _ in entries(loaded)] == [4, 5]
     state, _ = await restore(storage.snapshots.chunks(snapshot))
     assert (state.index, state.revision) == (3, 1)
+
+
+async def test_a_snapshot_that_is_restored_keeps_nothing_of_a_program_for_ever() -> None:
+    storage = await begun(MemoryDisk())
+    await storage.save([ready(append=tuple(Entry(i, 1, b"e") for i in range(1, 6)))])
+    snapshot = await snapshot_of(3, 1, storage)
+    frozen = gc.get_freeze_count()
+
+    await restore(storage.snapshots.chunks(snapshot))
+
+    assert gc.get_freeze_count() == frozen
 
 
 async def test_a_snapshot_that_was_not_compacted_to_counts_with_the_log_it_lies_in() -> None:

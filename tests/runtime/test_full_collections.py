@@ -16,6 +16,7 @@ from distributedlog.runtime.full_collections import (
     RESIDENT_KIB_MIN,
     Grown,
     collect_when_grown,
+    pass_over_what_is_there,
 )
 
 
@@ -80,3 +81,21 @@ def test_the_size_is_of_this_process() -> None:
     assert full_collections._size()[0] >= blocks + len(kept)
     assert blocks <= sys.getallocatedblocks()
     assert 10_000 < resident_kib < 100_000_000
+
+
+async def test_only_a_process_that_is_a_node_keeps_for_ever_what_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frozen: list[float] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1.0))
+
+    pass_over_what_is_there()  # in a program, or in a simulator that plays one world after another
+    assert frozen == []
+    async with trio.open_nursery() as node:
+        node.start_soon(collect_when_grown)
+        await trio.testing.wait_all_tasks_blocked()
+        pass_over_what_is_there()
+        assert len(frozen) == 1
+        node.cancel_scope.cancel()
+    pass_over_what_is_there()
+    assert len(frozen) == 1
