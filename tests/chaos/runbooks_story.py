@@ -81,15 +81,15 @@ class Drill:
 
     def begun(self) -> None:
         """Returns when the fault is on."""
-        until("the fault begins", lambda: bool(self.met))
+        until("the fault begins", lambda: bool(self.faults))
         self._begun = time.monotonic()
 
     @property
-    def met(self) -> list[str]:
-        """Whom the first fault met; nobody while it is not on."""
+    def faults(self) -> list[list[str]]:
+        """Whom each fault met that has begun."""
         content = (self.out / "runner.notes").read_text()
         lines = [json.loads(line) for line in content[: content.rfind("\n") + 1].splitlines()]
-        return next((list(line[4]) for line in lines if line[1] == "fault"), [])
+        return [list(line[4]) for line in lines if line[1] == "fault"]
 
     def raised(self, name: str) -> None:
         """Wait for the alert."""
@@ -209,7 +209,7 @@ def paused_proxy(d: Drill) -> None:
     time.sleep(PAUSED_S)
     d.mended("the proxy's machine goes on")
     d.raised("DlogProxyLosesLogs")
-    [paused] = d.met
+    [paused] = d.faults[0]
     d.look(f"cluster/{paused}/stderr", "proxy.log.lost")
     d.typed("log", "show", "shared-0", says="owner")
     d.typed("proxy", "list", says=paused)
@@ -262,6 +262,18 @@ def wrong_memory(d: Drill) -> None:
     d.typed("status", "--wait", "healthy", "--timeout", "60", says="healthy")
 
 
+def limbo(d: Drill) -> None:
+    """A bookie lost a file of its journal, with what an open ledger has there."""
+    d.mended("the bookie is started")
+    d.raised("DlogLimbo")
+    d.typed("status", says="limbo")
+    d.typed("log", "show", "story", says="in progress")  # until its segment ends
+    until("the program that writes is ended", lambda: len(d.faults) == 2)
+    d.mended("the program that writes is started again")
+    d.over("DlogLimbo")
+    d.typed("status", "--wait", "healthy", "--timeout", "60", says="healthy")
+
+
 def rot_everywhere(d: Drill) -> None:
     """The same entry rots on all three bookies."""
     d.raised("DlogNoGoodCopy")
@@ -307,6 +319,7 @@ RUNBOOKS = {
     "thin": Runbook(("DlogRepairBlocked", "DlogUnderReplicated"), thin),
     "nobody-repairs": Runbook(("DlogNobodyRepairs",), nobody_repairs),
     "wrong-memory": Runbook(("DlogStatesDiffer",), wrong_memory),
+    "limbo": Runbook(("DlogLimbo",), limbo),
     "rot-everywhere": Runbook(("DlogNoGoodCopy",), rot_everywhere, "FAIL"),
     "certificate": Runbook(("DlogCertificateEnds",), certificate),
 }

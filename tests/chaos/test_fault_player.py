@@ -75,14 +75,15 @@ async def plague(
         clients=Clients(scenario, tmp_path, Places(adapter.uri), seed),
         by_hand=mended_at is not None,
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(player.run)
-        if mended_at is not None:
-            await trio.sleep(mended_at)
-            player.mend()
-        await trio.sleep(seconds)
-        player.targets.over.set()
-    await player.heal()
+    with trio.fail_after(10_000.0):  # of the test's clock: a fault that never ends
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(player.run)
+            if mended_at is not None:
+                await trio.sleep(mended_at)
+                player.mend()
+            await trio.sleep(seconds)
+            player.targets.over.set()
+        await player.heal()
     return player, book
 
 
