@@ -29,8 +29,11 @@ class Connection(Protocol):
     """Who the other end has proved to be, by TLS, once anything was received from it; else None."""
     is_secret: bool
     """Nobody between the two ends can read or change what goes over it."""
-    has_begun: bool
-    """The other end has begun a handshake here, which is done in its turn."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Has the other end begun a handshake here: does it wait for its turn, or had it just now?"""
+        ...
 
     async def receive_into(self, *buffers: memoryview) -> int:
         """Fill the buffers in order with what has arrived; return how many bytes (0: peer closed).

@@ -109,7 +109,7 @@ class Link:
 
     @property
     def has_begun(self) -> bool:
-        """Has the peer begun a handshake, which takes its turn?"""
+        """See `Connection.has_begun`."""
         return self._connection.has_begun
 
     @property

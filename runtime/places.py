@@ -5,7 +5,8 @@ A descriptor is a place. Places are kept apart, so that no kind of peer can lock
 - strangers, who have not said yet who they are: when all are taken the address that has most gives up its
   oldest. Whoever speaks at once is through before that; whoever is silent makes room. Those that have begun
   a handshake have a place in its turn: where all of that address have, its newest goes, and comes again. In
-  the other order none of a crowd would wait for as long as its turn takes (H224).
+  the other order none of a crowd would wait for as long as its turn takes (H224). Who had its turn and does
+  not answer is as one who is silent: else a byte would be a place.
 - nodes of this cluster, and the questions of this machine about its own health: places that others do not
   get. They may take others' besides.
 - all others: three quarters of them an address at most; when there are none, a connection that has been

@@ -18,6 +18,7 @@ import ssl
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ RETIRE_S = 8 * 3600.0
 RETIRE_SPREAD = 0.1
 REFUSED_S = 1.0
 """In TLS 1.3 the dialler is done before it is judged: so long a connection that breaks may be a refusal."""
+ANSWER_S = 2.0
+"""Who had its turn, and has not answered in that time, keeps no place before those who wait for theirs."""
 NAME_CHARS_MAX = 37
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -179,7 +182,7 @@ class TlsConnection:
         self.peer = inner.peer
         self.identity: Identity | None = None
         self.is_secret = True
-        self.has_begun = False
+        self._begun_until = -inf
         self._inner = inner
         self._cipher = tls.cipher
         self._turns = tls.turns
@@ -214,6 +217,11 @@ class TlsConnection:
         self._bytes_left = int(RETIRE_BYTES * spread)
         self._ends_at = trio.current_time() + RETIRE_S * spread
         watch_forks(self)
+
+    @property
+    def has_begun(self) -> bool:
+        """See `Connection.has_begun`."""
+        return trio.current_time() < self._begun_until
 
     # --- receiving --------------------------------------------------------------------------------
 
@@ -328,8 +336,9 @@ class TlsConnection:
         waits = not self._dialled
         while True:
             if waits and self._incoming.pending:  # who is silent takes no turn
-                waits, self.has_begun = False, True
+                waits, self._begun_until = False, inf
                 await self._turns.turn(host_of(self.peer), self._check)
+                self._begun_until = trio.current_time() + ANSWER_S
             try:
                 self._object.do_handshake()
                 break

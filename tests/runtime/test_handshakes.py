@@ -6,8 +6,9 @@ import trio.testing
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.handshakes import HOSTS_MAX, PER_S, HandshakeTurns
 from distributedlog.runtime.hello import Hello
+from distributedlog.runtime.places import STRANGERS_MAX
 from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import with_tls
+from distributedlog.runtime.tls import ANSWER_S, with_tls
 
 from .pipe import PipeNetwork
 from .test_tls import served, tls_of
@@ -107,3 +108,19 @@ async def test_a_host_that_comes_back_for_ever_makes_its_own_wait(
         nursery.cancel_scope.cancel()
     assert turns.waiting == 0
     assert not turns._comers
+
+
+async def test_who_begins_handshakes_and_ends_none_keeps_nobody_of_its_address_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Five bytes each five seconds were a place: all others of that machine were hung up on for as long."""
+    network = PipeNetwork()
+    async with served(network, tls_of("bookie/b1")) as (address, nursery):
+        stranger, halves = network.host("c"), []
+        for _ in range(STRANGERS_MAX):
+            halves.append(await stranger.dial(address))
+            halves[-1].try_send([b"\x16\x03\x01\x02\x00"])
+            await trio.sleep(1 / PER_S)
+        await trio.sleep(ANSWER_S / 2)
+        host = with_tls(network.host("c"), tls_of("user/etl"))
+        await Endpoint(host, lambda: Hello(kind="client")).dial(address, nursery=nursery)

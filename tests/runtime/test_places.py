@@ -51,6 +51,12 @@ class Server:
             self.greet(f"h{n % 9}", Hello(cluster_id="c1", node_id=f"x{n}"))
 
 
+def begin_handshake(link: Link) -> None:
+    """As its peer does."""
+    assert isinstance(link._connection, PipeConnection)
+    link._connection.has_begun = True
+
+
 async def test_clients_take_no_place_of_a_node_whatever_they_are_called(
     autojump_clock: MockClock,
 ) -> None:
@@ -93,11 +99,11 @@ async def test_who_has_begun_a_handshake_is_not_put_back_by_a_newcomer(
     silent = server.enter("crowd")[0]
     turn = [server.enter("crowd")[0] for _ in range(server.places.strangers_max - 1)]
     for link in turn:
-        link._connection.has_begun = True
+        begin_handshake(link)
 
     last, gone = server.enter("crowd")
     assert gone is silent
-    last._connection.has_begun = True
+    begin_handshake(last)
     newcomer, gone = server.enter("crowd")
     assert gone is newcomer
     assert (
