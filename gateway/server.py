@@ -211,8 +211,12 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
         await self._listener.aclose()
 
 
-class TwoLengths(Exception):
-    """A request says twice how long it is."""
+class NotTaken(Exception):
+    """A request that is not looked at any further: why, and what to do."""
+
+    def __init__(self, why: str, do: str) -> None:
+        super().__init__(why)
+        self.do = do
 
 
 class Server(TCPServer):  # type: ignore[misc]
@@ -221,6 +225,7 @@ class Server(TCPServer):  # type: ignore[misc]
     - A request with two lengths: by the other one its end would be a request of its own.
     - ``Upgrade: h2c``: all that comes after it would be passed on, and nothing of it looked at. HTTP/2 is
       spoken where TLS has agreed on it.
+    - WebSockets: there are none, and what came after the question for one ended in a traceback.
     """
 
     def __init__(self, meters: GatewayMeters, *given: Any) -> None:
@@ -230,15 +235,15 @@ class Server(TCPServer):  # type: ignore[misc]
     async def _read_data(self) -> None:
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol):
-            protocol._check_protocol = _check_lengths
+            protocol._check_protocol = _check
         try:
             await super()._read_data()
             await self.idle_task.stop()  # who has hung up keeps no place until `idle_s` is over
-        except TwoLengths as error:
+        except NotTaken as error:
             assert isinstance(protocol, H11Protocol), "there are none elsewhere"
             self._meters.turned_away += 1
             self._meters.refused += 1
-            body = turned_away(400, str(error), "say once how long a request is")
+            body = turned_away(400, str(error), error.do)
             headers = {
                 **HEADERS,
                 b"content-type": JSON.encode(),
@@ -253,10 +258,14 @@ class Server(TCPServer):  # type: ignore[misc]
                 await protocol._send_h11_event(event)
 
 
-async def _check_lengths(request: h11.Request) -> None:
-    """Raises `TwoLengths`."""
+async def _check(request: h11.Request) -> None:
+    """Raises `NotTaken`."""
     if {b"transfer-encoding", b"content-length"} <= {name for name, _ in request.headers}:
-        raise TwoLengths("Content-Length and Transfer-Encoding come together")
+        raise NotTaken(
+            "Content-Length and Transfer-Encoding come together", "say once how long a request is"
+        )
+    if (b"upgrade", b"websocket") in ((name, value.lower()) for name, value in request.headers):
+        raise NotTaken("there are no WebSockets here", "ask by HTTP: docs/gateway.md")
 
 
 async def listen(

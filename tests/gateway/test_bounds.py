@@ -154,6 +154,23 @@ async def test_no_connection_becomes_one_that_whoever_stands_before_cannot_read(
         await asks.close()
 
 
+async def test_who_asks_for_a_websocket_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With anything after it each was two: a stranger's way to fill a log."""
+    async with alone() as (_, one):
+        asks = await one.client()
+        head = f"GET /health HTTP/1.1\r\nhost: {asks.host}\r\nconnection: Upgrade\r\nupgrade: WebSocket\r\n"
+        head += f"sec-websocket-version: 13\r\nsec-websocket-key: {'A' * 22}==\r\n\r\nand more"
+        await asks.stream.send_all(head.encode())
+        said = await _rest(asks.stream)
+        assert said.startswith(b"HTTP/1.1 400 "), said
+        assert b"no WebSockets" in said
+        await asks.close()
+        await one.until("connections", 1)
+    assert not [each for each in caplog.records if each.exc_info]
+
+
 async def test_an_address_has_three_quarters_of_what_others_left_and_this_machine_all() -> None:
     async with alone(connections_max=8, idle_s=60.0) as (_, one):
         host, port = one.place
