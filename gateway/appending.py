@@ -88,6 +88,8 @@ class Appending:
         self._own = own
         self._told = (0, 0)
         """Writers and producers, as they are counted."""
+        self._over = False
+        """From then on what requests still do counts for nobody."""
         self._options = options
         self._meters = meters
         self._writing: dict[str, _Writing] = {}
@@ -115,6 +117,7 @@ class Appending:
                     for writing in self._writing.values():
                         nursery.start_soon(_close, writing)
             self._tell(0, 0)
+            self._over = True
 
     def _sweep(self) -> None:
         options, meters = self._options, self._meters
@@ -136,7 +139,8 @@ class Appending:
         self._count_open()
 
     def _count_open(self) -> None:
-        self._tell(len(self._writing), len(self._sending))
+        if not self._over:
+            self._tell(len(self._writing), len(self._sending))
 
     def _tell(self, writers: int, producers: int) -> None:
         """How many there are here: others of the gateway, and of the user, have their own."""

@@ -212,6 +212,43 @@ async def test_one_user_has_half_of_the_writers_and_loses_his_own_idle_ones(
     assert shares[0].held_by == []
 
 
+async def test_who_outlives_his_session_is_not_counted_again(autojump_clock: MockClock) -> None:
+    """Another token of the user keeps the share: what counts there for good are writers that he has lost."""
+    closed: list[str] = []
+    lost = trio.Event()
+
+    async def opens(log: str) -> Quiet:
+        if log == "late":
+            await lost.wait()
+            raise TooBusy("no")
+        return Quiet(closed, log)
+
+    namespace: Any = SimpleNamespace(
+        context=SimpleNamespace(random=Random(1)),
+        open_log=lambda log: SimpleNamespace(open_writer=partial(opens, log)),
+    )
+    options, meters = GatewayOptions(), GatewayMeters()
+    share = Share("etl", options)
+    session = Appending(namespace, options, meters, share=share)
+
+    async def late() -> None:
+        with pytest.raises(TooBusy):
+            async with session._writer("late"):
+                pass
+
+    async with trio.open_nursery() as requests:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(session.run)
+            requests.start_soon(late)
+            async with session._writer("a"):
+                await trio.sleep(0.1)
+            assert (share.writers, meters.writers) == (2, 2)
+            nursery.cancel_scope.cancel()
+        assert (share.writers, meters.writers) == (0, 0)
+        lost.set()
+    assert (share.writers, meters.writers) == (0, 0)
+
+
 async def test_one_user_has_half_of_the_producers(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
