@@ -103,7 +103,9 @@ def with_hint(error: DistributedLogError) -> str:
         if "dlog log create" not in text:
             then = " Create" if near else "; create"
             text += f'{then} it with "dlog log create {shlex.quote(name)}"'
-    if isinstance(error, NotAllowed):
+    if isinstance(error, NotAllowed) and "the token is narrowed" in text:
+        text += '; "dlog user token" makes one that is for more'
+    elif isinstance(error, NotAllowed):
         text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
     return text
 

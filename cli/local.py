@@ -1,6 +1,7 @@
 """`dlog local`: a whole cluster on this machine, and its demonstration."""
 
 import json
+import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -223,8 +224,12 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
         ),
         "",
         "Its URI:",
-        f"  {line['uri']}",
-        *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
+        f"  {shlex.quote(line['uri'])}",
+        *(
+            [f"Through its proxies:\n  {shlex.quote(line['proxied_uri'])}"]
+            if "proxied_uri" in line
+            else []
+        ),
         "",
         f"dlog finds it without that: it is the context {LOCAL}."
         if chosen

@@ -643,6 +643,8 @@ class Judge:
 
     def verdict(self, principal: str, refused: NotAllowed | None) -> NotAllowed | None:
         """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""
+        if refused is not None and self._narrowing:
+            refused = NotAllowed(f"{refused}, and the token is narrowed to {self._reach()}")
         if refused is None or self.mode == "required":
             return refused
         if self.mode == "report":
@@ -651,6 +653,13 @@ class Judge:
                 self.would_refuse[what] = self.would_refuse.get(what, 0) + 1
         return None
 
+    def _reach(self) -> str:
+        """What the token that was shown is for: "read of orders in ns"."""
+        return ", ".join(
+            f"{words(rights)} of {path or 'all'} in {namespace}"
+            for namespace, path, rights in self._narrowing
+        )
+
     def read(self, principal: str, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
         """A read or a watch, in this mode; ``end`` None: of one key."""
         if self.mode == "open":
@@ -658,7 +667,7 @@ class Judge:
         if end is None:
             return self.verdict(principal, self.why_not_read(principal, start))
         found = self.why_not_range(principal, start, end)
-        if self.mode == "required" or found is None:
+        if found is None or (self.mode == "required" and not isinstance(found, NotAllowed)):
             return found
         if not isinstance(found, NotAllowed):
             if callable(found) or found == ((start, end),):

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -37,6 +38,18 @@ def test_no_line_is_wider_than_a_terminal() -> None:
         assert (
             len({line.index("127.") for line in lines if "127." in line and "//" not in line}) == 1
         )
+
+
+def test_an_address_can_be_pasted_into_a_shell() -> None:
+    """Between its places a semicolon stands, where a shell would end the command."""
+    proxied = "distributedlog+proxy://127.0.0.1:41005;127.0.0.1:41006/ns"
+    lines = for_people({**LINE, "proxied_uri": proxied}, True).splitlines()
+
+    for uri in (LINE["uri"], proxied):
+        (shown,) = (line for line in lines if uri in line)
+        assert shlex.split(shown, posix=True) == [uri]
+        assert shown.strip() == shlex.quote(uri)
+        assert len(shown) <= 80
 
 
 def test_nodes_that_can_be_killed_are_shown_with_their_pids() -> None:

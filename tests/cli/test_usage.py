@@ -179,6 +179,13 @@ def test_who_may_not_is_told_who_gives_rights() -> None:
     assert with_hint(
         NotAllowed("user/etl may not write log 'orders' of ns: it needs manage")
     ).endswith('; an admin gives rights: "dlog grant add USER ROLE PATH"')
+    narrowed = with_hint(
+        NotAllowed(
+            "user/etl may not read X: it needs read, and the token is narrowed to read of a in ns"
+        )
+    )
+    assert narrowed.endswith('; "dlog user token" makes one that is for more')
+    assert "an admin" not in narrowed
 
 
 def _python(program: str) -> "subprocess.CompletedProcess[str]":
