@@ -312,6 +312,21 @@ async def test_an_explicit_lac_survives_a_restart(rested_s: float, autojump_cloc
         assert store.ledgers.look_up(7, KEY).lac == 1
 
 
+async def test_an_explicit_lac_is_in_the_next_checkpoint(autojump_clock: Clock) -> None:
+    """H24: what is before a checkpoint is not read again at a start."""
+    disk, index = CutDisk(sync_s=0.001), CutDisk()
+    async with running(disk, SMALL, index) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0), record(7, 1))
+        await adder.all_acked()
+        await store.checkpoint()
+        store.write_lac(adder.stream, 1)
+        await trio.sleep(0.1)
+        await store.checkpoint()
+    async with running(disk, SMALL, index) as store:
+        assert store.ledgers.look_up(7, KEY).lac == 1
+
+
 async def test_an_explicit_lac_survives_a_restart_of_a_busy_bookie(autojump_clock: Clock) -> None:
     """H24: where others add all the time no block is an idle one."""
     disk = CutDisk(sync_s=0.001)

@@ -209,6 +209,23 @@ async def test_what_the_owner_has_not_is_sent_again_as_the_window_opens(story: S
     assert [(await one).entry for one in (story.second, *later)] == [1, 2, 2]
 
 
+async def test_of_several_that_are_ready_no_more_go_than_the_window_takes(story: Story) -> None:
+    """Each would be in the proxy's memory; it ends the connection of who sends more."""
+    story.client.opened[0].ack(0, 1)
+    story.client.opened[0].ack(1, 1)
+    story.client.opened[0].break_off()
+    for _ in range(3):
+        await story.writer.submit(bytes(600 * KIB))
+    small = await story.goes_on(2, window=32 * KIB)
+
+    for sequence in (2, 3, 4):
+        assert small.sent[-1] == (sequence, 1)
+        assert len(small.sent) == sequence - 1
+        small.ack(sequence, 1)
+        await trio.sleep(0.1)
+    assert len(small.sent) == 3
+
+
 async def test_what_is_answered_while_a_stream_is_opened_counts(story: Story) -> None:
     """The owner answers what it has as soon as it has answered the opening."""
     story.client.opened[0].break_off()

@@ -106,3 +106,15 @@ def test_nobody_is_told_after_it_was_dropped() -> None:
 
     assert told.refusals == []
     assert told.held == 0
+
+
+def test_a_frame_of_an_earlier_stream_holds_nothing_here() -> None:
+    """What it holds was counted where it came."""
+    told = Told()
+    for _ in range(4):
+        told.done()
+    told.stream.expect(40, 3)
+    told.done()
+
+    assert len(told.acks) == 5
+    assert (told.held, told.stream.held_bytes) == (0, 0)
