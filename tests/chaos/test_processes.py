@@ -173,6 +173,7 @@ faults_min = 2
 """
 
 
+@pytest.mark.extra
 def test_proxies_gateways_and_strangers_break_no_promise(tmp_path: Path) -> None:
     pytest.importorskip("hypercorn", reason="needs the extra gateway")
     (tmp_path / "beside.toml").write_text(BESIDE)
