@@ -53,7 +53,7 @@ async def test_the_lines_do_what_they_say() -> None:
         done = await typed(lines("README.md", "Over HTTP"), one.url)
 
         assert done.returncode == 0, done
-        assert await payloads(one, "greetings") == ["hello", "one", "two", "first"]
+        assert await payloads(one, "greetings", 4) == ["hello", "one", "two", "first"]
         assert done.stdout.count('"repeated": true') == 1
         assert done.stdout.count("data: ") == 4
 
@@ -67,7 +67,7 @@ async def test_the_lines_of_a_producer_do_what_they_say() -> None:
         done = await typed(lines(page, "Each record once"), one.url)
 
         assert done.returncode == 0, done
-        assert await payloads(one, "orders") == ["first"]
+        assert await payloads(one, "orders", 1) == ["first"]
         told = re.search(r"^# (\{.*\n# .*\})$", (ROOT / page).read_text(), re.M)
         assert told is not None
         assert re.sub(r"\s+#?\s*", " ", told[1]) in done.stdout
