@@ -70,15 +70,15 @@ async def test_records_are_written_and_read() -> None:
         assert more.status == 200, more
         assert len(more.json["dlsns"]) == 3
 
-        two = await read(one, "a%2Fb", "?limit=2", 2)
-        assert [found.get("payload") for found in two["records"]] == [None, "two"]
-        assert two["records"][0]["payload_base64"] == "/wA="
-        assert [found["dlsn"] for found in two["records"]] == [
+        shown = await read(one, "a%2Fb", "?limit=2", 2)
+        assert [found.get("payload") for found in shown["records"]] == [None, "two"]
+        assert shown["records"][0]["payload_base64"] == "/wA="
+        assert [found["dlsn"] for found in shown["records"]] == [
             *first.json["dlsns"],
             more.json["dlsns"][0],
         ]
-        assert not two["end"]
-        rest = await one.ask("GET", f"/v1/logs/a%2Fb/records?from={two['next']}", accept=BYTES)
+        assert not shown["end"]
+        rest = await one.ask("GET", f"/v1/logs/a%2Fb/records?from={shown['next']}", accept=BYTES)
         assert rest.headers["dlog-end"] == "true"
         size, slot, segment, entry, txid, time_ms = struct.unpack_from("<IIQQqQ", rest.body)
         assert f"{segment}.{entry}.{slot}" == more.json["dlsns"][1]
