@@ -48,6 +48,10 @@ PROOF_RECORDS = 60
 """One by one, after the heal: more than a reader's window and a frame of it."""
 PROOF_BYTES = 400
 """About so much each of them takes."""
+WHOLE_S = 120.0
+"""More for all of the end than other workloads have: each proxy has the whole log read, through rings that
+may be smaller than an entry, and where names are forgotten a client is sent away first, while the others
+write as fast as they can. That readers follow in time is `CAUGHT_UP_S`."""
 CAUGHT_UP_S = 30.0
 """After the heal every reader has the last record within this."""
 AWAY_PAUSE_S = 2.0
@@ -135,6 +139,7 @@ class ProxiedRun(SeedRun):
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         chance = self.simulation.chance("proxies")
         self.narrow = draw_narrow(chance, self.simulation.chance("forgets"))
+        self.liveness_s += WHOLE_S
         self.shape = replace(
             self.shape,
             write_proxies=chance.choice((2, 3)),

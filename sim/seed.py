@@ -89,6 +89,7 @@ class SeedRun(ABC):
             seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
         )
         self.chaos_s = chaos_s
+        self.liveness_s = LIVENESS_S
         self.history = History()
         """Of the registers, and of the first log."""
         self.result = Result(seed)
@@ -220,10 +221,11 @@ class SeedRun(ABC):
             await self._settle(namespace)
 
         cluster.start_client(cluster.clients[-1], prove)
-        with trio.move_on_after(LIVENESS_S) as alive:
+        within_s = self.liveness_s
+        with trio.move_on_after(within_s) as alive:
             await done.wait()
         if alive.cancelled_caught:
-            raise Violation(f"liveness: nobody could work within {LIVENESS_S:g} s after healing")
+            raise Violation(f"liveness: nobody could work within {within_s:g} s after healing")
         await self._conclude()
 
 
