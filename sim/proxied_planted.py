@@ -160,6 +160,8 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
 }
 STARTS = {
+    "acknowledged before it is durable (G2)": 3,
+    "a reader goes on one entry too far, and does not count (H192)": 10,
     "a retry is taken as new after eviction (H67)": 6,
     "two owners: nobody is fenced (H60)": 3,
     "the ring gives what was truncated (H188)": 4,
