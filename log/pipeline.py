@@ -200,6 +200,14 @@ class Pipeline:
 
     def close_batch(self) -> Batch:
         """Close the open batch and send what can be sent; returns the new open one."""
+        self._make_ready()
+        self.pause = True  # the next submit yields once, so that the sender gets its turn
+        if self.sink.sendable:
+            self._send_ready()
+        return self.batch
+
+    def _make_ready(self) -> None:
+        """Nothing joins the open batch any more, in which there is something; the next one is open."""
         batch = self.batch
         self._last = batch
         self.last_txid = batch.txids[-1]
@@ -208,10 +216,6 @@ class Pipeline:
         self._ready.append(batch)
         self._held_bytes += batch.bytes
         self.batch = self._new_batch()
-        self.pause = True  # the next submit yields once, so that the sender gets its turn
-        if self.sink.sendable:
-            self._send_ready()
-        return self.batch
 
     def open_producer(self, batch: Batch) -> None:
         """Send what says that a producer is opened, after all that was taken before."""
@@ -454,23 +458,18 @@ class Pipeline:
         if self.error is not None:
             return 0
         before = self.sent_bytes
-        sink, batch = self.sink, self.batch
+        sink = self.sink
         sink.look(drained=not self._in_flight)
         if self._ready:
             if sink.sendable:
                 self._send_ready()
         elif (
-            batch.txids and len(self._in_flight) < self.limits.eager_entries and sink.sendable
-        ):  # as `close_batch`, but nobody has to yield for what no caller closed
-            self._last = batch
-            self.last_txid = batch.txids[-1]
-            if self.producers is not None:
-                self.producers.closed(batch)
-            self._ready.append(batch)
-            self._held_bytes += batch.bytes
+            self.batch.txids and len(self._in_flight) < self.limits.eager_entries and sink.sendable
+        ):
+            self._make_ready()
+            # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
             if self._held_bytes >= self.limits.in_flight_bytes_max:
                 self.pause = True
-            self.batch = self._new_batch()
             self._send_ready()
         return self.sent_bytes - before
 
