@@ -362,7 +362,7 @@ class Adds:
         gathered = position = limit = payload = count = 0
         previous = -1
         if self._space.read_only:  # whatever is short, it is that
-            streams = _NO_STREAMS
+            streams = {}
         try:
             for number, size in items:
                 stream, stop = streams.get(number), at + size
@@ -495,7 +495,6 @@ def _joined(last: Note, first: int, position: int, length: int, count: int = 1) 
 
 
 # Of `take_lone`, which looks at each entry of a thousand logs.
-_NO_STREAMS: Mapping[int, IncomingStream] = {}
 _unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
 _digest_of = xxhash.xxh3_64_intdigest
 _VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX

@@ -24,7 +24,6 @@ from ..runtime.errors import (
 
 HELD_MAX = 64 * 1024
 """Of (ledger, bookie): the oldest go, and are asked for again."""
-REQUIRED = "required"
 REFUSED_S = 2.0
 """Who was not allowed something is not asked for it again at once."""
 AGAIN_FIRST_S = 0.05
@@ -61,7 +60,7 @@ class ClientKeys:
     def take_mode(self, mode: str) -> None:
         """The cluster's mode, as it was read or as it is now."""
         was, self.active = self.active, mode != "open" and self._ask is not None
-        if mode != REQUIRED:
+        if mode != "required":
             self._refused.clear()  # nothing is refused now
         if was and not self.active:
             self._held.clear()

@@ -21,9 +21,6 @@ from .read_turns import ReadTurns
 from .session_reads import SessionReads
 from .store import Store
 
-_NONE: dict[int, IncomingStream] = {}
-"""Where all that comes is to wait after what waits already."""
-
 
 class BookieSession:
     """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
@@ -190,8 +187,8 @@ class BookieSession:
         """The ADDs of (stream, bytes), one after another; their records begin at ``at``."""
         take_lone, rest = self._adds.take_lone, iter(items)
         self._gathered = True
-        while True:
-            left = take_lone(_NONE if self._deferred else self._streams, rest, frame, at)
+        while True:  # where something waits, all that comes is to wait after it
+            left = take_lone({} if self._deferred else self._streams, rest, frame, at)
             if left is None:
                 return
             number, start, at = left
