@@ -40,6 +40,8 @@ class Commits:
         """Set when a block was written that none after it proves, or an explicit LAC came."""
         self.checkpoint_wanted = trio.Event()
         """Set when the index has much that its map has not."""
+        self.checkpoint_share = 1.0
+        """Of ``checkpoint_runs`` and ``checkpoint_bytes``, what is much now."""
         self._journal = journal
         self._ring = ring
         self._index = index
@@ -199,9 +201,10 @@ class Commits:
             waiting, self._waiting_for_room = self._waiting_for_room, []
             for resume in waiting:
                 resume()
+        share = self.checkpoint_share
         if (
-            index.runs_in_memory >= self._options.checkpoint_runs
-            or index.bytes_since >= self._options.checkpoint_bytes
+            index.runs_in_memory >= self._options.checkpoint_runs * share
+            or index.bytes_since >= self._options.checkpoint_bytes * share
         ):
             self.checkpoint_wanted.set()
 

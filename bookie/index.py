@@ -32,6 +32,7 @@ from .index_records import (
     flags_of,
     ledger_end,
     located,
+    run_pairs,
     sealed,
     stated,
 )
@@ -365,8 +366,10 @@ class Index:
             start = page[-1][0] + b"\0"
             await trio.lowlevel.checkpoint()
 
-    async def checkpoint(self, saved: Saved) -> None:
+    async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
+
+        ``rest_s``: between two slices of it, for what is done beside.
 
         ``saved`` and what is written are of the moment of the call; what changes meanwhile stays for the
         next one. Raises `DiskFull`: then nothing was written, and `checkpoint` is called again.
@@ -393,9 +396,9 @@ class Index:
             for key, value in state_values:
                 puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:
-                    await trio.lowlevel.checkpoint()
+                    await trio.sleep(rest_s)
             self._drop_frozen(taken, doomed)
-            added = await self._put_runs(taken, puts, totals)
+            added = await self._put_runs(taken, puts, totals, rest_s)
             deletes = await self._doomed_keys(doomed, totals)
             if self._gone_files:
                 await self._add_gone_keys({key for key, _ in puts}, deletes, totals)
@@ -518,19 +521,25 @@ class Index:
                 ledger.frozen = None
 
     async def _put_runs(
-        self, taken: dict[Ledger, None], puts: list[tuple[bytes, bytes]], totals: Totals
-    ) -> dict[int, int]:
+        self,
+        taken: dict[Ledger, None],
+        puts: list[tuple[bytes, bytes]],
+        totals: Totals,
+        rest_s: float,
+    ) -> Counter[int]:
         """Add what was kept to ``puts``; return how many bytes of each file that is."""
-        added: dict[int, int] = {}
+        added: Counter[int] = Counter()
+        rested_at = len(puts)
         for ledger in taken:
-            for run in ledger.frozen or ():
-                key = RUN_KEY.pack(b"r", ledger.id, run.first)
-                value = RUN.pack(run.file_number, run.offset, run.length, run.count)
-                puts.append((key, sealed(key, value)))
-                totals.add_run(run)
-                added[run.file_number] = added.get(run.file_number, 0) + run.length
-                if len(puts) % SLICE == 0:
-                    await trio.lowlevel.checkpoint()
+            frozen = ledger.frozen
+            for at in range(0, 0 if frozen is None else len(frozen), SLICE):
+                assert frozen is not None
+                runs = frozen.columns(at, at + SLICE)
+                puts += run_pairs(ledger.id, runs)
+                added.update(totals.add_runs(runs))
+                if len(puts) - rested_at >= SLICE:
+                    rested_at = len(puts)
+                    await trio.sleep(rest_s)
         return added
 
     async def _doomed_keys(self, doomed: dict[Ledger, None], totals: Totals) -> list[bytes]:

@@ -11,6 +11,8 @@ Keys are big-endian, so that a ledger's runs lie in order. The digests cover key
 
 import struct
 from dataclasses import asdict, dataclass, field
+from itertools import compress, repeat
+from operator import add
 from typing import Any
 
 import xxhash
@@ -19,7 +21,7 @@ from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.schema import fields, flag, number, optional, row, rows, text, versioned
 from .journal_blocks import BASE_ROW, COLD_ROWS, DELETED, DROPPED, LIMBO, Base, ColdRow
-from .runs import Located
+from .runs import Columns, Located
 
 FORMAT = 4
 """Of a position that names a base; 3 where it lists cold files, 2 where it says where tombstones end."""
@@ -122,6 +124,20 @@ class Totals:
         self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
         if end > self.file_ends.get(number, 0):
             self.file_ends[number] = end
+
+    def add_runs(self, runs: Columns) -> dict[int, int]:
+        """The map holds these from now on; returns how many bytes of each file they take."""
+        _, _, files, offsets, lengths = runs
+        self.runs += len(files)
+        added: dict[int, int] = {}
+        for file in set(files):  # one, as a rule
+            mine = [one == file for one in files]
+            added[file] = sum(compress(lengths, mine))
+            end = max(compress(map(add, offsets, lengths), mine))
+            self.live_bytes[file] = self.live_bytes.get(file, 0) + added[file]
+            if end > self.file_ends.get(file, 0):
+                self.file_ends[file] = end
+        return added
 
     def drop_run(self, run: Located) -> None:
         """The map holds it no more."""
@@ -275,6 +291,18 @@ def ledger_end(ledger_id: int) -> bytes:
 def sealed(key: bytes, value: bytes) -> bytes:
     """A value as it is stored, its digest after it."""
     return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
+
+
+def run_pairs(ledger_id: int, runs: Columns) -> list[tuple[bytes, bytes]]:
+    """Keys and sealed values of these runs of a ledger.
+
+    By columns, and no call in Python for each: of a thousand busy logs a checkpoint has fifty thousand.
+    """
+    firsts, counts, files, offsets, lengths = runs
+    keys = list(map(RUN_KEY.pack, repeat(b"r"), repeat(ledger_id), firsts))
+    values = list(map(RUN.pack, files, offsets, lengths, counts))
+    digests = map(_DIGEST.pack, map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
+    return list(zip(keys, map(add, values, digests), strict=True))
 
 
 def checked(key: bytes, stored: bytes, size: int = -1) -> bytes:

@@ -42,6 +42,10 @@ class Located:
         return Located(self.first, count, self.file_number, self.offset, length)
 
 
+Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
+"""First ids, counts, files, offsets and lengths of some runs."""
+
+
 class Runs:
     """Disjoint runs of one ledger, in order of their first id."""
 
@@ -64,6 +68,16 @@ class Runs:
     def last(self) -> int:
         """The last id of all, inclusive; there is at least one run."""
         return self._firsts[-1] + self._counts[-1] - 1
+
+    def columns(self, start: int, stop: int) -> "Columns":
+        """Of the runs from one index to before another, what `Located` says of each, in its order."""
+        return (
+            self._firsts[start:stop],
+            self._counts[start:stop],
+            self._files[start:stop],
+            self._offsets[start:stop],
+            self._lengths[start:stop],
+        )
 
     def bytes_by_file(self) -> dict[int, int]:
         """How many bytes of each file the runs take."""

@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from functools import partial
+from random import Random
 
 import trio
 
@@ -28,6 +29,11 @@ LAG_TICKS = 240
 """A minute of them: the gauge of how late the loop runs is the worst of these."""
 INDEX_LAG_S = 60.0
 """Longer than a dozen checkpoints in a row that were not written: the bookie says so."""
+CHECKPOINT_REST_S = 0.002
+"""Between two slices of a checkpoint while adds go on: fifty thousand runs of lone entries held them up as
+long as they took, in all bookies of an ensemble at one moment: all count the same entries."""
+CHECKPOINT_SHARE_MIN = 0.6
+"""Of what a checkpoint waits for, the least that is drawn each time: so that those of an ensemble part."""
 REMOVED_AT_ONCE = 16
 """Files that one commit says to be gone, and one update of the directory removes. One at a time, the twenty
 of a log of 5 GB made the device's other writes wait for as many updates, up to 10 ms each."""
@@ -94,11 +100,13 @@ class Upkeep:
                 self._commits.with_block(_mark_watermark)
 
     async def _checkpoints(self) -> None:
+        chance = Random(self._journal.seed)
         while True:
+            self._commits.checkpoint_share = chance.uniform(CHECKPOINT_SHARE_MIN, 1.0)
             with trio.move_on_after(self._options.checkpoint_s):
                 await self._commits.checkpoint_wanted.wait()
             self._commits.checkpoint_wanted = trio.Event()
-            done = not self._index.dirty or await self.checkpoint_if_room()
+            done = not self._index.dirty or await self.checkpoint_if_room(CHECKPOINT_REST_S)
             self._note_lag(done)
             await self._renew_base()
             await self._remove_dead_files()
@@ -117,19 +125,22 @@ class Upkeep:
             minutes = int(lag_s // 60)
             self._reasons.set("index lag", f"its index was last written {minutes} min ago")
 
-    async def checkpoint_if_room(self) -> bool:
-        """Write the index as it stands; False where its disk is full: this bookie is read-only then."""
+    async def checkpoint_if_room(self, rest_s: float = 0.0) -> bool:
+        """Write the index as it stands; False where its disk is full: this bookie is read-only then.
+
+        ``rest_s``: as in `Index.checkpoint`.
+        """
         try:
-            await self.checkpoint()
+            await self.checkpoint(rest_s)
         except DiskFull:
             return False
         return True
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, rest_s: float = 0.0) -> None:
         """Write the index as it stands. Raises `DiskFull`: nothing was written, whatever was given up."""
         async with self.checkpoint_lock:  # a later position must not land before earlier runs
             try:
-                await self._checkpoint()
+                await self._checkpoint(rest_s)
             except DiskFull:
                 self._space.checkpoint_failed = True
                 # With it deletions and fences get through, and what had been taken before.
@@ -157,10 +168,10 @@ class Upkeep:
             if not ledger.deleted:
                 await self._index.delete_runs(ledger)
 
-    async def _checkpoint(self) -> None:
+    async def _checkpoint(self, rest_s: float = 0.0) -> None:
         await self._index.look_for_ended()
         saved = self._saved()
-        await self._index.checkpoint(saved)
+        await self._index.checkpoint(saved, rest_s=rest_s)
         self.checkpointed = saved.sequence
         self._stats.checkpoints += 1
 

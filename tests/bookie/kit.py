@@ -254,10 +254,10 @@ def host_of(journal: Disk, index: Disk | None = None, seed: int = 0) -> Host:
 
 @asynccontextmanager
 async def running(
-    journal: Disk, options: BookieOptions = OPTIONS, index: Disk | None = None
+    journal: Disk, options: BookieOptions = OPTIONS, index: Disk | None = None, *, seed: int = 0
 ) -> AsyncIterator[Store]:
     """A store that serves; killed at the end, without a goodbye."""
-    store = await open_store(host_of(journal, index), options, bookie_id="b1")
+    store = await open_store(host_of(journal, index, seed), options, bookie_id="b1")
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)

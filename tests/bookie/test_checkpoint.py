@@ -1,17 +1,26 @@
 """A checkpoint that fails wrote nothing, and forgets nothing: neither states nor runs, old or new."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
-from distributedlog.bookie.index import MAP_NAME, Index
-from distributedlog.bookie.index_records import Saved
+from distributedlog.bookie.index import MAP_NAME, SLICE, Index
+from distributedlog.bookie.index_records import RUN_KEY, Saved, Totals, located, run_pairs
 from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.ledgers import Ledger, Ledgers
+from distributedlog.bookie.runs import Runs
+from distributedlog.bookie.upkeep import CHECKPOINT_SHARE_MIN
 from distributedlog.runtime.errors import DiskFull
 from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
+
+from .kit import SMALL, Adder, CutDisk, record, running
 
 Clock = trio.testing.MockClock
 SAVED = Saved("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
@@ -98,6 +107,85 @@ async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
     assert index.ranges(ledgers.get_or_make(7), 0, 10) == ([(0, 6)], -1)
     assert index.live_bytes == {1: 700}
     assert only_state.lac == 5
+
+
+async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
+    """So that adds beside fifty thousand runs wait for one slice at most, of one ledger or of many."""
+    stored, index, ledgers, _ = await _index()
+    many = [_stored_ledger(ledgers, index, id, lac=0) for id in range(1, 1 + SLICE)]
+    for ledger in many:
+        index.add(ledger, 0, 1, 1, 4096 * ledger.id, 100)
+    long = _stored_ledger(ledgers, index, 9_000, lac=0)
+    for entry in range(2 * SLICE):
+        index.add(long, entry, 1, 2, 4096 * entry, 100)
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(index.checkpoint, SAVED, rest_s=10.0))
+        await stored.begun.wait()
+        # A slice of states, one of many ledgers' runs, two of one ledger's.
+        assert trio.current_time() - begun == pytest.approx(4 * 10.0)
+        assert index.runs_frozen == 3 * SLICE
+        found = index.find(long, 7)
+        assert found is not None
+        assert found.offset == 4096 * 7
+    assert (index.runs_frozen, index.map_runs) == (0, 3 * SLICE)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3), st.integers(1, 3), st.integers(0, 1 << 40), st.integers(1, 1 << 30)
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_runs_are_written_by_columns_as_one_by_one(
+    drawn: list[tuple[int, int, int, int]],
+) -> None:
+    """Keys, values, totals: of many runs what each by itself would give."""
+    runs, entry = Runs(), 0
+    for count, file, offset, length in drawn:
+        runs.add(entry, count, file, offset, length)
+        entry += count + 1
+    one_by_one, together = Totals(), Totals()
+    added: Counter[int] = Counter()
+    pairs: list[tuple[bytes, bytes]] = []
+    for at in range(0, len(runs), 7):
+        columns = runs.columns(at, at + 7)
+        pairs += run_pairs(77, columns)
+        added.update(together.add_runs(columns))
+    for run in runs:
+        one_by_one.add_run(run)
+    assert [located(*pair) for pair in pairs] == list(runs)
+    assert {RUN_KEY.unpack(key)[1] for key, _ in pairs} == {77}
+    assert together == one_by_one
+    assert added == runs.bytes_by_file() == together.live_bytes
+
+
+async def test_bookies_of_an_ensemble_do_not_write_their_index_at_one_moment(
+    autojump_clock: Clock,
+) -> None:
+    """All of them count the same entries: how many are waited for is drawn by each, each time anew."""
+    took: list[list[int]] = []
+    for seed in (1, 2, 3):
+        counts: list[int] = []
+        options = replace(SMALL, checkpoint_runs=40, checkpoint_s=1e6, checkpoint_bytes=1 << 30)
+        async with running(CutDisk(), options, seed=seed) as store:
+            adder = Adder(store, 5)
+            while len(counts) < 4:
+                before = store.stats.checkpoints
+                sent = 0
+                while store.stats.checkpoints == before:
+                    adder.send(record(5, len(adder.sent)))
+                    await adder.all_acked()
+                    await trio.sleep(0.1)
+                    sent += 1
+                counts.append(sent)
+        assert len(set(counts)) > 1
+        assert all(40 * CHECKPOINT_SHARE_MIN - 2 <= count <= 42 for count in counts)
+        took.append(counts)
+    assert took[0] != took[1] != took[2]
 
 
 async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) -> None:
