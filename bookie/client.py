@@ -74,6 +74,15 @@ SHARED_BYTES_MAX = 256 * 1024
 """Of a frame of shared adds: about as large as a full entry."""
 
 
+def _nothing() -> None:
+    """Where nothing is told."""
+
+
+def raise_it(error: Exception) -> None:
+    """Where nobody else is told what broke: it ends the connection."""
+    raise error
+
+
 class AddStream:
     """Adds to one ledger over one connection, acked by count in sending order. See `open_stream`."""
 
@@ -82,14 +91,18 @@ class AddStream:
         client: "BookieClient",
         number: int,
         opening: m.StreamOpen,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
     ) -> None:
         self.client = client
         """Its connection."""
         self._link = client.link
         self._opening = opening
         self.on_acked = on_acked
+        self.on_progress = on_progress
+        self.on_broken = on_broken
         self._on_refused = on_refused
         self.number = number
         self.sent = 0
@@ -309,15 +322,20 @@ class BookieClient:
         *,
         recovery: bool,
         fragment_epoch: int,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None] = _nothing,
+        on_broken: Callable[[Exception], None] = raise_it,
     ) -> AddStream:
         """Begin adding to a ledger.
 
-        ``on_acked`` gets how many of the stream's records are durable in all; ``on_refused`` once, the
-        first position (from 0, in sending order) that was not taken, and why: with all after it that
-        record is not acknowledged by this stream. A broken connection refuses at the acked count, with
-        `ConnectionLost`: what is after it may be there or not. Raises what closed the connection.
+        ``on_acked`` gets how many of the stream's records are durable in all, and is to count them, no more;
+        where it says true, ``on_progress`` is called when all that the bookie told together was counted. A
+        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else it raises.
+        ``on_refused`` is called once, with the first position (from 0, in sending order) that was not taken,
+        and why: with all after it that record is not acknowledged by this stream. A broken connection refuses
+        at the acked count, with `ConnectionLost`: what is after it may be there or not. Raises what closed
+        the connection.
         """
         if self.link.closed is not None:
             raise self.link.closed.again()
@@ -328,7 +346,9 @@ class BookieClient:
             shown, refused = None, error
         self._last_stream += 1
         opening = m.StreamOpen(ledger, key if shown is None else shown, recovery, fragment_epoch)
-        stream = AddStream(self, self._last_stream, opening, on_acked, on_refused)
+        stream = AddStream(
+            self, self._last_stream, opening, on_acked, on_refused, on_progress, on_broken
+        )
         if shown is None:  # its owner opens another one when the capability is here
             why = f"the capability to add to ledger {ledger} is asked for"
             stream.take_refusal(0, refused or CapabilityOutdated(why))
@@ -508,27 +528,42 @@ class BookieClient:
 
     def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
         if op == Op.ADD_ACKS:
-            streams, watched = self.streams, bool(flags & m.ACK_WATCHED)
-            for number, count in m.decode_pairs(body, "ADD_ACKS"):
-                stream = streams.get(number)
-                if stream is None:
-                    continue
-                stream.watched = watched
-                if not stream.acked < count <= stream.sent:
-                    if count == stream.acked:
-                        continue
-                    raise ProtocolError(
-                        f"stream {number}: {count} records acked, {stream.sent} sent,"
-                        f" {stream.acked} before"
-                    )
-                stream.acked = count
-                stream.on_acked(count)
+            moved: list[AddStream] = []
+            try:
+                self._count_acks(m.decode_pairs(body, "ADD_ACKS"), flags, moved)
+            finally:
+                for one in moved:
+                    one.on_progress()
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)
             self._note_outdated(error)
             stream = self.streams.get(ident)
             if stream is not None:
                 stream.take_refusal(position, error)
+
+    def _count_acks(self, acks: list[tuple[int, int]], flags: int, moved: list[AddStream]) -> None:
+        """Count what is durable; ``moved`` gets the streams whose owners have something to tell."""
+        streams, watched = self.streams, bool(flags & m.ACK_WATCHED)
+        for number, count in acks:
+            stream = streams.get(number)
+            if stream is None:
+                continue
+            stream.watched = watched
+            if not stream.acked < count <= stream.sent:
+                if count == stream.acked:
+                    continue
+                raise ProtocolError(
+                    f"stream {number}: {count} records acked, {stream.sent} sent,"
+                    f" {stream.acked} before"
+                )
+            stream.acked = count
+            try:
+                if stream.on_acked(count):
+                    moved.append(stream)
+            except ProtocolError as error:
+                stream.take_refusal(count, error)
+            except Exception as error:  # the owner's fault: other ledgers share this connection
+                stream.on_broken(error)
 
     def _on_link_closed(self, reason: DistributedLogError) -> None:
         lost = (

@@ -89,6 +89,8 @@ class AddWindow:
         self.holes: list[Hole] = []
         """What bookies that left a slot, or were away, may lack."""
         self.changing = False
+        self.awaited = 0
+        """1: somebody waits for each acknowledgement."""
         self._everywhere = striping.everywhere
         self._ack_quorum = striping.ack_quorum
         self._ahead = 0
@@ -147,7 +149,8 @@ class AddWindow:
     def on_acked(self, stream: Stream, count: int) -> int:
         """The first ``count`` records of ``stream`` are durable. Return how many entries that confirms.
 
-        Raises `ProtocolError` when the bookie counts backwards or beyond what was sent.
+        Never 0 while `awaited`. Raises `ProtocolError` when the bookie counts backwards or beyond what was
+        sent.
         """
         slot = self.slots[stream.slot]
         if slot.stream is not stream:
@@ -163,7 +166,8 @@ class AddWindow:
         else:
             reached = self.striping.nth_held(stream.slot, stream.first, count - 1)
             through = self.striping.next_held(stream.slot, reached + 1) - 1
-        if reached > self.last:
+        last = self.last
+        if reached > last:
             raise ProtocolError(
                 f"{stream.bookie} acknowledged {count} records, more than were sent"
             )
@@ -171,13 +175,19 @@ class AddWindow:
         before, slot.through = slot.through, through
         lac = self.lac
         if through <= lac:
-            return 0  # confirmed already: it is kept for fewer, and released with a later add
+            return (
+                self.awaited
+            )  # confirmed already: it is kept for fewer, and released with a later add
         if self._everywhere:
             if before <= lac:
                 self._ahead += 1
             if self._ahead < self._ack_quorum:
-                return 0
-        return self._confirm()
+                return self.awaited
+            if through == last == lac + 1 and not self.changing:
+                # As `_confirm`, of a lone entry: whoever is ahead has it, and nothing comes after it.
+                self.lac, self.lac_bytes, self._ahead = through, self.pushed_bytes, 0
+                return 1
+        return self._confirm() or self.awaited
 
     def _confirm(self) -> int:
         """Move the LAC as far as ack quorums reach; return by how many entries."""

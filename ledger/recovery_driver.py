@@ -20,6 +20,7 @@ from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
     DistributedLogError,
+    InternalError,
     OutcomeUnknown,
     RequestTimeout,
     TooBusy,
@@ -72,10 +73,11 @@ class RecoveryDriver:
         self._core = Recovery(metadata, self._choose)
         self._streams: SlotStreams | None = None
         self._over = trio.Event()
+        self._fault: InternalError | None = None
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> LedgerMetadata:
-        """Return the closed record. Raises `RecoveryIncomplete`, `NoSuchLedger`."""
+        """Return the closed record. Raises `RecoveryIncomplete`, `NoSuchLedger`, `InternalError`."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -91,6 +93,8 @@ class RecoveryDriver:
         finally:
             if self._streams is not None:
                 self._streams.end_all()  # acks that come later concern nobody
+        if self._fault is not None:
+            raise self._fault
         if self._core.error is not None:
             raise self._core.error
         assert self._core.result is not None, "a recovery ends with a result or an error"
@@ -113,6 +117,16 @@ class RecoveryDriver:
                 self._nursery.start_soon(self._close, action)
         if self._core.phase in (Phase.DONE, Phase.FAILED):
             self._over.set()
+
+    def _broken(self, error: Exception) -> None:
+        """A rule of ours was broken in a call of a connection, which others share: this attempt ends."""
+        log.error(
+            "the recovery of ledger %d broke a rule: %r", self._ledger_id, error, exc_info=error
+        )
+        self._fault = InternalError(
+            f"ledger {self._ledger_id}: its recovery broke a rule: {error!r}"
+        )
+        self._over.set()
 
     async def _asked(self, bookie: str, ask: Callable[[BookieClient], Awaitable[T]]) -> T:
         """A bookie's answer; one that is too busy is asked again until the request's time is over."""
@@ -215,6 +229,7 @@ class RecoveryDriver:
             recovery=True,
             target=self._pool.get,
             acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
+            broken=self._broken,
             failed=lambda slot, bookie, error: self._act(
                 self._core.on_write_failed(slot, bookie, error)
             ),

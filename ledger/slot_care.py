@@ -33,7 +33,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from . import transactions
-from .add_window import AddWindow, Stream
+from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, Round
 from .events import BOOKIE_BACK, BOOKIE_BEHIND, BOOKIE_FAILED, BOOKIE_SILENT, DEGRADED
 from .hole_note import STORE_RETRY_S, HoleNote
@@ -77,16 +77,18 @@ class SlotCare:
         pool: BookiePool,
         options: LedgerOptions,
         chance: Random,
-        acked: Callable[[Stream, int], None],
+        progressed: Callable[[], None],
+        broken: Callable[[Exception], None],
         confirmed: Callable[[], None],
         throttled: Callable[[], bool],
         wake_waiters: Callable[[], None],
         stir: Callable[[], None],
         fail: Callable[[DistributedLogError], None],
     ) -> None:
-        """Of the writer: ``acked`` gets a stream's acks; ``confirmed``, the LAC has moved; ``throttled``,
-        is it kept at its bound by a slow slot; ``wake_waiters``, there may be room, or rest; ``stir``,
-        `sweep` is to be called from now on; ``fail`` ends it, and so calls `end`.
+        """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what that raised;
+        ``confirmed``, the LAC has moved without any; ``throttled``, is it kept at its bound by a slow slot;
+        ``wake_waiters``, there may be room, or rest; ``stir``, `sweep` is to be called from now on; ``fail``
+        ends it, and so calls `end`.
         """
         metadata = change.metadata
         self.streams = SlotStreams(
@@ -95,7 +97,9 @@ class SlotCare:
             metadata.key,
             recovery=False,
             target=pool.get,
-            acked=acked,
+            acked=window.on_acked,
+            progressed=progressed,
+            broken=broken,
             failed=self._on_slot_failed,
         )
         self.settled = False

@@ -1,14 +1,15 @@
 """The add streams of one window: a stream a slot, the same record to each, acks back into the window.
 
 The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
-and a batch of acks is one call back per stream. No task, no time, nothing awaited: who owns the window
-decides what to do about a slot that failed.
+and an acknowledgement is one call into the window, which counts it. No task, no time, nothing awaited: who
+owns the window decides what to do about a slot that failed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
-from ..runtime.errors import DistributedLogError, ProtocolError
+from ..runtime.errors import DistributedLogError
 from ..runtime.host import Buffer
 from .add_window import AddWindow, Stream
 
@@ -50,11 +51,17 @@ class AddTarget(Protocol):
         *,
         recovery: bool,
         fragment_epoch: int,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
     ) -> AddSink:
         """Begin a stream of adds."""
         ...
+
+
+def _nothing() -> None:
+    """Where `acked` tells all that there is."""
 
 
 class SlotStreams:
@@ -68,9 +75,14 @@ class SlotStreams:
         *,
         recovery: bool,
         target: Callable[[str], AddTarget | None],
-        acked: Callable[[Stream, int], None],
+        acked: Callable[[Stream, int], object],
         failed: Callable[[int, str, DistributedLogError], None],
+        broken: Callable[[Exception], None],
+        progressed: Callable[[], None] = _nothing,
     ) -> None:
+        """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what it raises
+        that is no bookie's fault.
+        """
         self._window = window
         self._ledger_id = ledger_id
         self._key = key
@@ -78,6 +90,8 @@ class SlotStreams:
         self._target = target
         self._acked = acked
         self._failed = failed
+        self._progressed = progressed
+        self._broken = broken
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
@@ -98,14 +112,6 @@ class SlotStreams:
             return False
         stream = self._window.begin_stream(slot)
 
-        acked = self._acked
-
-        def on_acked(count: int) -> None:
-            try:
-                acked(stream, count)
-            except ProtocolError as error:
-                on_refused(stream.acked, error)
-
         def on_refused(position: int, error: DistributedLogError) -> None:
             if self._window.slots[slot].stream is not stream:
                 return  # late: the slot has another stream, or another bookie
@@ -117,8 +123,10 @@ class SlotStreams:
             self._key,
             recovery=self._recovery,
             fragment_epoch=stream.epoch,
-            on_acked=on_acked,
+            on_acked=partial(self._acked, stream),
             on_refused=on_refused,
+            on_progress=self._progressed,
+            on_broken=self._broken,
         )
         if self._window.slots[slot].stream is not stream:
             return True  # refused from within

@@ -19,13 +19,12 @@ from ..runtime.errors import (
     DistributedLogError,
     InternalError,
     LedgerFenced,
-    ProtocolError,
     WriteFailed,
 )
 from ..runtime.host import Buffer
 from ..runtime.turns import Due, Round, Rounds, Turn
 from . import transactions
-from .add_window import AddWindow, Stream
+from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
 from .metadata import NO_ENTRY, LedgerMetadata
@@ -91,6 +90,12 @@ class LedgerWriter:
         self._throttled = False
         self._closing = False
         self._kept = kept.for_ledger()
+        self._plain_bytes = min(
+            COUNTED_FROM_BYTES,
+            options.slot_bytes_max - COUNTED_FROM_BYTES,
+            options.window_bytes_max,
+        )
+        """Of records in memory: below that no bound is near."""
         self._sent = sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
@@ -101,7 +106,8 @@ class LedgerWriter:
             pool=pool,
             options=options,
             chance=chance,
-            acked=self._on_acked,
+            progressed=self._on_progress,
+            broken=self.broken,
             confirmed=self._tell_confirmed,
             throttled=lambda: self.throttled,
             wake_waiters=self._wake_waiters,
@@ -146,16 +152,15 @@ class LedgerWriter:
         self._streams.send(entry, record)
         return entry
 
-    def _on_acked(self, stream: Stream, count: int) -> None:
+    def _on_progress(self) -> None:
+        """The window has counted acknowledgements."""
         if self.error is not None:
             return
         try:
-            if self._window.on_acked(stream, count):
+            if self.lac != self._window.lac:
                 self._tell_confirmed()
-            if self._room_event is not None or self._rest_event is not None:
+            if self._window.awaited:
                 self._wake_waiters()
-        except ProtocolError:
-            raise  # the bookie's
         except Exception as error:  # this is a call of a connection that other ledgers share
             self.broken(error)
 
@@ -167,6 +172,7 @@ class LedgerWriter:
         if self._rest_event is not None:
             self._rest_event.set()
             self._rest_event = None
+        self._window.awaited = int(self._room_event is not None)
 
     def _tell_confirmed(self) -> None:
         """The window's LAC moved: tell the user, then the bookies."""
@@ -205,16 +211,16 @@ class LedgerWriter:
         """May an entry be added now? (After an error: yes, so that `add` raises it.)"""
         if self.error is not None:
             return True
-        window, options = self._window, self._options
+        window = self._window
+        if (
+            window.pushed_bytes - window.released_bytes < self._plain_bytes
+            and not self._throttled
+            and not self._kept.bytes
+        ):  # as most: no slot keeps anything that counts
+            return self._sent.room
+        options = self._options
         bound = options.slot_bytes_max
         in_flight = window.pushed_bytes - window.lac_bytes
-        if (
-            not self._throttled
-            and not self._kept.bytes
-            and window.lac_bytes - window.released_bytes < COUNTED_FROM_BYTES
-            and in_flight + COUNTED_FROM_BYTES < bound
-        ):  # as most: no slot keeps anything that counts
-            return in_flight < options.window_bytes_max and self._sent.room
         kept = window.kept_bytes
         for_slots = kept - in_flight
         crowded = (self._kept.bytes > 0 or for_slots >= COUNTED_FROM_BYTES) and (
@@ -237,6 +243,7 @@ class LedgerWriter:
             self._sent.wait()
             if self._room_event is None:
                 self._room_event = trio.Event()
+            self._window.awaited = 1
             await self._room_event.wait()
 
     def _stir(self) -> None:
@@ -296,6 +303,7 @@ class LedgerWriter:
     async def _next_ack(self) -> None:
         if self._rest_event is None:
             self._rest_event = trio.Event()
+        self._window.awaited = 1
         await self._rest_event.wait()
 
     def _lags(self, slot: int) -> bool:

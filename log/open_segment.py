@@ -14,7 +14,7 @@ from .ledgers import LedgerWriter
 from .options import LogOptions
 from .producers_format import SECTION_PRODUCERS
 from .producing import Producers
-from .record import build, with_section
+from .record import build, build_lone, with_section
 from .segment_begin import SegmentBegin
 from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
 
@@ -100,28 +100,13 @@ class OpenSegment:
 
         One without records becomes a control entry. ``producers``: of a log that has any.
         """
-        sections: tuple[tuple[int, int, Buffer], ...] = ()
-        entry = UNKNOWN
-        if producers is not None:
-            entry = 0 if self._newest is None else self._newest.entry + 1
-            section = producers.section(batch, entry, self._snapshot_entry)
-            sections = ((SECTION_PRODUCERS, 0, section),)
-        txids = batch.txids
-        if not txids:
-            buffers, length = self._control(wall_ms, sections)
-        elif batch.columns is not None:
-            buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
-            for kind, _, data in sections:
-                buffers, length = with_section(buffers, length, kind, data)
+        txids, entry = batch.txids, UNKNOWN
+        if len(txids) == 1 and producers is None and batch.columns is None:  # a set has two or more
+            buffers, length = build_lone(txids[0], batch.payloads[0], self.sent_records, wall_ms)
         else:
-            buffers, length = build(
-                txids,
-                batch.payloads,
-                records_before=self.sent_records,
-                wall_ms=wall_ms,
-                record_flags=None if batch.sets is None else batch.record_flags(),
-                sections=sections,
-            )
+            if producers is not None:
+                entry = 0 if self._newest is None else self._newest.entry + 1
+            buffers, length = self._built(batch, wall_ms, producers, entry)
         if self._begin is not None:
             buffers, length = self._begin.into(buffers, length)
             self._begin = None
@@ -142,6 +127,30 @@ class OpenSegment:
             self._snapshot_after = self.sent_bytes + length
         self.sent_bytes += length
         self._last_time_ms = wall_ms
+
+    def _built(
+        self, batch: Batch, wall_ms: int, producers: Producers | None, entry: int
+    ) -> tuple[list[Buffer], int]:
+        """The buffers of its entry, and their length."""
+        sections: tuple[tuple[int, int, Buffer], ...] = ()
+        if producers is not None:
+            section = producers.section(batch, entry, self._snapshot_entry)
+            sections = ((SECTION_PRODUCERS, 0, section),)
+        if not batch.txids:
+            return self._control(wall_ms, sections)
+        if batch.columns is None:
+            return build(
+                batch.txids,
+                batch.payloads,
+                records_before=self.sent_records,
+                wall_ms=wall_ms,
+                record_flags=None if batch.sets is None else batch.record_flags(),
+                sections=sections,
+            )
+        buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
+        for kind, _, data in sections:
+            buffers, length = with_section(buffers, length, kind, data)
+        return buffers, length
 
     @property
     def wants_snapshot(self) -> bool:

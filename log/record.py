@@ -40,7 +40,8 @@ HEADER = struct.Struct("<IHHIIIIqqQqQ")
 HEADER_BYTES = 64
 SECTION = struct.Struct("<HHI")
 _LONE = struct.Struct(HEADER.format + "qii")
-"""Header and columns of one record: each entry of a thousand busy logs is one."""
+"""Header and columns of one record."""
+_pack_lone = _LONE.pack
 _LONE_COLUMN_BYTES = _LONE.size - HEADER_BYTES
 MAGIC = 0x45474C44  # "DLGE"
 VERSION = 1
@@ -197,14 +198,6 @@ def build(
     """
     number = len(txids)
     assert number == len(payloads) > 0, "an entry holds a payload for each txid, and at least one"
-    if number == 1 and record_flags is None and not sections:
-        txid, payload_bytes = txids[0], len(payloads[0])
-        column_bytes = _LONE_COLUMN_BYTES + payload_bytes
-        head = _LONE.pack(
-            MAGIC, VERSION, flags, 1, payload_bytes, column_bytes, 0, txid, txid, records_before,
-            wall_ms, 0, txid, 0, payload_bytes,
-        )  # fmt: skip
-        return [head, payloads[0]], HEADER_BYTES + column_bytes
     offsets = list(accumulate(map(len, payloads), initial=0))
     payload_bytes = offsets[-1]
     column_bytes = 12 * number + 4 + payload_bytes
@@ -223,6 +216,19 @@ def build(
         buffers.append(record_flags)
     buffers.extend(payloads)
     return buffers, HEADER_BYTES + len(packed_sections) + column_bytes
+
+
+def build_lone(
+    txid: int, payload: Buffer, records_before: int, wall_ms: int
+) -> tuple[list[Buffer], int]:
+    """As `build`, of one record with nothing beside it: each entry of a thousand busy logs is one."""
+    size = len(payload)
+    column_bytes = _LONE_COLUMN_BYTES + size
+    head = _pack_lone(
+        MAGIC, VERSION, 0, 1, size, column_bytes, 0, txid, txid, records_before, wall_ms, 0,
+        txid, 0, size,
+    )  # fmt: skip
+    return [head, payload], HEADER_BYTES + column_bytes
 
 
 def _section(kind: int, flags: int, data: Buffer) -> bytes:

@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 
+from ..bookie.client import raise_it
 from ..bookie.entry import encode
-from ..ledger.add_window import AddWindow, Stream
+from ..ledger.add_window import AddWindow
 from ..ledger.ensemble_change import EnsembleChange, Round
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.slot_streams import SlotStreams
@@ -31,8 +32,10 @@ class SimWriter:
             KEY,
             recovery=False,
             target=lambda bookie: net.link("writer", bookie),
-            acked=self._on_acked,
+            acked=self.window.on_acked,
             failed=self._on_slot_failed,
+            broken=raise_it,
+            progressed=self._on_progress,
         )
         self.error: DistributedLogError | None = None
         self.left = net.random.randint(0, entries_max)
@@ -69,8 +72,8 @@ class SimWriter:
             self.closes = False
             net.after(net.random.random(), self._close)
 
-    def _on_acked(self, stream: Stream, count: int) -> None:
-        if self.error is None and self.window.on_acked(stream, count):
+    def _on_progress(self) -> None:
+        if self.error is None:
             self._confirmed()
 
     def _confirmed(self) -> None:

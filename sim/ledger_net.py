@@ -11,7 +11,7 @@ from random import Random
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, choose_replacements
 from ..ledger.striping import Striping
-from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout
+from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
 from ..runtime.host import Buffer
 from .ledger_model import ModelBookie, ModelStream
 
@@ -213,11 +213,13 @@ class SimLink:
         *,
         recovery: bool,
         fragment_epoch: int,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
     ) -> "SimSink":
-        """As `bookie/client.py`."""
-        sink = SimSink(self, ledger, key, recovery, on_acked, on_refused)
+        """As `bookie/client.py`; what breaks ends the run."""
+        sink = SimSink(self, ledger, key, recovery, on_acked, on_refused, on_progress)
         self._sinks.append(sink)
         return sink
 
@@ -231,12 +233,14 @@ class SimSink:
         ledger: int,
         key: bytes,
         recovery: bool,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
     ) -> None:
         self._link = link
         self._on_acked = on_acked
         self._on_refused = on_refused
+        self._on_progress = on_progress
         self._stream = ModelStream(link.bookie.model, ledger, key, recovery=recovery)
         self._told = 0
         self._acking = False
@@ -287,7 +291,11 @@ class SimSink:
         # A closed stream's acks still come in: it is the window that must not count them.
         def told() -> None:
             self._told = count
-            self._on_acked(count)
+            try:
+                if self._on_acked(count):
+                    self._on_progress()
+            except ProtocolError as error:
+                self._on_refused(count, error)
 
         self._link.back(told)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from ..bookie.client import raise_it
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.recovery import Phase, Recovery
 from ..ledger.recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
@@ -153,6 +154,7 @@ class SimRecoverer:
                 failed=lambda slot, bookie, error: self._input(
                     recovery, lambda: recovery.on_write_failed(slot, bookie, error)
                 ),
+                broken=raise_it,
             )
             self.net.after(0.5, lambda: self._sweep(recovery, {}))
         if window.slots[action.slot].bookie != action.bookie or window.slots[action.slot].detached:

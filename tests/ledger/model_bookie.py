@@ -11,7 +11,13 @@ from typing import Any
 
 import trio
 
-from distributedlog.bookie.client import EntryList, FenceAnswer, ReadAnswer, WaitAnswer
+from distributedlog.bookie.client import (
+    EntryList,
+    FenceAnswer,
+    ReadAnswer,
+    WaitAnswer,
+    raise_it,
+)
 from distributedlog.bookie.messages import ReadRequest, WaitLac
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.holes import Hole
@@ -28,6 +34,7 @@ from distributedlog.runtime.errors import (
     ConnectionLost,
     DistributedLogError,
     OutcomeUnknown,
+    ProtocolError,
     RequestTimeout,
     TooBusy,
 )
@@ -53,10 +60,14 @@ class ModelClient:
         *,
         recovery: bool,
         fragment_epoch: int,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None] = lambda: None,
+        on_broken: Callable[[Exception], None] = raise_it,
     ) -> "ModelAddStream":
-        stream = ModelAddStream(self, ledger, key, recovery, on_acked, on_refused)
+        stream = ModelAddStream(
+            self, ledger, key, recovery, on_acked, on_refused, on_progress, on_broken
+        )
         self.streams.append(stream)
         return stream
 
@@ -217,13 +228,17 @@ class ModelAddStream:
         ledger: int,
         key: bytes,
         recovery: bool,
-        on_acked: Callable[[int], None],
+        on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
     ) -> None:
         self._client = client
         self._node = client.node
         self._on_acked = on_acked
         self._on_refused = on_refused
+        self._on_progress = on_progress
+        self._on_broken = on_broken
         self._stream = ModelStream(client.node.model, ledger, key, recovery=recovery)
         self._recovery = recovery
         self.acked = 0
@@ -278,7 +293,13 @@ class ModelAddStream:
 
     def _ack(self, count: int) -> None:
         self.acked = count
-        self._on_acked(count)
+        try:
+            if self._on_acked(count):
+                self._on_progress()
+        except ProtocolError as error:
+            self.lose(error)
+        except Exception as error:
+            self._on_broken(error)
 
     def _reply(self, action: Callable[[], None]) -> None:
         def told() -> None:

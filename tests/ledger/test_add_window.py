@@ -268,6 +268,8 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
             for entry in range(lac + 1, one.lac + 1):
                 assert truth.acked(entry), "inv. 4: newly confirmed, so an ack quorum has it"
             lac = one.lac
+            in_flight = range(one.lac + 1, one.last + 1)
+            assert one.in_flight_bytes == sum(len(b"%d" % entry) for entry in in_flight)
             for number, slot in enumerate(one.slots):
                 if slot.detached:
                     continue
@@ -284,3 +286,36 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
                 one.on_acked(stream, len(entries))
         assert one.lac == one.last
         assert one.kept_bytes == 0
+
+
+def test_a_lone_entry_is_confirmed_like_any_other() -> None:
+    """One entry at a time, by the quickest two of three: the same numbers as of several, and none in a change
+    (inv. 7)."""
+    one = AddWindow(Striping(3, 3, 2), ["a", "b", "c"])
+    streams = [one.begin_stream(number) for number in range(3)]
+    for entry in range(20):
+        one.push(bytes(10 + entry))
+        quick, next_one, late = (streams[(entry + n) % 3] for n in range(3))
+        assert one.on_acked(quick, entry + 1) == 0
+        assert one.on_acked(next_one, entry + 1) == 1
+        assert (one.lac, one.in_flight_bytes) == (entry, 0)
+        assert one.on_acked(late, entry + 1) == 0
+    one.begin_change()
+    one.push(b"in a change")
+    assert [one.on_acked(stream, 21) for stream in streams] == [0, 0, 0]
+    assert one.lac == 19
+    assert one.end_change({0: "d"}, 1) == 1
+    assert (one.lac, one.in_flight_bytes) == (20, 0)
+    assert one.kept_bytes == len(b"in a change"), "for the slot that has it not yet"
+
+
+def test_who_waits_is_told_of_each_acknowledgement() -> None:
+    one = AddWindow(Striping(3, 3, 2), ["a", "b", "c"])
+    streams = [one.begin_stream(number) for number in range(3)]
+    for entry in range(4):
+        one.push(b"record")
+        one.awaited = entry % 2
+        told = [bool(one.on_acked(stream, entry + 1)) for stream in streams]
+        assert told == [bool(one.awaited), True, bool(one.awaited)]
+    with pytest.raises(ProtocolError):
+        one.on_acked(streams[0], 5)

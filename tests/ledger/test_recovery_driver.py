@@ -7,11 +7,13 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.ledger.recovery import Recovery
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     DistributedLogError,
+    InternalError,
     LedgerFenced,
     NoSuchLedger,
     RecoveryIncomplete,
@@ -21,6 +23,7 @@ from distributedlog.runtime.errors import (
 from .model_bookie import (
     ModelCluster,
     Node,
+    add,
     confirmed,
     model_cluster,
     put_record,
@@ -114,6 +117,30 @@ async def test_an_empty_last_fragment(autojump_clock: MockClock) -> None:
 
         assert (closed.last_entry, closed.length) == (19, 200)
         assert closed.ensembles == moved.ensembles
+
+
+async def test_a_rule_that_is_broken_in_a_recovery_ends_that_recovery_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told; the connections, which others share, go on."""
+    async with model_cluster(3) as cluster:
+        _, writer = await written(cluster, 2)
+        (await nodes_of(cluster, writer))[2].swallow = lambda entry: entry == 2
+        writer.add([b"half"], 4)  # to be written back
+        await trio.sleep(0.0005)
+        other, going_on = await cluster.client(), await cluster.client()
+        third = await going_on.create()
+
+        def breaks(*_: object) -> None:
+            raise AssertionError("planted")
+
+        with monkeypatch.context() as planted:
+            planted.setattr(Recovery, "on_acked", breaks)
+            with pytest.raises(InternalError, match="planted"):
+                await other.recover(writer.ledger_id)
+        add(third, 3)
+        await confirmed(third)
+        assert (await other.recover(writer.ledger_id)).state is LedgerState.CLOSED
 
 
 async def test_unknown_is_not_absent(autojump_clock: MockClock) -> None:

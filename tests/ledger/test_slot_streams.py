@@ -49,6 +49,7 @@ def test_a_lac_is_told_to_those_who_have_the_slots_now() -> None:
         target=lambda bookie: Sink(bookie, told),
         acked=lambda stream, count: None,
         failed=lambda slot, bookie, error: None,
+        broken=lambda error: None,
     )
     for slot in range(3):
         streams.open(slot)

@@ -478,7 +478,9 @@ async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
             add(writer, 1)
 
 
-@pytest.mark.parametrize("where", ["an acknowledgement", "the sweep", "the pass over LACs"])
+@pytest.mark.parametrize(
+    "where", ["a count", "an acknowledgement", "the sweep", "the pass over LACs"]
+)
 async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
     autojump_clock: MockClock, where: str
 ) -> None:
@@ -491,7 +493,9 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
         def breaks(*_: object, **__: object) -> None:
             raise AssertionError("planted")
 
-        if where == "an acknowledgement":
+        if where == "a count":
+            writer._window._ack_quorum = None  # type: ignore[assignment]
+        elif where == "an acknowledgement":
             writer._tell_confirmed = breaks  # type: ignore[method-assign]
         elif where == "the sweep":
             writer._care.sweep = breaks  # type: ignore[method-assign, assignment]

@@ -14,6 +14,7 @@ from distributedlog.log.record import (
     LogRecord,
     Origin,
     build,
+    build_lone,
     decode,
     decode_header,
 )
@@ -66,7 +67,10 @@ def test_the_bytes_of_an_entry() -> None:
 
 def test_the_bytes_of_an_entry_of_one_record() -> None:
     """They are packed in one step, and are the same as of any other entry."""
-    entry = entry_of([(2**63 - 2, b"abc")], records_before=2**40, wall_ms=1_700_000_000_000)
+    buffers, length = build_lone(2**63 - 2, b"abc", 2**40, 1_700_000_000_000)
+    entry = b"".join(buffers)
+    assert len(entry) == length
+    assert entry == entry_of([(2**63 - 2, b"abc")], records_before=2**40, wall_ms=1_700_000_000_000)
 
     assert entry.hex() == (
         "444c4745"  # magic "DLGE"
@@ -92,6 +96,8 @@ def test_the_bytes_of_an_entry_of_one_record() -> None:
 def test_one_record_is_built_as_several_are(txid: int, payload: bytes, before: int) -> None:
     """An entry of two whose second one is empty: what differs are counts, columns and sizes."""
     one = entry_of([(txid, payload)], records_before=before, wall_ms=7)
+    buffers, length = build_lone(txid, payload, before, 7)
+    assert (b"".join(buffers), length) == (one, len(one))
     two = entry_of([(txid, payload), (txid, b"")], records_before=before, wall_ms=7)
 
     header = decode_header(one)
