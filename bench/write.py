@@ -24,7 +24,7 @@ from .plan import Plan, own_logs, result
 
 SAMPLE = 32
 """At full speed one record in so many is timed."""
-TIMED_RATE_MAX = 20_000
+TIMED_RATE_MAX = 5_000
 TICK_S = 0.001
 """At higher rates it is looked so often what is due: to wake for each record would be most of its cost."""
 OPENED_AT_ONCE = 32
