@@ -112,17 +112,17 @@ async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
 async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
     """So that adds beside fifty thousand runs wait for one slice at most, of one ledger or of many."""
     stored, index, ledgers, _ = await _index()
-    many = [_stored_ledger(ledgers, index, id, lac=0) for id in range(1, 1 + SLICE)]
-    for ledger in many:
-        index.add(ledger, 0, 1, 1, 4096 * ledger.id, 100)
     long = _stored_ledger(ledgers, index, 9_000, lac=0)
     for entry in range(2 * SLICE):
         index.add(long, entry, 1, 2, 4096 * entry, 100)
+    many = [_stored_ledger(ledgers, index, id, lac=0) for id in range(1, 1 + SLICE)]
+    for ledger in many:
+        index.add(ledger, 0, 1, 1, 4096 * ledger.id, 100)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(index.checkpoint, SAVED, rest_s=10.0))
         await stored.begun.wait()
-        # A slice of states, one of many ledgers' runs, two of one ledger's.
+        # A slice of states, two of one ledger's runs, one of many ledgers'.
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
         assert index.runs_frozen == 3 * SLICE
         found = index.find(long, 7)

@@ -10,6 +10,7 @@ from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.keys import ledger_key, on_key, under_key
 from distributedlog.ledger.metadata import LedgerState
+from distributedlog.ledger.process_bounds import COUNTED_FROM_BYTES
 from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import (
     AlreadyClosed,
@@ -420,7 +421,44 @@ async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -
             most = max(most, writer.in_flight_bytes)
         await until(99, writer)
         assert most <= 1000 + 72
+        await trio.sleep(1)
+        assert not writer._window.awaited, "who waits no more is not told of each acknowledgement"
         writer.abort()
+
+
+async def test_what_was_kept_for_a_slow_slot_is_given_back(autojump_clock: MockClock) -> None:
+    """By the next one who asks for room, though little is kept by then: else the process has that less."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster, slot_silence_s=60.0)
+        cluster["b2"].hang()
+        for _ in range(40):
+            last = add(writer, 1, bytes(4096))
+        await until(last, writer)
+        assert writer.room
+        kept = writer._kept._all
+        assert kept.bytes > COUNTED_FROM_BYTES
+        cluster["b2"].hang(on=False)
+        await trio.sleep(5)
+        await until(add(writer, 1), writer)
+        assert writer._window.pushed_bytes - writer._window.released_bytes < writer._plain_bytes
+        assert writer.room
+        assert kept.bytes == 0
+        writer.abort()
+
+
+async def test_nothing_is_confirmed_after_the_end(autojump_clock: MockClock) -> None:
+    """What was counted with other ledgers' acknowledgements is told after them: one may have ended this."""
+    async with model_cluster(3) as cluster:
+        confirmed_to: list[int] = []
+        _, writer = await create(cluster, on_confirmed=confirmed_to.append)
+        await until(add(writer, 1), writer)
+        add(writer, 1)
+        for slot in writer._window.slots[:2]:
+            assert slot.stream is not None
+            writer._window.on_acked(slot.stream, 2)
+        writer.abort()
+        writer._on_progress()
+        assert (writer.lac, confirmed_to) == (0, [0])
 
 
 async def test_a_ledger_settles_only_between_ensemble_changes(autojump_clock: MockClock) -> None:
