@@ -369,7 +369,7 @@ class Index:
     async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
 
-        ``rest_s``: between two slices of it, for what is done beside.
+        ``rest_s``: between two slices of it, for what is done beside, unless more comes than is written.
 
         ``saved`` and what is written are of the moment of the call; what changes meanwhile stays for the
         next one. Raises `DiskFull`: then nothing was written, and `checkpoint` is called again.
@@ -396,7 +396,7 @@ class Index:
             for key, value in state_values:
                 puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:
-                    await trio.sleep(rest_s)
+                    await self._rest(rest_s)
             self._drop_frozen(taken, doomed)
             added = await self._put_runs(taken, puts, totals, rest_s)
             deletes = await self._doomed_keys(doomed, totals)
@@ -539,8 +539,12 @@ class Index:
                 added.update(totals.add_runs(runs))
                 if len(puts) - rested_at >= SLICE:
                     rested_at = len(puts)
-                    await trio.sleep(rest_s)
+                    await self._rest(rest_s)
         return added
+
+    async def _rest(self, rest_s: float) -> None:
+        """Between two slices of a checkpoint; for one turn where as much has come meanwhile as it writes."""
+        await trio.sleep(rest_s if self.runs_in_memory < self.runs_frozen else 0)
 
     async def _doomed_keys(self, doomed: dict[Ledger, None], totals: Totals) -> list[bytes]:
         """The runs of deleted ledgers that the map holds."""

@@ -131,6 +131,27 @@ async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
     assert (index.runs_frozen, index.map_runs) == (0, 3 * SLICE)
 
 
+async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: Clock) -> None:
+    """As much has come meanwhile as it writes: else the index would wait in memory until adds are refused."""
+    stored, index, ledgers, _ = await _index()
+    long = _stored_ledger(ledgers, index, 1, lac=0)
+    for entry in range(10 * SLICE):
+        index.add(long, entry, 1, 1, 4096 * entry, 100)
+    begun = trio.current_time()
+
+    async def add_much() -> None:
+        await trio.sleep(35.0)
+        for entry in range(10 * SLICE, 20 * SLICE):
+            index.add(long, entry, 1, 1, 4096 * entry, 100)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(index.checkpoint, SAVED, rest_s=10.0))
+        nursery.start_soon(add_much)
+        await stored.begun.wait()
+        assert trio.current_time() - begun == pytest.approx(4 * 10.0)
+    assert (index.map_runs, index.runs_in_memory) == (10 * SLICE, 10 * SLICE)
+
+
 @given(
     st.lists(
         st.tuples(
