@@ -22,9 +22,12 @@ Unknown sections are skipped unless marked critical.
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
 from itertools import accumulate, count, repeat
+from operator import sub
 from struct import pack, pack_into, unpack_from
 from typing import Any
 
@@ -73,6 +76,10 @@ SHOWN_BYTES = 32
 """Of a payload in an error or a log line; never the whole."""
 RECORD_COLUMN_BYTES = 12
 """What a record costs in an entry beside its payload: its txid and its offset."""
+EVEN_RECORDS_MIN, EVEN_RECORDS_MAX = 8, 16 * 1024 - 1
+"""In an entry of so many it is looked whether all payloads are as long: then they are read in fewer steps."""
+UNPACKED_AT_ONCE = 64
+"""Payloads of one length, by one call: of each length there are so many formats at most."""
 
 assert HEADER.size == HEADER_BYTES
 
@@ -381,29 +388,64 @@ class Columns:
 
     def tuples(self) -> list[tuple[int, bytes]]:
         """(txid, payload) a record; the payloads are copies and pin nothing."""
-        ends = self.offsets.tolist()
-        data = bytes(self.payload)
-        return list(
-            zip(
-                self.txids.tolist(),
-                map(data.__getitem__, map(slice, ends, ends[1:])),
-                strict=True,
-            )
-        )
+        return list(zip(self.txids.tolist(), self._payloads(), strict=True))
 
     def records(self) -> list[LogRecord]:
         """`LogRecord` objects; the payloads are copies and pin nothing (H17)."""
-        ends = self.offsets.tolist()
-        data = bytes(self.payload)
         return list(
             map(
                 LogRecord,
                 self.txids.tolist(),
-                map(data.__getitem__, map(slice, ends, ends[1:])),
+                self._payloads(),
                 repeat(self.origin),
                 count(self.first_slot),
             )
         )
+
+    def _payloads(self) -> Iterable[bytes]:
+        """A copy of each payload, in order: 50 ns a record of 1 KB where all are as long, else 95."""
+        if self.count == 1:
+            return (bytes(self.payload[self.offsets[0] : self.offsets[1]]),)
+        size = _even_bytes(self.offsets, self.count)
+        if not size:
+            ends = self.offsets.tolist()
+            return map(BytesIO(self.payload[ends[0] : ends[-1]]).read, map(sub, ends[1:], ends))
+        found: list[bytes] = []
+        for first in range(0, self.count, UNPACKED_AT_ONCE):
+            number = min(UNPACKED_AT_ONCE, self.count - first)
+            found += _unpack_of(size, number)(self.payload, first * size)
+        return found
+
+
+def _even_bytes(offsets: memoryview, number: int) -> int:
+    """The length of each payload where all are as long, not empty, and the first begins at 0; else 0.
+
+    ``offsets``: i32[number + 1], of which the last one is where the payloads end, and the others are
+    whatever they are. They are compared as bytes, without an object an offset.
+    """
+    if not EVEN_RECORDS_MIN <= number <= EVEN_RECORDS_MAX:
+        return 0
+    size, rest = divmod(offsets[number], number)
+    if rest or size < 1:
+        return 0
+    return size if _even_offsets(size, 1 << number.bit_length()).startswith(offsets) else 0
+
+
+@lru_cache(maxsize=16)
+def _even_offsets(size: int, number: int) -> bytes:
+    """The offsets of so many payloads and their end, each of ``size`` bytes; 64 KiB at most."""
+    return array("i", range(0, size * number + 1, size)).tobytes()
+
+
+@lru_cache(maxsize=2 * UNPACKED_AT_ONCE)
+def _unpack_of(size: int, number: int) -> Callable[[Buffer, int], tuple[bytes, ...]]:
+    """Copies so many payloads of ``size`` bytes out of a buffer, from a place in it on."""
+    return struct.Struct(f"{size}s" * number).unpack_from
+
+
+def _ascend(offsets: list[int]) -> bool:
+    """Do they begin at 0 and never go back? Sorting what is sorted is cheap."""
+    return offsets[0] == 0 and sorted(offsets) == offsets
 
 
 def decode_header(entry: Buffer) -> EntryHeader:
@@ -476,9 +518,10 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
         flags = view[at : at + number]
         at += number
         origin.flags = _checked_flags(bytes(flags), origin)
-    ends = offsets.tolist()
-    # Arrow trusts offsets; an unsorted one would read foreign memory. Sorting what is sorted is cheap.
-    if ends[0] != 0 or ends[-1] != header.payload_bytes or sorted(ends) != ends:
+    # Arrow trusts offsets; an unsorted one would read foreign memory.
+    if offsets[number] != header.payload_bytes or not (
+        _even_bytes(offsets, number) or _ascend(offsets.tolist())
+    ):
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"
         )

@@ -1,5 +1,6 @@
 """The bytes of an entry: golden, round trips, and every kind of damage."""
 
+import random
 import struct
 
 import pytest
@@ -139,15 +140,57 @@ def test_a_part_of_a_batch_keeps_its_places(
     assert part.payload_bytes == sum(len(payload) for _, payload in pairs[start:stop])
 
 
+@pytest.mark.parametrize("size", [0, 1, 3, 100])
+@pytest.mark.parametrize("number", [1, 7, 8, 63, 64, 65, 192, 20_000])
+def test_payloads_of_one_length_are_read_as_others_are(number: int, size: int) -> None:
+    """Their offsets are compared as bytes, and they are copied by one call for many."""
+    even = [(txid, random.Random(txid).randbytes(size)) for txid in range(number)]
+    columns = read(entry_of(even))
+
+    assert columns.tuples() == even
+    assert [(one.txid, one.payload) for one in columns.records()] == even
+    assert all(type(payload) is bytes for _, payload in columns.tuples())
+    part = columns.cut(number // 3, number - number // 5)
+    assert part.tuples() == even[number // 3 : number - number // 5]
+    if number > 2 and size:  # the sum alone says nothing
+        txid, last = even[-1]
+        uneven = [*even[:-2], (even[-2][0], even[-2][1] + last[:1]), (txid, last[1:])]
+        assert read(entry_of(uneven)).tuples() == uneven
+
+
+@pytest.mark.parametrize("number", [2, 7, 8, 100])
+def test_every_offset_is_checked(number: int) -> None:
+    """Arrow trusts offsets; one that goes back, below 0 or beyond the end would read foreign memory."""
+    entry = entry_of([(n, b"four") for n in range(number)])
+    at = HEADER_BYTES + 8 * number
+
+    for slot in range(number + 1):
+        for wrong in (-1, -(2**31), 4 * slot - 5, 4 * slot + 5, 4 * number + 1, 2**31 - 1):
+            if 0 < slot < number and 4 * (slot - 1) <= wrong <= 4 * (slot + 1):
+                continue  # one payload is longer, and the next one shorter
+            damaged = bytearray(entry)
+            struct.pack_into("<i", damaged, at + 4 * slot, wrong)
+            with pytest.raises(CorruptData, match="offsets"):
+                read(bytes(damaged))
+
+
 def test_records_do_not_pin_their_entry() -> None:
     """H17: the payload of a single record is bytes of its own."""
-    entry = bytearray(entry_of([(1, b"first"), (2, b"second")]))
-    taken = read(entry).records()  # type: ignore[arg-type]
+    for pairs in (
+        [(1, b"alone")],
+        [(1, b"first"), (2, b"second")],
+        [(txid, b"even") for txid in range(9)],
+    ):
+        entry = bytearray(entry_of(pairs))
+        taken = read(entry).records()  # type: ignore[arg-type]
 
-    entry[-11:] = bytes(11)
+        size = sum(len(payload) for _, payload in pairs)
+        entry[-size:] = bytes(size)
 
-    assert [record.payload for record in taken] == [b"first", b"second"]
-    assert all(type(record.payload) is bytes for record in taken)
+        assert [record.payload for record in taken] == [payload for _, payload in pairs]
+        assert all(type(record.payload) is bytes for record in taken)
+        del taken
+        entry.clear()  # nothing looks at it any more
 
 
 def test_every_truncation_and_extension_is_refused() -> None:
