@@ -109,18 +109,16 @@ class LogReader:
             taken.append(self._columns.cut(self._columns.count - left, self._columns.count))
         found = list(islice(self._records, number))
         if not found:
-            if not await self._advance(0 if wait_s == 0 else None):
+            if not await self._advance(0 if wait_s == 0 else None, as_records=False):
                 self._raise_if_sealed()
                 return []
-            assert self._columns is not None
-            taken.append(self._columns)
-            found = list(islice(self._records, number))
+            taken.append(self._add_records(found, number))
         while len(found) < number:
             left_s = deadline - trio.current_time() if wait_s else 0.0
             if left_s <= 0 and not self._queue.entries:
                 break  # what is here was taken: nothing is waited for, no error is met
             try:
-                if not await self._advance(max(0.0, left_s)):
+                if not await self._advance(max(0.0, left_s), as_records=False):
                     break
             except DistributedLogError:
                 break  # it sticks, and is the next call's
@@ -128,10 +126,21 @@ class LogReader:
                 self._queue.put_back(taken)
                 self._columns, self._records = taken[0].cut(0, 0), iter(())
                 raise
-            assert self._columns is not None
-            taken.append(self._columns)
-            found += islice(self._records, number - len(found))
+            taken.append(self._add_records(found, number - len(found)))
         return found
+
+    def _add_records(self, found: list[LogRecord], number: int) -> Columns:
+        """Add up to ``number`` records of the entry that has just been taken; the others are kept."""
+        columns = self._columns
+        assert columns is not None, "an entry was taken"
+        records = columns.records()
+        if len(records) > number:
+            self._records = iter(records)
+            found += islice(self._records, number)
+        else:  # without an iterator's step a record
+            self._records = iter(())
+            found += records
+        return columns
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns: memoryviews that Arrow wraps.
