@@ -41,13 +41,14 @@ def cut(
     """
     view = memoryview(view)
     here = len(view)
-    if first == run.first and run.last <= last and run.length <= min(bytes_max, here):
-        _check_header(view, 0, run.length, ledger_id, first)
-        return Cut(view[: run.length], run.last, run.length, False)
+    length, run_last = run.length, run.first + run.count - 1
+    if first == run.first and run_last <= last and length <= bytes_max and length <= here:
+        _check_header(view, 0, length, ledger_id, first)
+        return Cut(view if length == here else view[:length], run_last, length, False)
     position = start = end = 0
     upto = first - 1
     short = False
-    for entry in range(run.first, min(run.last, last) + 1):
+    for entry in range(run.first, min(run_last, last) + 1):
         if here - position < entries.HEADER_BYTES and here < run.length:
             short = True
             break

@@ -67,19 +67,27 @@ class Sources:
         self._cold = None if extent is None else Source(extent)
         self._hot: Source | None = None
 
-    def find(self, run: Located, needed: int, wanted: int) -> Source | None:
-        """What has the first ``needed`` bytes of the run; where that must be read, so many as ``wanted``."""
+    def find(self, run: Located, needed: int, wanted: int) -> tuple[Source, memoryview] | None:
+        """The first ``needed`` bytes of the run, and of what they are a view; None: ask the device.
+
+        Where they must be read, so many as ``wanted`` are.
+        """
         for source in (self._cold, self._hot):
-            if source is not None and source.extent.find(run.file_number, run.offset, needed):
-                return source
+            if source is not None:
+                view = source.extent.find(run.file_number, run.offset, needed)
+                if view is not None:
+                    return source, view
         before = self._hot
         self._release(before)
         self._hot = None
         worth = _worth_reading(run, None if before is None else before.extent, wanted)
         extent = self._read_hot(run, needed, worth)
-        if extent is not None:
-            self._hot = Source(extent)
-        return self._hot
+        if extent is None:
+            return None
+        self._hot = Source(extent)
+        view = extent.find(run.file_number, run.offset, needed)
+        assert view is not None, "it is what was read"
+        return self._hot, view
 
     def release_waste(self) -> None:
         """The reply is complete."""

@@ -153,12 +153,12 @@ class Reader:
                 break
             if taken.upto < entry:
                 break
-            found.complete_to = taken.upto
-            if taken.upto < run.last:
-                self._mark(ledger, taken.upto + 1, run.file_number, run.offset + taken.end)
-            if taken.upto < min(run.last, last) and not taken.short:
-                break
-            entry = taken.upto + 1
+            found.complete_to = upto = taken.upto
+            entry = upto + 1
+            if upto < run.last:
+                self._mark(ledger, entry, run.file_number, run.offset + taken.end)
+                if upto < last and not taken.short:
+                    break
         sources.release_waste()
         return found
 
@@ -179,12 +179,10 @@ class Reader:
         view = self._ring.find(run.file_number, run.offset, run.length)
         from_ring = view is not None
         if view is None:
-            length = min(wanted, run.length)
-            source = sources.find(run, length, wanted)
-            if source is None:
+            read = sources.find(run, min(wanted, run.length), wanted)
+            if read is None:
                 return None
-            view = source.extent.find(run.file_number, run.offset, length)
-            assert view is not None, "what was found is there"
+            source, view = read
         try:
             taken = cut(view, ledger.id, run, first, last, left, at_least_one)
         except CorruptData:
