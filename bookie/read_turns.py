@@ -104,4 +104,5 @@ class ReadTurns:
                 budget -= reads.serve_one()
                 if reads.waiting and not reads.resting:
                     self.ready(reads)
-            await trio.lowlevel.checkpoint()
+            if self._ready:  # else it waits, which lets others on as well
+                await trio.lowlevel.checkpoint()

@@ -366,12 +366,12 @@ class Columns:
     @property
     def payload_bytes(self) -> int:
         """The payload bytes of these rows."""
-        return int(self.offsets[self.count]) - int(self.offsets[0])
+        return self.offsets[self.count] - self.offsets[0]
 
     @property
     def held_bytes(self) -> int:
         """What these rows take in memory, about: also records without payload do."""
-        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
+        return self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
 
     def cut(self, start: int, stop: int) -> "Columns":
         """The rows from ``start`` up to ``stop`` (rows of this batch, from 0)."""
@@ -527,7 +527,7 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
         )
     if txids[0] != header.first_txid or txids[number - 1] != header.last_txid:
         raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
-    if header.control:
+    if header.flags & FLAG_CONTROL:
         return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
     if bool(header.flags & FLAG_TXID_AT_LINK) != (origin.txid >= 0):
         raise CorruptData(
