@@ -103,9 +103,11 @@ class EntryQueue:
     def take(self) -> Columns:
         """The next entry; there is one."""
         columns = self.entries.popleft()
-        self.bytes -= columns.held_bytes
+        before = self.bytes
+        self.bytes = before - columns.held_bytes
         if 2 * self.bytes <= self.bytes_max:
-            self._taken.set()  # not for each entry: the source's task would wake for nothing
+            if 2 * before > self.bytes_max:
+                self._taken.set()  # not for each entry: the source's task would wake for nothing
             if self.on_room is not None:
                 self.on_room()
         return columns
@@ -187,9 +189,10 @@ class EntryQueue:
         if start < stop:
             if start or stop < columns.count:
                 columns = columns.cut(start, stop)
+            if not self.entries:
+                self._filled.set()  # nobody waits while there are some
             self.entries.append(columns)
             self.bytes += columns.held_bytes
-            self._filled.set()
             if self.on_news is not None:
                 self.on_news()
         if last:
@@ -201,7 +204,7 @@ class EntryQueue:
             if self._taken.is_set():
                 self._taken = trio.Event()
             await self._taken.wait()
-        self.entry_at = trio.current_time()  # the source waited for its reader, not for entries
+            self.entry_at = trio.current_time()  # the source waited for its reader, not for entries
 
     def end(self, error: DistributedLogError | None = None) -> None:
         """Nothing more will come; ``error`` is raised after what is here."""

@@ -325,7 +325,7 @@ class Fetcher:
 
     def _is_starved(self) -> bool:
         """Did the reader wait for its bookie nearly all the time that it was looked at?"""
-        now, since = trio.current_time(), self._far_since
+        now, since = self.out.entry_at, self._far_since  # it has just been set
         if since is None:
             self._far_since, self.out.starved_s = now, 0.0
             return False

@@ -1,0 +1,67 @@
+"""The entries between a reader and its source: whoever waits is woken, however they take turns."""
+
+import random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.entry_queue import EntryQueue
+from distributedlog.log.metrics import LogMeters
+from distributedlog.log.options import LogOptions
+from distributedlog.log.record import Columns, Origin, build, decode, decode_header
+
+ENTRIES = 60
+
+
+def entry(number: int, payload_bytes: int) -> Columns:
+    """An entry of one record."""
+    buffers, _ = build([number], [bytes(payload_bytes)], records_before=number, wall_ms=0)
+    stored = b"".join(buffers)
+    return decode(stored, decode_header(stored), Origin(0, number, number))
+
+
+@pytest.mark.parametrize("seed", range(40))
+async def test_neither_source_nor_reader_is_left_waiting(
+    seed: int, autojump_clock: MockClock
+) -> None:
+    """Also where entries are put back, and where what may be held changes meanwhile."""
+    chance = random.Random(seed)
+    queue = EntryQueue(
+        "log", "1", DLSN(0, 0, 0), options=LogOptions(read_ahead_bytes=4096), meters=LogMeters()
+    )
+    taken: list[int] = []
+
+    async def give() -> None:
+        for number in range(ENTRIES):
+            queue.give(entry(number, chance.choice((0, 10, 500, 1500, 9000))))
+            if chance.random() < 0.7:
+                await queue.wait_taken()
+            if chance.random() < 0.2:
+                await trio.sleep(chance.random())
+        queue.end()
+
+    async def take() -> None:
+        while True:
+            with trio.move_on_after(chance.choice((0.1, 1000.0))):
+                await queue.wait_filled()
+            some = []
+            while queue.entries and chance.random() < 0.8:
+                some.append(queue.take())
+            if some and chance.random() < 0.2:
+                queue.put_back(some)
+                some = []
+            taken.extend(one.origin.entry for one in some)
+            if chance.random() < 0.2:
+                queue.hold_at_most(chance.choice((1, 1000, 1 << 20)))
+            if queue.ended and not queue.entries:
+                return
+
+    with trio.fail_after(900.0):  # of a clock that jumps: whoever is not woken waits for it
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give)
+            nursery.start_soon(take)
+
+    assert taken == list(range(ENTRIES))
+    assert queue.bytes == 0
