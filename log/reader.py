@@ -20,8 +20,8 @@ from .position import Position
 from .record import Columns, LogRecord
 from .skips import Skips
 
-TURN_BYTES = 512 * 1024
-"""What is taken without waiting before others get a turn of the loop."""
+TURN_BYTES = 1024 * 1024
+"""What is taken without waiting before others get a turn of the loop: as much as one reply brings."""
 ENTRY_BYTES = 16 * 1024
 """What an entry counts beside its payload: taking it costs about as much as reading so many bytes."""
 
