@@ -19,9 +19,10 @@ from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat, VersionConflict
 
 NEWEST_LEDGERS = 200
-"""A status looks at so many, or some more, where there may be something to see."""
-BLOCKS_MAX = 20
-"""Blocks of ids, from the newest on, in which it looks for them."""
+"""A status looks at so many, or at most a block of ids more, where there may be something to see."""
+LOOKS_MAX = 20
+"""Questions for them, from the newest ids on. Of most blocks the most is given up (`ledger/ids.py`), so each
+question is for as many blocks as all before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ async def not_as_wanted(
             return
         async for item in Scan(metadata, start, end):
             looked += 1
+            if newest is not None and looked > newest + keys.LEDGER_ID_BLOCK:
+                return  # older ones stand closer
             try:
                 ledger = LedgerMetadata.decode(item.key, item.value)
             except (CorruptData, UnsupportedFormat):
@@ -194,10 +197,13 @@ async def _ranges(metadata: Metadata, newest: int | None) -> list[tuple[bytes, b
     if found is None:
         return whole
     try:
-        ends = range(ids.next_of(found.value), 0, -keys.LEDGER_ID_BLOCK)
+        end = ids.next_of(found.value)
     except CorruptData:
         return whole
-    return [
-        (keys.ledger_key(max(0, end - keys.LEDGER_ID_BLOCK)), keys.ledger_key(end))
-        for end in ends[:BLOCKS_MAX]
-    ]
+    ranges: list[tuple[bytes, bytes]] = []
+    blocks = 1
+    while end > 0 and len(ranges) < LOOKS_MAX:
+        start = max(0, end - blocks * keys.LEDGER_ID_BLOCK)
+        ranges.append((keys.ledger_key(start), keys.ledger_key(end)))
+        end, blocks = start, blocks * 2 if len(ranges) > 1 else 1
+    return ranges

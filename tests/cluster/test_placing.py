@@ -77,6 +77,21 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     assert "b1 and b2 stand in 1 rack, not 2" in (await placing.told(metadata, where))[0]
 
 
+async def test_the_newest_are_found_where_ids_are_far_apart_and_not_all_where_they_are_close() -> (
+    None
+):
+    """Who makes a ledger now and then gives up the rest of each block; before, nobody gave up any."""
+    metadata = await cluster(b1={"host": "h1"}, b2={"host": "h1"})
+    for ledger_id in (*range(1, 3_001), *range(200_000, 1_000_000, 10_000)):
+        await ledger(metadata, ledger_id, Fragment(0, ("b1", "b2"), 0))
+    await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, b"1000000"),)))
+
+    apart = range(990_000, 190_000, -10_000)
+    assert set(await found(metadata, newest=10)) >= set(apart[:10])
+    assert set(await found(metadata, newest=50)) >= set(apart[:50])
+    assert 100 <= len(await found(metadata, newest=100)) <= 100 + keys.LEDGER_ID_BLOCK
+
+
 async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     """H111: it is refused where the loss of one rack stops them."""
     racks = {f"b{n}": {"rack": f"r{n}"} for n in (1, 2)}
