@@ -18,8 +18,8 @@ NEIGHBOURS = 16
 """Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
 ledgers, cost less than another question."""
 TOMBSTONES_EVERY_S = 3600.0
-"""The bound of tombstones is the next ledger id of so long ago: a writer that has opened its log since then
-creates ledgers above it, which begin without a question."""
+"""The bound of tombstones is the next ledger id of so long ago: ids of new ledgers were taken later
+(`ledger/ids.py`), so those begin without a question."""
 
 log = logging.getLogger("distributedlog.cluster.existing")
 

@@ -1,18 +1,27 @@
 """A bookie in limbo heals itself: copies, verifies, lifts the mark durably; the fence stays."""
 
+from typing import cast
+
 import pytest
 import trio
+from trio.testing import MockClock
 
 from distributedlog.bookie import journal_blocks as jb
+from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.ledgers import LIMBO_ALL
-from distributedlog.cluster.limbo import LimboHealing
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import Fragment
+from distributedlog.cluster.copying import Copier
+from distributedlog.cluster.limbo import EVERY_MAX_S, LimboHealing
+from distributedlog.cluster.node import confine
+from distributedlog.ledger import keys, transactions
+from distributedlog.ledger.ids import KEPT_S, LedgerIds
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
 from distributedlog.runtime.reasons import HEALED
 
-from .bookie_world import KEY, LEDGER, World, world
+from ..bookie.kit import CutDisk, running
+from .bookie_world import BOOKIES, KEY, LEDGER, Pool, World, world
 
 
 def _healing(w: World, bookie: str = "b3") -> LimboHealing:
@@ -155,3 +164,41 @@ async def test_limbo_without_a_bound_ends_only_with_one() -> None:
         await say(b"100")
         assert await _healing(w).work()
         assert (ledgers.limbo_below, ledgers.gone_below) == (0, 100)
+
+
+@pytest.mark.parametrize("open_s", [5.0, 45.0])
+async def test_limbo_ends_beside_a_program_that_has_written_since_before_the_loss(
+    open_s: float, autojump_clock: MockClock
+) -> None:
+    """H7: it went on making ledgers with ids of before, and one of them was open at each look."""
+    metadata, pool = LocalMetadata(), Pool()
+    ids = LedgerIds(metadata)
+
+    async def write() -> None:
+        """Segment after segment, each open for a while and without entries: none is to be copied."""
+        while True:
+            ledger = LedgerMetadata(await ids.next(), 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
+            await metadata.transact(transactions.creation_share(ledger, ()))
+            await trio.sleep(open_s)
+            closed = ledger.close_by_writer(-1, 0)
+            await metadata.transact(transactions.closing_share(closed, 1, ()))
+
+    async with running(CutDisk()) as store, trio.open_nursery() as nursery:
+        pool.clients["b1"] = cast("BookieClient", object())  # empty ledgers ask nothing of it
+        nursery.start_soon(write)
+        await trio.sleep(1)
+        store.ledgers.limbo_below = LIMBO_ALL
+        await confine(store, metadata)
+        healing = LimboHealing(
+            metadata, pool, Copier(pool), store.limbo, store.rot, "b1", trio.Lock()
+        )
+        nursery.start_soon(healing.run)
+        await trio.sleep(open_s + 1)
+        assert store.limbo.any_limbo  # the next one is of before, too
+
+        with trio.fail_after(KEPT_S + open_s + EVERY_MAX_S):
+            while store.limbo.any_limbo:  # noqa: ASYNC110 (virtual time)
+                await trio.sleep(0.1)
+
+        assert healing.healed >= 2
+        nursery.cancel_scope.cancel()

@@ -1,5 +1,6 @@
 """Bugs that seeds of the whole cluster are to find (`sim/seed.py`)."""
 
+import math
 from typing import Any
 
 import trio
@@ -8,7 +9,7 @@ from distributedlog.bookie import entry as entries
 from distributedlog.cluster.audit import EntryAudit
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.limbo import LimboHealing
-from distributedlog.ledger import keys, transactions
+from distributedlog.ledger import ids, keys, transactions
 from distributedlog.ledger.add_window import AddWindow
 from distributedlog.ledger.client import LedgerClient
 from distributedlog.ledger.evidence import Evidence
@@ -265,6 +266,12 @@ def limbo_is_lifted_from_what_was_lost() -> None:
         return True
 
     patch(LimboHealing, "heal", heal)
+
+
+@bug("cluster", directed="tests/cluster/test_limbo_healing.py")
+def ids_are_kept_for_ever() -> None:
+    """H7: a program that has written since before a loss keeps its bookie in limbo."""
+    patch(ids, "KEPT_S", math.inf)
 
 
 @bug("cluster", directed="tests/cluster/test_audit.py")
