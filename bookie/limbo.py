@@ -43,6 +43,11 @@ class Limbo:
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property
+    def below(self) -> int:
+        """Ledgers with a lower id may be in limbo, those from it on are not; 0: none is, or nobody knows."""
+        return 0 if self.boundless else self._ledgers.limbo_below
+
+    @property
     def reason(self) -> str:
         """Why ledgers are in limbo here, for people; empty: none is."""
         if not self.any_limbo:

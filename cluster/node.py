@@ -307,6 +307,7 @@ def registration_of(
         (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
         pulls=config.repair,
         principal=principal_of(host),
+        limbo_below=store.limbo.below,
     )
 
 
@@ -319,7 +320,7 @@ def principal_of(host: Host) -> str:
 def urgent_of(said: BookieRegistration) -> object:
     """What of it others should know soon: what is wrong, not how large it is by now."""
     words = [text.translate(WITHOUT_DIGITS) for text in said.reasons]
-    return said.read_only, words, [number > 0 for number in said.rot]
+    return said.read_only, words, [number > 0 for number in said.rot], said.limbo_below
 
 
 def closing(

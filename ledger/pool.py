@@ -75,6 +75,8 @@ class BookiePool:
         self._leaving: dict[str, None] = {}
         self._gone_at: dict[str, float] = {}
         """Known and not registered, since when, as far as it was seen here."""
+        self.limbo_below: dict[str, int] = {}
+        """Of those that say that they lost data: ledgers with a lower id are to end (`registration.py`)."""
         self._came: dict[str, tuple[int, float]] = {}
         """The revision that each registration began with, and when that was seen here."""
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -338,9 +340,14 @@ class BookiePool:
         if registration is None:
             if self._registered.pop(bookie_id, None) is not None:
                 self._gone_at[bookie_id] = trio.current_time()
+                self.limbo_below.pop(bookie_id, None)
             return
         self._gone_at.pop(bookie_id, None)
         self._registered[bookie_id] = registration
+        if registration.limbo_below:
+            self.limbo_below[bookie_id] = registration.limbo_below
+        else:
+            self.limbo_below.pop(bookie_id, None)
         self._labels[bookie_id] = registration.where()
         if bookie_id not in self._wanted:
             self._wanted[bookie_id] = trio.Event()

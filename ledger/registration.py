@@ -34,6 +34,7 @@ _REGISTRATION = fields(
         "rot": (row(number(), number(), number()), (0, 0, 0)),
         "pulls": (flag, False),
         "principal": (text(), ""),
+        "limbo_below": (number(), 0),
     },
     format=number(),
     id=text(chars_min=1),
@@ -74,6 +75,9 @@ class BookieRegistration:
     """It fetches what it is asked to take (``move/``); one of an older version does not."""
     principal: str = ""
     """Whose certificate who dials it is shown; "": it has none, or is of an older version."""
+    limbo_below: int = 0
+    """It lost data: ledgers with a lower id that name it are to end soon, to be healed there. 0: none, or it
+    is of an older version."""
 
     def where(self) -> Mapping[str, str]:
         """All labels, the rack among them."""
@@ -108,6 +112,7 @@ class BookieRegistration:
                 "rot": list(self.rot),
                 "pulls": self.pulls,
                 "principal": self.principal,
+                "limbo_below": self.limbo_below,
             }
         )
 

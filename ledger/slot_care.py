@@ -37,6 +37,7 @@ from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, Round
 from .events import BOOKIE_BACK, BOOKIE_BEHIND, BOOKIE_FAILED, BOOKIE_SILENT, DEGRADED
 from .hole_note import STORE_RETRY_S, HoleNote
+from .ids import KEPT_S
 from .keys import ledger_key
 from .lateness import Lateness, Leaving
 from .metadata import LedgerMetadata
@@ -116,6 +117,7 @@ class SlotCare:
         self._options = options
         self._chance = chance
         self._ledger_id = metadata.ledger_id
+        self._began = trio.current_time()
         self._ended = False
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
@@ -475,12 +477,28 @@ class SlotCare:
 
     @property
     def unwanted(self) -> bool:
-        """Does the record name a bookie on which nothing should stay open, where a new ledger would not?"""
-        unwanted = self._pool.unwanted()
-        if not unwanted or unwanted.isdisjoint(self._change.metadata.bookies()):
+        """Does the record name a bookie on which it should not stay open, where a new one would be better?"""
+        unwanted, lost = self._pool.unwanted(), self._pool.limbo_below
+        if not unwanted and not lost:
             return False
-        usable = sum(self._usable(one.id) for one in self._pool.candidates())
+        bookies = self._change.metadata.bookies()
+        waiting = {one for one, below in lost.items() if one in bookies and self._waits(one, below)}
+        if not waiting and unwanted.isdisjoint(bookies):
+            return False
+        usable = sum(
+            one.id in waiting or self._usable(one.id)  # what it refused is what it waits for
+            for one in self._pool.candidates()
+        )
         return usable >= self._window.striping.ensemble_size
+
+    def _waits(self, bookie: str, below: int) -> bool:
+        """Did a bookie lose data, and can it heal what it has of this ledger only when that has ended?
+
+        Not before each new ledger has a later id than the loss, or the next one would be no better; nor, if
+        a bookie says what cannot be, more often than that.
+        """
+        since = max(self._began, self._pool.came_at(bookie))
+        return self._ledger_id < below and trio.current_time() - since >= KEPT_S
 
     @property
     def wants_roll(self) -> bool:

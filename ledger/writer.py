@@ -271,7 +271,7 @@ class LedgerWriter:
 
     @property
     def unwanted(self) -> bool:
-        """Is it on a bookie that is to leave, or gone, and a new one would not be? Also where it is empty."""
+        """Should it end, also where it is empty, for one of its bookies (`SlotCare.unwanted`)?"""
         return self._care.unwanted
 
     # --- the end ----------------------------------------------------------------------------------

@@ -82,7 +82,9 @@ class LedgerWriter(Protocol):
 
     @property
     def unwanted(self) -> bool:
-        """It is on a bookie that is to leave, or gone, and a new one would not be: also where it is empty."""
+        """It is on a bookie that is to leave, or gone, or waits for its end, and a new one would not be: also
+        where it is empty.
+        """
         ...
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:

@@ -223,7 +223,7 @@ class OpenSegment:
         if not options.rolling:
             return ""
         if self.ledger.unwanted:
-            return "a bookie of its ledger is to leave, or gone"
+            return "a bookie of its ledger is to leave, or gone, or has lost data"
         return why_roll(
             bytes_written=self.sent_bytes,
             bytes_max=options.segment_bytes_max * share,

@@ -134,10 +134,13 @@ async def test_limbo_that_nobody_can_count_is_told_until_the_bound_falls(
             return said["dlog_bookie_limbo_ledgers"], said["dlog_bookie_limbo_unknown"]
 
         assert told() == (0, 1)
+        assert store.limbo.below == 0  # nobody would know which ledgers are newer
         await store.limbo.confine(100)
         assert told() == (0, 1)
+        assert store.limbo.below == 100
         await store.limbo.confine(0)
         assert told() == (0, 0)
+        assert store.limbo.below == 0
 
 
 async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(

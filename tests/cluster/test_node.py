@@ -21,6 +21,8 @@ from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.cluster.restored import Turn, hold
 from distributedlog.ledger import keys
+from distributedlog.ledger.ids import LedgerIds
+from distributedlog.ledger.keys import LEDGER_ID_BLOCK
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import Metadata
@@ -165,8 +167,10 @@ async def test_a_bookie_whose_journal_was_replaced_does_not_start() -> None:
 async def test_a_copy_that_was_taken_while_it_ran_is_in_limbo_and_says_why() -> None:
     """H80: both disks, of the same start, whole in themselves: only the cluster knows that there was more."""
     async with _world() as world:
+        bound = await LedgerIds(world.metadata).next() + LEDGER_ID_BLOCK
         disks: dict[str, Disk] = {"journal": MemoryDisk(), "index": MemoryDisk()}
         async with world.bookie(disks) as ready:
+            before = await world.registration(ready.node_id)
             older = copy.deepcopy(disks)
             await _fence_something(world, ready)
         for disk in older.values():
@@ -176,8 +180,12 @@ async def test_a_copy_that_was_taken_while_it_ran_is_in_limbo_and_says_why() -> 
             found = await world.registration(again.node_id)
 
         assert again.node_id == ready.node_id
+        assert before is not None
         assert found is not None
         assert "an older copy of its directory" in " ".join(found.reasons)
+        # Writers leave ledgers of before the loss, and only those.
+        assert before.limbo_below == 0
+        assert found.limbo_below == bound
 
 
 async def test_a_note_that_cannot_be_read_is_limbo_and_no_refusal() -> None:

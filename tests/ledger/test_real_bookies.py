@@ -18,7 +18,15 @@ from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
 from distributedlog.cluster.repair_now import RepairNow
 from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.keys import PLACEMENT, bookie_key, cookie_key, leaving_key, ledger_key
+from distributedlog.ledger.ids import KEPT_S, next_ledger
+from distributedlog.ledger.keys import (
+    PLACEMENT,
+    bookie_key,
+    cookie_key,
+    leaving_key,
+    ledger_key,
+    under_key,
+)
 from distributedlog.ledger.metadata import LedgerMetadata, Loss
 from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.placement_policy import PlacementPolicy
@@ -141,7 +149,7 @@ async def real_cluster(
         cluster.racks.update(racks or {})
         for n in range(bookies):
             await cluster.start(f"b{n}")
-        with trio.fail_after(120):
+        with trio.fail_after(600):
             yield cluster
         nursery.cancel_scope.cancel()
 
@@ -179,6 +187,76 @@ async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_t
                 await cluster.stop(bookie)
         assert not writer.unwanted
         writer.abort()
+
+
+async def test_a_ledger_that_a_bookie_has_in_limbo_should_end_once_new_ones_are_not(
+    autojump_clock: MockClock,
+) -> None:
+    """H7: what is open is healed when it has ended, and an idle log's segment ended never."""
+    async with real_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        await trio.sleep(2 * KEPT_S)
+        said = client.pool.registration("b1")
+        assert said is not None
+        assert not writer.unwanted
+
+        await cluster.put(Delete(bookie_key("b1")))  # it was started again
+        await trio.sleep(1)
+        lost = replace(said, limbo_below=await next_ledger(cluster.store))
+        await cluster.put(Put(bookie_key("b1"), lost.encode()))
+        await trio.sleep(KEPT_S / 2)
+        assert not writer.unwanted
+        await trio.sleep(KEPT_S / 2 + 1)
+        assert writer.unwanted
+
+        following = await client.create()
+        await trio.sleep(2 * KEPT_S)
+        assert not following.unwanted
+        assert "b1" in (await record_of(cluster, following)).bookies()
+
+        beyond = replace(said, limbo_below=1 << 60)  # that cannot be
+        await cluster.put(Put(bookie_key("b1"), beyond.encode()))
+        young = await client.create()
+        await trio.sleep(KEPT_S - 1)
+        assert not young.unwanted  # else each would end as soon as it was made
+        await trio.sleep(2)
+        assert young.unwanted
+
+        await cluster.put(Put(bookie_key("b1"), said.encode()))
+        await trio.sleep(1)
+        assert not writer.unwanted
+        for one in (writer, following, young):
+            one.abort()
+
+
+async def test_a_writer_that_was_refused_for_limbo_leaves_as_well(
+    autojump_clock: MockClock,
+) -> None:
+    """Its slot has failed on that connection, which counted against a new ledger, too."""
+    async with real_cluster(3) as cluster:
+        client = await cluster.client()
+        writer = await client.create()
+        said = client.pool.registration("b1")
+        assert said is not None
+        store = cluster.stores["b1"]
+        store.ledgers.limbo_below = await next_ledger(cluster.store)
+        await cluster.put(
+            Put(bookie_key("b1"), replace(said, limbo_below=store.limbo.below).encode())
+        )
+        writer.add([b"x"], 1)
+        await trio.sleep(KEPT_S + 1)
+
+        assert writer.lac == 0
+        assert not writer.wants_roll
+        assert writer.unwanted
+        following = await client.create()
+        following.add([b"x"], 1)
+        await trio.sleep(1)
+        assert await cluster.store.get(under_key(following.ledger_id)) is None  # no holes
+        assert "b1" in (await record_of(cluster, following)).bookies()
+        for one in (writer, following):
+            one.abort()
 
 
 async def test_an_enforced_policy_stops_new_ledgers_with_the_last_rack_but_one_and_a_preference_does_not(

@@ -274,6 +274,12 @@ def ids_are_kept_for_ever() -> None:
     patch(ids, "KEPT_S", math.inf)
 
 
+@bug("cluster", directed="tests/ledger/test_real_bookies.py")
+def nobody_leaves_who_is_in_limbo() -> None:
+    """H7: what was open at a loss has a copy less until it is full, or old."""
+    patch(SlotCare, "_waits", lambda self, bookie, below: False)
+
+
 @bug("cluster", directed="tests/cluster/test_audit.py")
 def holes_that_nobody_noted_stay() -> None:
     """L8, H22b: the audit of entry lists sees nothing."""
