@@ -35,15 +35,23 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--data", help="where the clusters' data goes (default: temporary)")
     asked = parser.parse_args()
-    builds = (sys.executable, asked.other)
+    builds = (sys.executable, whole(asked.other))
     found: dict[tuple[str, str], list[float]] = {}
     for turn in range(asked.turns):
         for build in builds if turn % 2 == 0 else builds[::-1]:
             print(f"turn {turn + 1} of {asked.turns}: {build}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(dir=asked.data) as directory:
+            with tempfile.TemporaryDirectory(dir=asked.data and whole(asked.data)) as directory:
                 for case, figure in one_turn(build, Path(directory), asked.seconds):
                     found.setdefault((case.name, build), []).append(figure)
     print(table(found, *builds))
+
+
+def whole(path: str) -> str:
+    """The path from the root: each build runs in a directory of its own, where another one leads elsewhere.
+
+    Links stay: a Python that is asked for by the link of its environment finds the packages there.
+    """
+    return os.path.abspath(path)
 
 
 def one_turn(python: str, directory: Path, seconds: float) -> list[tuple[Case, float]]:
