@@ -1,5 +1,6 @@
 """`dlog config`: what can be set, what it is and why; files for nodes, written and checked."""
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,33 +14,41 @@ PARTS = (
 )  # fmt: skip
 KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
 """Of files."""
+LINE_CHARS = 80
+"""Of a file: as wide as the terminal in which it is opened."""
 PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
-# What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
 
 [{kind}]
 metadata = "h1:4181,h2:4181,h3:4181"
 listen = "0.0.0.0:{port}"
-tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
 # name = "{name}"
-# advertise = "h7:{port}"       what others dial, where it is not what it listens on
-# http = "127.0.0.1:8480"     GET /health
+# advertise = "h7:{port}"       # what others dial, if not what it listens on
+# http = "127.0.0.1:8480"     # GET /health
 # rack = "r1"
-# Options of its logs and of their ledgers may stand here, too: "dlog config show log".
+# Options of its logs and of their ledgers may stand here, too: "dlog config
+# show log".
 """
 HEADS = {
     "bookie": """# A bookie's settings: dlog serve bookie --config FILE
-# What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
 
 [bookie]
 metadata = "h1:4181,h2:4181,h3:4181"
 data = "/var/lib/dlog/bookie"
 listen = "0.0.0.0:4182"
-tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
-# advertise = "h4:4182"       what others dial, where it is not what it listens on
-# index-dir = "/fast/index"   default: in data
-# http = "127.0.0.1:8480"     GET /health
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
+# advertise = "h4:4182"       # what others dial, if not what it listens on
+# index-dir = "/fast/index"   # default: in data
+# http = "127.0.0.1:8480"     # GET /health
 # rack = "r1"
-# label = ["zone=z1"]         where else it stands; host is this machine unless it is said
+# label = ["zone=z1"]         # where else it stands; host is this machine
+                              # unless it is said
 """,
     "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
 
@@ -47,22 +56,26 @@ tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: wh
 name = "m1"
 metadata = "m1=h1:4181,m2=h2:4181,m3=h3:4181"
 data = "/var/lib/dlog/metadata"
-# listen = "0.0.0.0:4181"     default: this node's address in metadata
-tls = "/etc/dlog/tls"         # made by "dlog pki issue"; or insecure = true: whoever comes may do everything
-# http = "127.0.0.1:8480"     GET /health
+# listen = "0.0.0.0:4181"     # default: this node's address in metadata
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
+# http = "127.0.0.1:8480"     # GET /health
 """,
     "write-proxy": PROXY_HEAD.format(kind="write-proxy", port=4183, name="w1"),
     "read-proxy": PROXY_HEAD.format(kind="read-proxy", port=4184, name="r1"),
     "gateway": """# A gateway's settings: dlog serve gateway --config FILE
-# What is commented out has the value that stands there. Sizes may be written "64MiB", times "10m".
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
 
 [gateway]
 uri = "distributedlog+proxy://h7:4183;h8:4184/ns"
 # listen = "127.0.0.1:8491"
-# allow-host = ["logs.example.org"]   names that it is reached by, beyond this machine
-# token-file = "/etc/dlog/token"     only who sends it is answered
-# users = true                       what is asked is done as the user whose token is sent
-# tls = "/etc/dlog/https"            cert.pem and key.pem of the listener
+# allow-host = ["logs.example.org"]   # names that it is reached by, if not by
+                                      # this machine alone
+# token-file = "/etc/dlog/token"      # only who sends it is answered
+# users = true                        # what is asked is done as the user
+                                      # whose token is sent
+# tls = "/etc/dlog/https"             # cert.pem and key.pem of the listener
 """,
 }
 
@@ -194,7 +207,11 @@ def _commented(one: Any) -> str:
     value = shown(one.default, unit) if unit == "bytes" and one.default else None
     written = f'"{value.replace(" ", "").replace(",", "")}"' if value else _toml(one.default)
     about = f"{unit}, " if unit and unit != "bytes" else ""
-    return f"# {one.name} = {written}\n#     {about}{legal(one).replace('`', '')}: {one.metadata['reason']}\n"
+    told = f"{about}{legal(one)}: {one.metadata['reason']}".replace("`", "")
+    lines = textwrap.wrap(
+        told, LINE_CHARS, initial_indent="#     ", subsequent_indent="#     ", break_on_hyphens=False
+    )
+    return "\n".join([f"# {one.name} = {written}", *lines, ""])
 
 
 def _toml(value: Any) -> str:

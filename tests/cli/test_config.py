@@ -1,6 +1,7 @@
 """What can be set of a node: shown, written into a file, read back, given by flags; and contexts' names."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.cli.config import KINDS, PARTS, file_for
+from distributedlog.cli.config import KINDS, LINE_CHARS, PARTS, file_for
 from distributedlog.cli.main import command
 from distributedlog.cli.node_settings import (
     NODE,
@@ -72,6 +73,23 @@ def test_every_setting_of_a_written_file_may_be_uncommented(tmp_path: Path) -> N
     assert node == {name: one.default for name, one in NODE.items()}
     assert overlaid(BookieOptions(), store) == BookieOptions()
     assert len(node) + len(store) == len(names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_written_file_without_its_hashes_is_one_still_and_fits_80_columns(
+    kind: str, tmp_path: Path
+) -> None:
+    """Who takes a hash away is not told of a bad file: what is said beside a value is a comment of its own."""
+    lines = file_for(kind).splitlines()
+    shown = [re.sub(r"^# (?=[a-z_-]+ = )", "", line) for line in lines]
+    file = tmp_path / f"{kind}.toml"
+    file.write_text("\n".join(shown))
+
+    done = dlog("config", "check", str(file))
+
+    assert done.exit_code == 0, (done.output, done.exception)
+    assert shown != lines
+    assert [line for line in lines if len(line) > LINE_CHARS] == []
 
 
 @pytest.mark.parametrize(
