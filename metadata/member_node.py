@@ -127,7 +127,13 @@ class MemberNode:
         if loaded.ghost is not None:
             reasons.set(ROT, "its disk had lost a part of the log; the others fill it up")
         self.peers = Peers(
-            endpoint, options.peers, self.replica, self._founding_for, nursery, members.cluster_id
+            endpoint,
+            options.peers,
+            self.replica,
+            self._founding_for,
+            nursery,
+            members.cluster_id,
+            options.name,
         )
         self.leases = Leases(self.replica)
         self.quotas = Quotas()

@@ -72,9 +72,11 @@ class Peers:
         founding: Callable[[str], Founding],
         nursery: trio.Nursery,
         cluster_id: str,
+        own_name: str,
     ) -> None:
         """``listed``: addresses by name, tried where the configuration's do not answer.
 
+        ``own_name``: ours in that list.
         ``founding``: what a member that has not been told yet is told, by node id.
         """
         self.advertised: dict[str, dict[str, str]] = {}
@@ -82,6 +84,7 @@ class Peers:
         self.refusals: dict[str, str] = {}
         self._endpoint = endpoint
         self._listed = listed
+        self._own_name = own_name
         self._replica = replica
         self._founding = founding
         self._nursery = nursery
@@ -175,16 +178,26 @@ class Peers:
         if member is None:
             return []
         places = [parse_place(member.address), self._listed.get(member.name)]
-        return [place for n, place in enumerate(places) if place and place not in places[:n]]
+        own = self._own_places()
+        return [
+            place
+            for n, place in enumerate(places)
+            if place and place not in places[:n] and place not in own
+        ]
+
+    def _own_places(self) -> set[Address | None]:
+        """Ours as a member, and in the list: where another member is said to be here, we took its place."""
+        raft = self._replica.raft
+        ours = raft.configuration.member(raft.node_id)
+        found = {self._listed.get(self._own_name)}
+        if ours is not None:
+            found |= {parse_place(ours.address), self._listed.get(ours.name)}
+        return found
 
     def _all_places(self) -> list[Address]:
         """Where members are, or were when the list was written; but us."""
-        raft = self._replica.raft
-        ours = raft.configuration.member(raft.node_id)
-        own = (
-            {parse_place(ours.address), self._listed.get(ours.name)} if ours is not None else set()
-        )
-        known = [parse_place(member.address) for member in raft.configuration.members]
+        own = self._own_places()
+        known = [parse_place(member.address) for member in self._replica.raft.configuration.members]
         return [place for place in [*known, *self._listed.values()] if place and place not in own]
 
     def name(self, peer: str) -> str:
@@ -196,8 +209,9 @@ class Peers:
         redial = Backoff(REDIAL_MIN_S, REDIAL_MAX_S)
         for turn in count():
             places = self._places(peer)
-            if not places:
-                self._note(peer, ConnectionLost("its address is not known"))
+            if not places:  # or it is ours: the one whose place we have is gone, and soon no member
+                if self.name(peer) != self._own_name:
+                    self._note(peer, ConnectionLost("its address is not known"))
                 await trio.sleep(REDIAL_MAX_S)
                 continue
             place = places[turn % len(places)]

@@ -1,5 +1,6 @@
 """Metadata nodes that are replaced, added and put out, over whole nodes (H5)."""
 
+import logging
 from collections.abc import AsyncIterator
 from typing import NoReturn
 
@@ -62,6 +63,25 @@ async def test_a_wiped_node_is_replaced_and_another_may_then_be_lost(
 
         await client.transact(put(b"k20", b"v20"))
         assert await holds(client, 21)
+
+
+async def test_a_node_that_replaces_one_looks_for_it_nowhere(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under its old id it is at our own address: we dialled ourselves, and said that we cannot be reached."""
+    caplog.set_level(logging.INFO)
+    async with filled_quorum() as (nodes, client):
+        lost = await follower(nodes)
+        await nodes.restart_empty(lost)
+        await trio.sleep(10)  # until the others have said that its directory is an empty one
+        caplog.clear()
+        await change(client, "replace", lost)
+        await until_voters(client, *nodes.names)
+        await trio.sleep(5)
+
+    said = [one.getMessage() for one in caplog.records]
+    assert any(f"metadata node {lost} is let into" in one for one in said)
+    assert [one for one in said if "cannot be reached" in one] == []
 
 
 async def test_a_replaced_node_finds_its_members_again_after_a_restart(
