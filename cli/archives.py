@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..cluster.counted import counted
 from .options import Command, Settings, common
 from .output import emit, size
 
@@ -81,8 +82,8 @@ def export(
         emit({"log": name, "to": directory, **_told(made), "seconds": _since(began)})
     else:
         settings.note(
-            f"exported {made.records:,} records ({size(made.payload_bytes)}) of {name} from {made.first} "
-            f"up to {made.end} into {len(made.files)} files, digest {made.digest}"
+            f"exported {counted(made.records, 'record')} ({size(made.payload_bytes)}) of {name} from"
+            f" {made.first} up to {made.end} into {counted(len(made.files), 'file')}, digest {made.digest}"
         )
 
 
@@ -124,8 +125,8 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
         settings.note(f"{name} holds this import already, from {first or '-'} to {last or '-'}")
     else:
         settings.note(
-            f"imported {made.records:,} records ({size(made.payload_bytes)}) into {name}: txids and payloads "
-            f"as in {made.log}, positions are new ones, {first or '-'} to {last or '-'}"
+            f"imported {counted(made.records, 'record')} ({size(made.payload_bytes)}) into {name}: txids and"
+            f" payloads as in {made.log}, positions are new ones, {first or '-'} to {last or '-'}"
         )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
 from .output import emit, table
@@ -33,8 +34,9 @@ def command(settings: Settings) -> None:
     else:
         table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
         print(
-            f"{references.ledgers} ledgers, {references.segments} segments, {references.entries} entries of"
-            f" the index: {len(found) or 'nothing'} that does not fit"
+            f"{counted(references.ledgers, 'ledger')}, {counted(references.segments, 'segment')},"
+            f" {counted(references.entries, 'entry', 'entries')} of the index:"
+            f" {len(found) or 'nothing'} that does not fit"
         )
     if found:
         raise Answer(NO)

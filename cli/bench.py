@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common
+from ..cluster.counted import counted
+from .options import Command, Group, Settings, common, without_cluster
 from .output import emit
 
 
@@ -202,7 +203,7 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         return
     _head(settings)
     click.echo(
-        f"{found['records']:,} records of {plan.size} B in {found['seconds']:.2f} s:"
+        f"{counted(found['records'], 'record')} of {plan.size} B in {found['seconds']:.2f} s:"
         f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
     )
     for part in ("cold", "hot"):

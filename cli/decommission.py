@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
 from .output import Pace, emit, visible
@@ -77,7 +78,7 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
                 if state.ledgers != left or lines != said:
                     left, said = state.ledgers, lines
                     told = pace.told(trio.current_time(), left)
-                    settings.note("\n".join([f"{left} ledgers left{told}", *lines]))
+                    settings.note("\n".join([f"{counted(left, 'ledger')} left{told}", *lines]))
                 await trio.sleep(POLL_S)
         return names, {**asdict(state), "drained": state.drained}
 
@@ -86,12 +87,13 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
     if settings.json:
         emit(found)
     elif cancel:
-        print(f"bookie {who} stays; {found['ledgers']} ledgers name it")
+        print(f"bookie {who} stays; {counted(found['ledgers'], 'ledger names', 'ledgers name')} it")
     elif found["drained"]:
         then = "stop it now" if found["running"] else "it is forgotten within seconds"
         print(f"bookie {who} holds nothing any more: {then}")
     else:
-        print(f"bookie {who} is to leave: {found['ledgers']} ledgers name it still")
+        name_it = counted(found["ledgers"], "ledger names", "ledgers name")
+        print(f"bookie {who} is to leave: {name_it} it still")
         for one in found["waiting"]:
             print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
     if wait and not found["drained"]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer, say
 from .options import Command, Group, Settings, common, consent, yes_option
 from .output import emit
@@ -285,7 +286,8 @@ def _tell_anew(settings: Settings, found: dict[str, Any]) -> None:
         return
     print(
         f"{found['name']} ({found['id']}) is the only metadata node of cluster {found['cluster']} now:"
-        f" {found['logs']} logs, as of entry {found['index']}; what was decided after it is not there."
+        f" {counted(found['logs'], 'log')}, as of entry {found['index']}; what was decided after it is not"
+        " there."
     )
     if found["unreadable"]:
         print(f"records that cannot be read, left as they are: {json.dumps(found['unreadable'])}")

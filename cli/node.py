@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Group, Settings, common
 from .output import emit, visible
@@ -52,7 +53,7 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
             }
         )
     elif found.may:
-        print(f"yes: {found.ledgers} ledgers looked at")
+        print(f"yes: {counted(found.ledgers, 'ledger')} looked at")
     else:
         print("no")
         for reason in found.reasons:

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
 from .output import emit, size, visible
@@ -93,7 +94,8 @@ def command(
         done, copied = now.progress, now.copier.copied_bytes
         rate_s = copied / max(0.1, trio.current_time() - began)
         return (
-            f"{done.full} of {done.ledgers} ledgers are full, {len(done.left)} wait;"
+            f"{done.full} of {counted(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
+            f" {'waits' if len(done.left) == 1 else 'wait'};"
             f" copied {size(copied)}, {size(rate_s)}/s"
         )
 
@@ -149,7 +151,8 @@ def command(
         emit(found)
     else:
         print(
-            f"{found['full']} of {found['ledgers']} ledgers have all their copies;"
+            f"{found['full']} of"
+            f" {counted(found['ledgers'], 'ledger has all its', 'ledgers have all their')} copies;"
             f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
         )
         for one in found["left"][:NAMED_MAX]:

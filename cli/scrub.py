@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
 from .output import emit, visible
@@ -66,8 +67,8 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
         print(f"bookie {who} is down: it begins when it is up")
     else:
         print(
-            f"bookie {who} has read all: {found['healed_entries']} entries healed since its"
-            f" start, {found['rotten_ledgers']} ledgers with rotten entries left"
+            f"bookie {who} has read all: {counted(found['healed_entries'], 'entry', 'entries')} healed since"
+            f" its start, {counted(found['rotten_ledgers'], 'ledger')} with rotten entries left"
         )
     if wait and not found["done"]:
         raise Answer(NO)

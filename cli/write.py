@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import trio
 
+from ..cluster.counted import counted
 from ..log.record import TXID_MAX
 from ..runtime.errors import (
     DistributedLogError,
@@ -137,7 +138,7 @@ async def write_stream(
         summary = stored.summary()
         seconds = max(summary["seconds"], 1e-9)
         settings.note(
-            f"{stored.records:,} records ({size(stored.bytes)}) in {seconds:.2f} s,"
+            f"{counted(stored.records, 'record')} ({size(stored.bytes)}) in {seconds:.2f} s,"
             f" {stored.records / seconds:,.0f} records/s; {summary['first_dlsn'] or '-'}"
             f" to {summary['last_dlsn'] or '-'}"
         )
@@ -208,7 +209,7 @@ def _tell_failure(settings: Settings, stored: Stored, error: BaseException) -> N
         emit({**summary, "error": {"name": name, "code": code, "message": str(error)}})
         return
     last = f", the last at {stored.last}" if stored.last is not None else ""
-    say(f"{stored.records} records are certainly stored{last}")
+    say(f"{counted(stored.records, 'record is', 'records are')} certainly stored{last}")
 
 
 class _Progress:
@@ -232,5 +233,5 @@ class _Progress:
         self._next = now + self._step
         stored = self._stored
         rate = stored.records / max(now - stored.began, 1e-9)
-        text = f"{stored.records:,} records, {size(stored.bytes)}, {rate:,.0f} records/s"
+        text = f"{counted(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
         tell(f"\r{text}\033[K" if self._terminal else f"{text}\n")

@@ -25,6 +25,7 @@ from ..runtime.reasons import HEALED, HEALING
 from .bookie_names import name_order
 from .config import format_address
 from .cookie import decode_cookie
+from .counted import counted
 from .damaged import damaged_records
 from .leaving import how_far
 from .placing import standing, told
@@ -255,8 +256,8 @@ async def status(
         if thin:
             findings.add(
                 Health.AT_RISK,
-                f"{len(thin)} ledgers have entries with at most one copy that can be reached, such as"
-                f" ledger {thin[0]}",
+                f"{counted(len(thin), 'ledger has', 'ledgers have')} entries with at most one copy that can"
+                f" be reached, such as ledger {thin[0]}",
             )
     found["reasons"] = [reason for reason, _ in findings.reasons()]
     found["about"] = [about for _, about in findings.reasons()]
@@ -324,7 +325,7 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
     if len(writable) < WRITABLE_BOOKIES_MIN:
         findings.add(
             Health.DOWN,
-            f"{len(writable)} of {len(found['bookies'])} bookies take entries,"
+            f"{len(writable)} of {counted(len(found['bookies']), 'bookie takes', 'bookies take')} entries,"
             f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
         )
     live = [bookie for bookie in found["bookies"] if bookie["state"] != "down"]
@@ -335,7 +336,8 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
         if bookie["state"] == "down":
             findings.add(
                 Health.DEGRADED,
-                f"{name} is down ({bookie['ledgers_missing']} ledgers miss its copies)",
+                f"{name} is down"
+                f" ({counted(bookie['ledgers_missing'], 'ledger misses', 'ledgers miss')} its copies)",
                 about,
             )
         elif bookie["state"] == "read-only":
@@ -354,7 +356,8 @@ def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
         named = {hole["bookie"] for note in found["under_replicated"] for hole in note["holes"]}
         findings.add(
             Health.HEALING if named <= up else Health.DEGRADED,
-            f"{len(found['under_replicated'])} ledgers miss copies of some entries",
+            f"{counted(len(found['under_replicated']), 'ledger misses', 'ledgers miss')} copies of some"
+            " entries",
         )
     if found["damaged_records"]:
         first = found["damaged_records"][0]["key"]
@@ -373,7 +376,7 @@ def _drain(drain: dict[str, Any] | None, name: str) -> tuple[Health, str]:
     example = "" if drain["ledger"] is None else f", such as {drain['ledger']}: {drain['why']}"
     return (
         Health.DEGRADED if drain["stuck"] else Health.HEALING,
-        f"{name} is to leave, and {drain['ledgers']} ledgers are on it{example}",
+        f"{name} is to leave, and {counted(drain['ledgers'], 'ledger is', 'ledgers are')} on it{example}",
     )
 
 

@@ -17,6 +17,7 @@ from ..ledger.registration import BookieRegistration
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat, VersionConflict
+from .counted import counted
 
 NEWEST_LEDGERS = 200
 """A status looks at so many, or at most a block of ids more, where there may be something to see."""
@@ -151,9 +152,8 @@ async def told(metadata: Metadata, where: Standing) -> list[str]:
     found = [one async for one in not_as_wanted(metadata, where, newest=NEWEST_LEDGERS)]
     if found:
         ledger, why = found[0]
-        lines.append(
-            f"{len(found)} of the newest ledgers have copies together, such as ledger {ledger}: {why}"
-        )
+        have = counted(len(found), "of the newest ledgers has", "of the newest ledgers have")
+        lines.append(f"{have} copies together, such as ledger {ledger}: {why}")
     return lines
 
 

@@ -17,6 +17,7 @@ from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.reasons import HEALED
 from .cookie import decode_cookie
+from .counted import counted
 from .leaving import find_bookie, sound_copies
 from .overview import EMPTY, WRITABLE_BOOKIES_MIN
 
@@ -110,7 +111,7 @@ def _writers(writable: Collection[str]) -> list[str]:
     if len(writable) >= WRITABLE_BOOKIES_MIN:
         return []
     return [
-        f"{len(writable)} bookies would take entries, a new ledger needs {WRITABLE_BOOKIES_MIN}:"
+        f"{counted(len(writable), 'bookie')} would take entries, a new ledger needs {WRITABLE_BOOKIES_MIN}:"
         " nothing could be opened or rolled"
     ]
 
@@ -162,7 +163,7 @@ async def _ledgers(
     for found in kinds.values():
         reasons += found[:EACH_MAX]
         if len(found) > EACH_MAX:
-            reasons.append(f"and {len(found) - EACH_MAX} more ledgers like these")
+            reasons.append(f"and {counted(len(found) - EACH_MAX, 'more ledger')} like these")
     return reasons, looked
 
 

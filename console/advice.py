@@ -11,7 +11,7 @@ from ..runtime.reasons import HEALED
 _NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _LEDGER = re.compile(
-    r"^\d+ ledgers have entries with at most one copy .* such as ledger (\d{1,18})$"
+    r"^[\d,]+ ledgers? ha(?:s|ve) entries with at most one copy .* such as ledger (\d{1,18})$"
 )
 
 
@@ -37,7 +37,7 @@ def command_for(reason: str, about: str = "") -> str:
         return "dlog audit"
     if reason.startswith("nothing is deleted: "):
         return "dlog metadata gc show"
-    if re.match(r"\d+ ledgers miss copies", reason):
+    if re.match(r"[\d,]+ ledgers? miss(es)? copies", reason):
         return "dlog under-replicated"
     if reason.startswith(
         ("metadata node ", "no metadata quorum", "no metadata node has answered")

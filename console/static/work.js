@@ -1,7 +1,7 @@
 // What is being mended and drained, how far it is, and what it waits for.
 
 import { command, h, morph, table } from "./dom.js";
-import { bytes, count, visible } from "./format.js";
+import { bytes, count, some, visible } from "./format.js";
 
 export function open(main) {
   const place = main.appendChild(h("div"));
@@ -31,7 +31,7 @@ function render(state) {
 
 function leaving(one) {
   return h("section", {},
-    h("h3", {}, `${visible(one.label)}: ${one.ledgers ? `${count(one.ledgers)} ledgers name it still` : one.running ? "holds nothing any more: stop it" : "holds nothing any more"}`),
+    h("h3", {}, `${visible(one.label)}: ${one.ledgers ? `${some(one.ledgers, "ledger")} ${one.ledgers === 1 ? "names" : "name"} it still` : one.running ? "holds nothing any more: stop it" : "holds nothing any more"}`),
     table(`What ${visible(one.label)} waits for`, [["", "ledger"], ["", "size", "number"], ["", "why", "words"]],
       one.waiting.map((each) => [String(each.ledger), each.bytes === null ? "open" : bytes(each.bytes), visible(each.why)]), "Nothing."),
     h("p", {}, command(one.command)));

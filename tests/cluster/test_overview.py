@@ -75,7 +75,7 @@ async def test_a_drain_that_waits_for_somebody_says_for_whom() -> None:
     await _closed(quorum, 5, "b1", "b2", "b3")
     found = await _look(quorum)
     [reason] = found["reasons"]
-    assert reason.startswith("bookie nb1 (b1) is to leave, and 1 ledgers are on it, such as 5: no")
+    assert reason.startswith("bookie nb1 (b1) is to leave, and 1 ledger is on it, such as 5: no")
     assert found["health"] == "degraded"
 
     await quorum.transact(

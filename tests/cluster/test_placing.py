@@ -55,7 +55,7 @@ async def test_ledgers_with_copies_on_one_host_are_told() -> None:
     assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
     where = await placing.standing(metadata)
     assert await placing.told(metadata, where) == [
-        "1 of the newest ledgers have copies together, such as ledger 2: b1 and b2 stand on one host (h1)"
+        "1 of the newest ledgers has copies together, such as ledger 2: b1 and b2 stand on one host (h1)"
     ]
     assert where.warning() == ""
 

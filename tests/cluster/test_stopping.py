@@ -80,7 +80,7 @@ async def test_one_of_three_bookies_may_be_stopped_and_two_may_not(world: World)
 
     two = await world.ask("b1", B2)
     assert not two.may
-    assert two.reasons[0].startswith("1 bookies would take entries, a new ledger needs 2")
+    assert two.reasons[0].startswith("1 bookie would take entries, a new ledger needs 2")
     assert "ledger 1: 3 of 3 copies of some entries are there now, one would be left" in two.reasons
     assert 'ledger 2: open, segment 2 of log "orders": too few of its bookies' in two.reasons[2]
 

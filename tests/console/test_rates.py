@@ -99,6 +99,12 @@ def test_a_reason_about_a_bookie_has_its_command(reason: str, command: str) -> N
     ("reason", "command"),
     [
         ("3 ledgers miss copies of some entries", "dlog under-replicated"),
+        ("1 ledger misses copies of some entries", "dlog under-replicated"),
+        ("1,200 ledgers miss copies of some entries", "dlog under-replicated"),
+        (
+            "1 ledger has entries with at most one copy that can be reached, such as ledger 17",
+            "dlog ledger show 17",
+        ),
         (
             "2 ledgers have entries with at most one copy that can be reached, such as ledger 17",
             "dlog ledger show 17",
