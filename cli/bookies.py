@@ -3,13 +3,16 @@
 import click
 
 from .options import Command, Settings, common
-from .output import emit, size, table
+from .output import emit, size, spare_ids, table
 
 
 @click.command(cls=Command, examples="dlog bookies\ndlog bookies --json")
 @common
 def command(settings: Settings) -> None:
-    """List the bookies, those that are down included; with --json one object a line."""
+    """List the bookies, those that are down included; with --json one object a line.
+
+    A narrow terminal shows no ids, unless two have one name; --json has all.
+    """
     from ..cluster.overview import bookies
     from .connect import ask, quorum
 
@@ -38,4 +41,5 @@ def command(settings: Settings) -> None:
         for bookie in found
     ]
     columns = ("name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack")
-    table(columns, rows, empty="no bookie has ever joined this cluster")
+    spare = spare_ids([bookie["label"] for bookie in found])
+    table(columns, rows, empty="no bookie has ever joined this cluster", spare=spare)

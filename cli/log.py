@@ -191,7 +191,11 @@ def show(settings: Settings, name: str) -> None:
 
 def _print_log(found: dict[str, Any]) -> None:
     print(f"log        {found['name']}{'  (sealed)' if found['sealed'] else ''}")
-    print(f"records    {found['records']:,}  in {size(found['bytes'])}")
+    opened = [one for one in found["segments"] if one["state"] == "in progress" and one["records"]]
+    besides = (
+        ", and in the segment in progress" if opened else ""
+    )  # whose bytes nobody has counted yet
+    print(f"records    {found['records']:,}  in {size(found['bytes'])}{besides}")
     print(f"positions  {found['first_dlsn'] or '-'} to {found['last_dlsn'] or '-'}")
     gone = found["truncated_bytes"]
     still = f"  ({size(gone)} more are removed soon)" if gone else ""
@@ -212,7 +216,10 @@ def _print_log(found: dict[str, Any]) -> None:
         "last_txid",
         "last_dlsn",
     )
-    rows = [segment | {"bytes": size(segment["bytes"])} for segment in found["segments"]]
+    rows = [
+        segment | {"bytes": None if segment in opened else size(segment["bytes"])}
+        for segment in found["segments"]
+    ]
     table(
         columns,
         [[row[key] for key in columns] for row in rows],

@@ -6,7 +6,7 @@ import click
 
 from . import metadata_saves as saves
 from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, table
+from .output import emit, spare_ids, table
 
 if TYPE_CHECKING:
     from ..metadata.interface import MemberStatus
@@ -166,7 +166,8 @@ def print_members(settings: Settings, found: list[Any]) -> None:
             emit(row)
         return
     columns = ("name", "id", "address", "role", "term", "applied", "alive")
-    table(columns, [list(row.values()) for row in rows])
+    spare = spare_ids([row["name"] for row in rows])
+    table(columns, [list(row.values()) for row in rows], spare=spare)
 
 
 def _place(node: str, *, wanted: bool) -> tuple[str, str]:

@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from .errors import NO, Answer, say, tell
-from .output import visible
+from .output import broken, terminal_width, visible
 
 TIMEOUT_S = 30.0
 LINE_CHARS = 200
@@ -73,9 +73,11 @@ class Settings:
         return found
 
     def note(self, text: str) -> None:
-        """Progress or a remark, on stderr, unless -q."""
+        """Progress or a remark, on stderr, unless -q; broken between words where a terminal ends."""
         if not self.quiet:
-            tell("\n".join(map(visible, text.split("\n"))) + "\n")
+            width = terminal_width(sys.stderr)
+            for line in text.split("\n"):
+                tell("\n".join(map(visible, broken(line, width))) + "\n")
 
 
 def name_credentials(told: str | None) -> None:
@@ -276,7 +278,6 @@ def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
     """The section ``Examples``, as written where there is room."""
     if not examples:
         return
-    formatter.write_paragraph()
     with formatter.section("Examples"):
         lines = [line.strip() for line in examples.strip().splitlines()]
         for line in fitted(lines, formatter.width - formatter.current_indent):

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 INDENT = 4
 """Of columns that stand below others."""
@@ -69,29 +69,34 @@ def table(
     print("\n".join(laid_out(texts, width)))
 
 
+def spare_ids(names: Sequence[object]) -> Sequence[str]:
+    """For ``spare`` of `table` with columns ``name`` and ``id``: of two with one name ids say which."""
+    return ("id",) if len(set(names)) == len(names) else ()
+
+
 def prose(text: str, *, hang: int = 0) -> None:
     """Sentences, broken between words where a terminal ends; what goes to none is one line.
 
     ``hang``: the column at which they go on.
     """
-    width = terminal_width()
-    lines = (
-        [text]
-        if width is None
-        else textwrap.wrap(
-            text,
-            width,
-            subsequent_indent=" " * hang,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
+    print("\n".join(map(visible, broken(text, terminal_width(), hang=hang))))
+
+
+def broken(text: str, width: int | None, *, hang: int = 0) -> list[str]:
+    """The lines of a sentence; one line where it fits, or where ``width`` is None."""
+    if width is None or len(text) <= width:
+        return [text]
+    return textwrap.wrap(
+        text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False
     )
-    print("\n".join(map(visible, lines)))
 
 
-def terminal_width() -> int | None:
-    """In columns; None where the output goes to no terminal, and nobody has said COLUMNS."""
-    told = sys.stdout.isatty() or "COLUMNS" in os.environ
+def terminal_width(stream: TextIO | None = None) -> int | None:
+    """In columns; None where what is printed goes to no terminal, and nobody has said COLUMNS.
+
+    ``stream``: where it goes (default: stdout).
+    """
+    told = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if told else None
 
 

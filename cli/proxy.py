@@ -7,7 +7,7 @@ import click
 
 from .errors import FAILED, Answer
 from .options import Command, Group, Settings, common
-from .output import emit, table
+from .output import emit, spare_ids, table
 
 
 @click.group(
@@ -30,7 +30,10 @@ def command() -> None:
 @command.command(name="list", cls=Command, examples="dlog proxy list\ndlog proxy list --json")
 @common
 def show(settings: Settings) -> None:
-    """List the proxies that are registered, and what each says of itself; with --json one object a line."""
+    """List the proxies that are registered, and what each says of itself; with --json one object a line.
+
+    A narrow terminal shows no ids, unless two have one name; --json has all.
+    """
     from ..cluster.proxy_view import proxies
 
     found = _ask(settings, "listing the proxies", proxies)
@@ -40,7 +43,8 @@ def show(settings: Settings) -> None:
         return
     columns = ("name", "id", "kind", "state", "address", "connections", "logs", "streams")
     rows = [[one.get(name) for name in columns] for one in found]
-    table(columns, rows, empty="no proxy is registered in this cluster")
+    spare = spare_ids([one["name"] for one in found])
+    table(columns, rows, empty="no proxy is registered in this cluster", spare=spare)
 
 
 @command.command(cls=Command, examples="dlog proxy owners\ndlog proxy owners w1 --json")

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 
+from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, size, table, visible
+from .output import emit, prose, size, table
 
 POLL_S = 0.25
 WATCH_S = 2.0
+HANG = 4
+"""Columns at which a sentence goes on that is longer than a line."""
 
 
 @click.command(
@@ -154,7 +157,7 @@ def show(found: dict[str, Any]) -> None:
     names = _names(found)
     print("healthy" if found["healthy"] else f"NOT healthy: {found['health']}")
     for reason in found["reasons"]:
-        print(f"  - {names.in_words(reason)}")
+        prose(f"  - {names.in_words(reason)}", hang=HANG)
     print()
     columns = ("name", "address", "role", "term", "applied", "alive")
     table(columns, [[member[key] for key in columns] for member in found["metadata"]])
@@ -177,14 +180,15 @@ def show(found: dict[str, Any]) -> None:
         for bookie in found["bookies"]:
             rot = bookie["rot"]
             if rot and any(rot.values()):
-                print(
-                    f"rot on bookie {visible(names.name(bookie['id']))}:"
-                    f" {rot['rotten_ledgers']} ledgers wait to be healed,"
+                prose(
+                    f"rot on bookie {names.name(bookie['id'])}:"
+                    f" {counted(rot['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
                     f" {rot['without_a_good_copy']} of them without a good copy;"
-                    f" {rot['healed_entries']} entries healed since its start"
+                    f" {counted(rot['healed_entries'], 'entry', 'entries')} healed since its start",
+                    hang=HANG,
                 )
         for line in found["placement"]:
-            print(f"placement: {visible(names.in_words(line))}")
+            prose(f"placement: {names.in_words(line)}", hang=HANG)
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 import click
 import pytest
 
+from distributedlog.bench.interpreter import Build
 from distributedlog.cli import check, main
 from distributedlog.cli.demo import WHAT_AT, _Steps
 from distributedlog.cli.log import _print_log
 from distributedlog.cli.options import Command, Settings, fitted
-from distributedlog.cli.output import laid_out, table
+from distributedlog.cli.output import laid_out, spare_ids, table
 
 BOOKIES = [
     ["name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack"],
@@ -55,10 +56,45 @@ def test_a_sentence_in_the_last_column_is_broken_between_words() -> None:
     assert lines[-1].split("  ")[0] == "x"
 
 
+def test_a_remark_is_broken_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dlog bench` warned of the interpreter in a line that terminals of 80 columns cut within a word."""
+    plain = Build("CPython 3.11", pgo=False, lto=False, debug=False, free_threaded=False, jit=None)
+    advice = plain.advice()
+    assert advice is not None
+    monkeypatch.setenv("COLUMNS", "80")
+    Settings().note(f"warning: {advice}\n  second")
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines[:-1]) == f"warning: {advice}"
+    assert lines[-1] == "  second"
+
+    monkeypatch.delenv("COLUMNS")
+    Settings().note(advice)
+    assert capsys.readouterr().err == f"{advice}\n"
+
+
 def test_a_cell_that_is_wider_than_the_terminal_stays_whole() -> None:
     name = "a" * 100
 
     assert laid_out([["name", "n"], [name, "1"]], 80)[2] == name
+
+
+def test_ids_go_where_names_do_and_a_row_is_a_line_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`dlog bookies`, `dlog proxy list` and `dlog metadata show` took two lines for 32 letters of an id."""
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [[cells[0], "0" * 32, *cells[2:]] for cells in BOOKIES[1:]]
+    table(BOOKIES[0], rows, spare=spare_ids([row[0] for row in rows]))
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "0" * 32 not in lines[1]
+
+    twins = [["b1", *row[1:]] for row in rows]
+    table(BOOKIES[0], twins, spare=spare_ids([row[0] for row in twins]))
+    assert capsys.readouterr().out.count("0" * 32) == 2, "a name does not say which"
 
 
 def test_what_goes_to_no_terminal_is_a_line_a_row(
@@ -75,14 +111,14 @@ def test_what_goes_to_no_terminal_is_a_line_a_row(
 
 
 SEGMENT = {
-    "segment": 1234, "ledger": 104_857, "state": "in progress", "records": 12_345_678,
+    "segment": 1234, "ledger": 104_857, "state": "closed", "records": 12_345_678,
     "bytes": 1_073_741_823, "first_txid": 1_700_000_000_000, "last_txid": 1_700_000_999_999,
     "last_dlsn": "1234.56789.255",
 }  # fmt: skip
 LOG = {
     "name": "orders", "sealed": False, "records": 12_345_678, "bytes": 10_737_418_230,
     "first_dlsn": "1.0.0", "last_dlsn": "1234.56789.255", "truncated_to": None, "truncated_bytes": 0,
-    "clock_behind_s": 0, "owner": None, "segments_left_out": 0, "segments": [SEGMENT, SEGMENT],
+    "clock_behind_s": 0, "owner": None, "segments_left_out": 0, "segments": [SEGMENT, SEGMENT | {"state": "in progress"}],
 }  # fmt: skip
 
 
@@ -100,8 +136,10 @@ def test_a_segment_of_a_log_is_one_line_of_80_columns(
         shown[width] = text.partition("\n\n")[2].splitlines()
         assert len(shown[width]) == 3
         assert max(map(len, text.splitlines())) <= int(width or 1000)
-        for cell in ("1234", "104857", "in progress", "12345678", "1024.0 MiB", "1234.56789.255"):
+        for cell in ("1234", "104857", "closed", "12345678", "1024.0 MiB", "1234.56789.255"):
             assert cell in shown[width][1]
+        assert "1024.0 MiB" not in shown[width][2], "nobody has counted them yet"
+        assert "10.0 GiB, and in the segment in progress\n" in text
 
     assert shown[""] == shown["120"]
     assert shown[""][0].split()[5:7] == ["first_txid", "last_txid"]

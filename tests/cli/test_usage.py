@@ -503,3 +503,33 @@ def test_a_bench_without_a_cluster_ends_at_its_timeout(
         run(["--timeout", "0.5", "--uri", "distributedlog://127.0.0.1:1/n", "bench", *words]) == 4
     )
     assert "answered within 0.5 s" in capsys.readouterr().err
+def test_what_a_status_says_in_sentences_is_broken_between_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    why = (
+        "of the newest ledgers have copies together, such as ledger 7: b1 and b2 stand on one host"
+    )
+    rot = {"rotten_ledgers": 1, "without_a_good_copy": 0, "healed_entries": 1}
+    row = {"id": "1" * 32, "label": "b1", "state": "up", "address": "h:1", "ledgers": 1}
+    found: dict[str, object] = {
+        "healthy": False,
+        "health": "degraded",
+        "reasons": [f"metadata node m1: {why}"],
+        "bookies": [row | {"free_bytes": 1, "rot": rot, "ledgers_missing": 0}],
+        "logs": 1,
+        "under_replicated": [],
+        "metadata": [],
+        "placement": [f"12 {why}"],
+    }
+
+    show(found)
+
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 80
+    joined = " ".join(said.split())
+    assert f"- metadata node m1: {why}" in joined
+    assert f"placement: 12 {why}" in joined
+    assert "1 ledger waits to be healed, 0 of them without a good copy; 1 entry healed" in joined
+
+
