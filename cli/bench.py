@@ -32,7 +32,7 @@ def command() -> None:
 )
 @click.option("--size", type=click.IntRange(1, 1 << 20), default=1024, help="Bytes a record.")
 @click.option("--seconds", type=click.FloatRange(0.1), default=6.0, help="For all three.")
-@common
+@without_cluster()
 def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> None:
     """What this machine allows: a sync, a replicated sync, and framing at full speed."""
     from ..bench.floor import measure

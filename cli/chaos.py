@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .errors import NO, Answer, say
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, without_cluster
 from .output import emit, table
 
 REFUSED = 5
@@ -76,7 +76,7 @@ def command() -> None:
     metavar="MODULE",
     help="Run nodes as another module than dlog's own: how planted bugs are tried.",
 )
-@common
+@without_cluster()
 def run(
     settings: Settings,
     file: str,
@@ -150,7 +150,7 @@ def run(
 )
 @click.argument("directory", metavar="OUT", type=click.Path(exists=True, path_type=Path))
 @click.option("--end", is_flag=True, help="Begin no more faults either: the run is judged.")
-@common
+@without_cluster("timeout")
 def mend(settings: Settings, directory: Path, end: bool) -> None:
     """End the faults that are on now in a run that was started with --out OUT."""
     from ..chaos import by_hand
@@ -169,7 +169,7 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
 
 @command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")
 @click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@common
+@without_cluster()
 def check(settings: Settings, history: Path) -> None:
     """Judge a kept history once more. Exit code 0 for OK, 6 for FAIL and VOID."""
     from ..chaos import runner
@@ -182,7 +182,7 @@ def check(settings: Settings, history: Path) -> None:
 
 @command.command(name="list", cls=Command, examples="dlog chaos list --json")
 @place_option
-@common
+@without_cluster()
 def list_(settings: Settings, place: str) -> None:
     """The packaged scenarios, and which of them can be played here."""
     from ..chaos import runner

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from .errors import NO, Answer
-from .options import Command, Settings, common
+from .options import Command, Settings, without_cluster
 from .output import emit, prose, size, table
 
 PASS, WARN, FAIL = "pass", "warn", "FAIL"
@@ -49,7 +49,7 @@ class Check:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     metavar="[DIR]",
 )
-@common
+@without_cluster()
 def command(settings: Settings, directory: Path | None) -> None:
     """Is this machine fit for a node, and DIR for its data? Exit code 6 where something fails.
 

@@ -2,7 +2,7 @@
 
 import click
 
-from .options import Command, Settings, common
+from .options import Command, Settings, without_cluster
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -16,7 +16,7 @@ SHELLS = ("bash", "zsh", "fish")
     """,
 )
 @click.argument("shell", type=click.Choice(SHELLS))
-@common
+@without_cluster()
 def command(settings: Settings, shell: str) -> None:
     """Print the script with which a shell completes the commands and options of dlog."""
     from click.shell_completion import get_completion_class

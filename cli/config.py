@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common, text_of
+from .options import Command, Group, Settings, text_of, without_cluster
 from .output import emit, table
 
 PARTS = (
@@ -113,7 +113,7 @@ def command() -> None:
     help="As a bookie would read it.",
 )
 @click.option("--changed", is_flag=True, help="Only what is not at its default.")
-@common
+@without_cluster()
 def show(
     settings: Settings, part: str | None, name: str | None, file: Path | None, changed: bool
 ) -> None:
@@ -151,7 +151,7 @@ def show(
 
 @command.command(cls=Command, examples="dlog config check /etc/dlog/bookie.toml")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@common
+@without_cluster()
 def check(settings: Settings, file: Path) -> None:
     """Is a node's file right? What is wrong is said with its place; exit code 2."""
     from ..cluster.config import parse_file, parse_named_addresses, parse_quorum
@@ -178,7 +178,7 @@ def check(settings: Settings, file: Path) -> None:
 
 @command.command(cls=Command, examples="dlog config init bookie > bookie.toml")
 @click.argument("kind", type=click.Choice(KINDS))
-@common
+@without_cluster()
 def init(settings: Settings, kind: str) -> None:
     """A file for a node on stdout: every setting with its default, unit and reason, commented out."""
     click.echo(file_for(kind), nl=False)

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from . import named_clusters
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, without_cluster
 from .output import emit
 
 
@@ -27,7 +27,7 @@ def command() -> None:
 )
 @click.argument("name")
 @click.argument("location", metavar="URI")
-@common
+@without_cluster("credentials")
 def set_(settings: Settings, name: str, location: str) -> None:
     """Name a cluster; the first one named is chosen at once. It need not run now."""
     from ..uri import parse_uri
@@ -49,7 +49,7 @@ def set_(settings: Settings, name: str, location: str) -> None:
 
 @command.command(cls=Command, examples="dlog context show")
 @click.argument("name", required=False)
-@common
+@without_cluster()
 def show(settings: Settings, name: str | None) -> None:
     """A named cluster's URI; without NAME the chosen one's."""
     contexts = named_clusters.load()
@@ -64,7 +64,7 @@ def show(settings: Settings, name: str | None) -> None:
 @command.command(cls=Command, examples="dlog context rename here test")
 @click.argument("old")
 @click.argument("new")
-@common
+@without_cluster()
 def rename(settings: Settings, old: str, new: str) -> None:
     """Give a named cluster another name; refused where that is taken."""
     with named_clusters.changing() as contexts:
@@ -83,7 +83,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
 
 @command.command(cls=Command, examples="dlog context delete here")
 @click.argument("name")
-@common
+@without_cluster()
 def delete(settings: Settings, name: str) -> None:
     """Forget a name; the cluster stays as it is. If it was the chosen one, none is chosen after that."""
     with named_clusters.changing() as contexts:
@@ -100,7 +100,7 @@ def delete(settings: Settings, name: str) -> None:
     """,
 )
 @click.argument("name")
-@common
+@without_cluster()
 def use(settings: Settings, name: str) -> None:
     """Choose a named cluster."""
     with named_clusters.changing() as contexts:
@@ -115,7 +115,7 @@ def use(settings: Settings, name: str) -> None:
 
 
 @command.command(name="list", cls=Command, examples="dlog context list --json")
-@common
+@without_cluster()
 def list_(settings: Settings) -> None:
     """The named clusters; a star marks the chosen one."""
     contexts = named_clusters.load()

@@ -4,7 +4,7 @@ import difflib
 
 import click
 
-from .options import Command, Settings, common
+from .options import Command, Settings, without_cluster
 from .output import emit, table
 from .topics import TOPICS
 
@@ -18,7 +18,7 @@ from .topics import TOPICS
     """,
 )
 @click.argument("words", nargs=-1, metavar="[TOPIC | COMMAND…]")
-@common
+@without_cluster()
 def command(settings: Settings, words: tuple[str, ...]) -> None:
     """Help on a topic, or of a command; without either what there is."""
     name = _topic(words)

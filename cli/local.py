@@ -12,7 +12,7 @@ import click
 
 from . import named_clusters
 from .errors import say
-from .options import Command, Settings, common
+from .options import Command, Settings, without_cluster
 from .output import write_by_rename
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ LOCAL = "local"
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write the ready line there too.",
 )
-@common
+@without_cluster()
 def command(
     settings: Settings,
     data: Path | None,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from .options import Command, Group, Settings, common, fitted
+from .options import Command, Group, Settings, fitted, without_cluster
 from .output import emit, write_by_rename
 from .topics import TOPICS
 
@@ -30,7 +30,7 @@ SEE_ALSO = ("dlog-environment(7)", "dlog-exit-codes(7)")
 @click.argument(
     "directory", required=False, type=click.Path(file_okay=False, path_type=Path), metavar="[DIR]"
 )
-@common
+@without_cluster()
 def command(settings: Settings, directory: Path | None) -> None:
     """Write a manual page for each command and each topic of dlog help.
 

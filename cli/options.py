@@ -7,7 +7,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,8 +86,11 @@ def name_credentials(told: str | None) -> None:
         os.environ["DLOG_CREDENTIALS"] = told
 
 
-def common_options(function: Function) -> Function:
-    """Add the options that every command has, and `dlog` itself."""
+OF_A_CLUSTER = frozenset({"uri", "credentials", "timeout"})
+
+
+def common_options(function: Function, hidden: Collection[str] = ()) -> Function:
+    """Add the options that every command has, and `dlog` itself; ``hidden`` ones no help shows."""
     for option in (
         click.option(
             "-v", "--verbose", count=True, help="More; -vv shows the traceback of an error."
@@ -97,6 +100,7 @@ def common_options(function: Function) -> Function:
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             metavar="S",
+            hidden="timeout" in hidden,
             help=f"End when the cluster does not answer for S seconds (default {TIMEOUT_S:g}).",
         ),
         click.option(
@@ -105,9 +109,12 @@ def common_options(function: Function) -> Function:
         click.option(
             "--credentials",
             metavar="file:PATH",
+            hidden="credentials" in hidden,
             help="Who you are, where the cluster asks: a directory of dlog pki issue, or a token's file.",
         ),
-        click.option("--uri", metavar="URI", help="The cluster and namespace."),
+        click.option(
+            "--uri", metavar="URI", hidden="uri" in hidden, help="The cluster and namespace."
+        ),
     ):
         function = option(function)
     return function
@@ -115,8 +122,18 @@ def common_options(function: Function) -> Function:
 
 def common(function: Function) -> Function:
     """Add the common options; the command gets them as its first argument."""
+    return _common(function, ())
 
-    @common_options
+
+def without_cluster(*shown: str) -> Callable[[Function], Function]:
+    """The same of a command that asks no cluster: of `OF_A_CLUSTER` its help has those ``shown`` alone.
+
+    They are taken all the same, so that one set of flags or variables does for all commands of a script.
+    """
+    return lambda function: _common(function, OF_A_CLUSTER - {*shown})
+
+
+def _common(function: Function, hidden: Collection[str]) -> Function:
     @functools.wraps(function)
     def command(
         *arguments: Any,
@@ -128,7 +145,7 @@ def common(function: Function) -> Function:
         rest = {name: value for name, value in given.items() if name not in FIELDS}
         return function(settings, *arguments, **rest)
 
-    return command  # type: ignore[return-value]
+    return common_options(command, hidden)  # type: ignore[return-value]
 
 
 def lay(settings: Settings, context: click.Context) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, without_cluster
 from .output import emit
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -43,7 +43,7 @@ def command() -> None:
 @command.command(cls=Command, examples="dlog pki init --domain prod --authority pki")
 @click.option("--domain", required=True, help="The cluster's name among certificates.")
 @AUTHORITY
-@common
+@without_cluster()
 def init(settings: Settings, domain: str, authority: Path) -> None:
     """Make an authority: ca.pem, and ca.key, which belongs on no machine that runs a node."""
     from .certificates import make_authority
@@ -74,7 +74,7 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
     metavar="NAME",
     help="Repeatable: a name or an address at which a gateway is reached by HTTPS.",
 )
-@common
+@without_cluster()
 def issue(
     settings: Settings,
     principal: str,
@@ -101,7 +101,7 @@ def issue(
 @click.option("--trust-only", is_flag=True, help="Only the authorities that it trusts: ca.pem.")
 @AUTHORITY
 @FOR_DAYS
-@common
+@without_cluster()
 def renew(
     settings: Settings, directories: tuple[Path, ...], trust_only: bool, authority: Path, days: int
 ) -> None:
@@ -127,7 +127,7 @@ def renew(
 @click.argument("directories", nargs=-1, metavar="[DIR…]", type=DIRECTORY)
 @click.option("--serial", "serials", multiple=True, help="Of a certificate that is not at hand.")
 @AUTHORITY
-@common
+@without_cluster()
 def revoke(
     settings: Settings, directories: tuple[Path, ...], serials: tuple[str, ...], authority: Path
 ) -> None:
@@ -149,7 +149,7 @@ def revoke(
 
 @command.command(name="roll-ca", cls=Command, examples="dlog pki roll-ca --authority pki")
 @AUTHORITY
-@common
+@without_cluster()
 def roll_ca(settings: Settings, authority: Path) -> None:
     """Replace the authority's key: both are trusted until the old one's certificate has ended.
 
@@ -163,7 +163,7 @@ def roll_ca(settings: Settings, authority: Path) -> None:
 
 @command.command(cls=Command, examples="dlog pki show m1.tls --json")
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
-@common
+@without_cluster()
 def show(settings: Settings, directory: Path) -> None:
     """Whose directory it is, and until when it is good."""
     from .certificates import show as look
@@ -203,7 +203,7 @@ def show(settings: Settings, directory: Path) -> None:
 )
 @AUTHORITY
 @FOR_DAYS
-@common
+@without_cluster()
 def ensure(
     settings: Settings,
     principals: tuple[str, ...],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .options import Command, Group, Settings, common, text_of
+from .options import Command, Group, Settings, common, text_of, without_cluster
 
 if TYPE_CHECKING:
     import trio
@@ -122,7 +122,7 @@ def places(function: Function) -> Function:
     """,
 )
 @node_options
-@common
+@without_cluster()
 def metadata(settings: Settings, **given: Any) -> None:
     """Run a node of the metadata quorum."""
     from ..cluster.config import format_address, parse_named_addresses, parse_quorum
@@ -175,7 +175,7 @@ def metadata(settings: Settings, **given: Any) -> None:
     metavar="OPTION=VALUE",
     help='Repeatable: any option that "dlog config show bookie" names, such as lost_after_s=10m.',
 )
-@common
+@without_cluster("timeout")
 def bookie(settings: Settings, **given: Any) -> None:
     """Run a bookie: it stores entries."""
     from ..cluster.config import parse_named_addresses, parse_quorum
@@ -224,7 +224,7 @@ RACK = click.option("--rack", help="Where it stands.")
 @CONFIG
 @RACK
 @CHANGES
-@common
+@without_cluster("timeout")
 def write_proxy(settings: Settings, **given: Any) -> None:
     """Run a write proxy: many producers' way to logs that it writes for them."""
     _proxy(settings, given, "write-proxy")
@@ -242,7 +242,7 @@ def write_proxy(settings: Settings, **given: Any) -> None:
 @CONFIG
 @RACK
 @CHANGES
-@common
+@without_cluster("timeout")
 def read_proxy(settings: Settings, **given: Any) -> None:
     """Run a read proxy: many readers' way to logs that it reads once."""
     _proxy(settings, given, "read-proxy")

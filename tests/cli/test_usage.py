@@ -96,6 +96,29 @@ def test_every_command_has_the_common_options_and_a_variable_for_each_flag() -> 
         assert {"--uri", "--json", "--timeout", "--quiet", "--verbose"} <= flags, path
 
 
+def test_the_help_of_what_asks_no_cluster_shows_no_uri(capsys: pytest.CaptureFixture[str]) -> None:
+    alone: set[str] = set()
+    serving: set[str] = set()
+    for path, _ in COMMANDS:
+        assert run([*path, "--help"]) == 0
+        said = capsys.readouterr().out
+        assert "\n\n\n" not in said
+        if "--uri" not in said:
+            (serving if path[0] == "serve" else alone).add(" ".join(path))
+
+    of_groups = {"chaos", "check", "completion", "config", "context", "help", "local", "man", "pki"}
+    every = {" ".join(path) for path, _ in COMMANDS if path[0] in of_groups}
+    assert alone == every | {"bench floor"}
+    assert serving == {
+        f"serve {kind}" for kind in ("metadata", "bookie", "write-proxy", "read-proxy")
+    }
+
+
+def test_a_flag_of_a_cluster_is_taken_where_no_help_shows_it() -> None:
+    """One set of flags, or of variables, does for all commands of a script."""
+    assert run(["--uri", "distributedlog://h:1/n", "completion", "bash", "--timeout", "3"]) == 0
+
+
 def test_a_flag_can_come_from_its_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
