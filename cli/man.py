@@ -4,7 +4,11 @@ None is kept in the tree: it would be one more text that can differ from the pro
 """
 
 import inspect
+import os
 import re
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +21,7 @@ from .topics import TOPICS
 
 ROOM = 69
 """What an indented line of a page has on a terminal of 80 columns: man breaks none of these."""
+MANPATH_S = 5.0
 SEE_ALSO = ("dlog-environment(7)", "dlog-exit-codes(7)")
 
 
@@ -52,7 +57,22 @@ def command(settings: Settings, directory: Path | None) -> None:
     if settings.json:
         emit({"directory": str(place), "pages": count})
     else:
-        settings.note(f"{count} pages in {place}: man dlog, man dlog-log-read, man dlog-uris")
+        settings.note(f"{count} pages in {place}: {_how_to_read(place)}")
+
+
+def _how_to_read(place: Path) -> str:
+    """What to type: with the place where man does not look there by itself, or nobody says where it does."""
+    there = f"man -M {shlex.quote(os.path.abspath(place))} dlog"
+    program = shutil.which("manpath")
+    if program is None:
+        return there
+    try:
+        done = subprocess.run([program, "-q"], capture_output=True, timeout=MANPATH_S, text=True)
+    except (OSError, subprocess.TimeoutExpired):
+        return there
+    if os.path.realpath(place) in map(os.path.realpath, done.stdout.strip().split(":")):
+        return "man dlog, man dlog-log-read, man dlog-uris"
+    return f"{there}, for man does not look there by itself"
 
 
 def pages() -> Iterator[tuple[str, int, str]]:

@@ -177,6 +177,24 @@ def test_pages_are_written_where_man_looks(
         assert str(tmp_path / "share" / "man") in where.stdout.strip().split(":")
 
 
+@pytest.mark.skipif(shutil.which("manpath") is None, reason="no manpath here")
+def test_where_man_does_not_look_it_is_told_where_the_pages_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looks beside what is on the PATH; `man dlog` would say that there is none."""
+    monkeypatch.delenv("MANPATH", raising=False)
+    elsewhere, beside = tmp_path / "pages", tmp_path / "share" / "man"
+    assert run(["man", str(elsewhere)]) == 0
+    assert f"man -M {elsewhere} dlog" in " ".join(capsys.readouterr().err.split())
+
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    assert run(["man", str(beside)]) == 0
+    said = capsys.readouterr().err
+    assert "-M" not in said
+    assert "man dlog-log-read" in said
+
+
 def test_where_pages_cannot_be_written_another_place_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
