@@ -209,7 +209,11 @@ def _commented(one: Any) -> str:
     about = f"{unit}, " if unit and unit != "bytes" else ""
     told = f"{about}{legal(one)}: {one.metadata['reason']}".replace("`", "")
     lines = textwrap.wrap(
-        told, LINE_CHARS, initial_indent="#     ", subsequent_indent="#     ", break_on_hyphens=False
+        told,
+        LINE_CHARS,
+        initial_indent="#     ",
+        subsequent_indent="#     ",
+        break_on_hyphens=False,
     )
     return "\n".join([f"# {one.name} = {written}", *lines, ""])
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from . import named_clusters
 from .errors import say
 from .options import Command, Settings, without_cluster
@@ -53,6 +54,13 @@ LOCAL = "local"
     "--port", type=click.IntRange(0, 65_000), default=0, help="The first port; 0: free ones."
 )
 @click.option("--processes", is_flag=True, help="Each node in its own process.")
+@click.option(
+    "--cpu-policy",
+    type=click.Choice(POLICIES),
+    default=AS_STARTED,
+    show_default=True,
+    help="With --processes, of bookies: batch makes a lone record faster on few cores (docs/options.md).",
+)
 @click.option("--restart", is_flag=True, help="Start a node again that has died.")
 @click.option(
     "--console", is_flag=True, help="Serve a page about it, for a browser (dlog console)."
@@ -74,6 +82,7 @@ def command(
     read_proxies: int,
     port: int,
     processes: bool,
+    cpu_policy: str,
     restart: bool,
     console: bool,
     demo: bool,
@@ -88,6 +97,10 @@ def command(
     """
     if memory and data is not None:
         raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
+    if cpu_policy != AS_STARTED and not processes:
+        raise click.UsageError(
+            "--cpu-policy is of bookies that are processes of their own: --processes"
+        )
     import logging
 
     import trio
@@ -120,7 +133,7 @@ def command(
 
         trio.run(run_demo, settings, options, processes)
         return
-    options |= {"processes": processes, "in_process": not processes}
+    options |= {"processes": processes, "in_process": not processes, "cpu_policy": cpu_policy}
     people = sys.stdout.isatty() and not settings.json
     context = LocalContext(kept=data is not None) if people else None
     try:

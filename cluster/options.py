@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from ..runtime.host import Address
 from ..runtime.options import check, option
 from .config import format_address, overlay
@@ -71,6 +72,13 @@ class BookieNodeConfig:
         "s",
         "bytes go this long after a truncation has passed their whole segment",
         at_least=0,
+    )
+    cpu_policy: str = option(
+        AS_STARTED,
+        "",
+        "of its process; `batch` (SCHED_BATCH): it takes no core away from who runs there; lone records are"
+        " faster where bookies and writers have few cores to themselves, slower beside busy programs",
+        one_of=POLICIES,
     )
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of its store (bookie/options.py) that differ from their defaults."""

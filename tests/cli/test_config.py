@@ -79,7 +79,7 @@ def test_every_setting_of_a_written_file_may_be_uncommented(tmp_path: Path) -> N
 def test_a_written_file_without_its_hashes_is_one_still_and_fits_80_columns(
     kind: str, tmp_path: Path
 ) -> None:
-    """Who takes a hash away is not told of a bad file: what is said beside a value is a comment of its own."""
+    """Who takes a hash away has no bad file: what is said beside a value is a comment of its own."""
     lines = file_for(kind).splitlines()
     shown = [re.sub(r"^# (?=[a-z_-]+ = )", "", line) for line in lines]
     file = tmp_path / f"{kind}.toml"
