@@ -97,38 +97,54 @@ def delete(settings: Settings, name: str, yes: bool) -> None:
 @click.option("--namespace", "all_", is_flag=True, help="The settings of all logs, without NAME.")
 @common
 def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
-    """What a log has set of its options: shown, set, or taken back.
+    """A log's options, and whose each value is: the log's, its namespace's, or the default. Set, taken back.
 
-    A log's own stand over its namespace's, those over the config of who opens it. Retention holds within a
-    minute, sizes from the next segment. docs/options.md says what can be set.
+    A log's own stand over its namespace's, those over the config of who opens it, and that over the default.
+    Retention holds within a minute, sizes from the next segment. docs/options.md says what can be set.
+    With --namespace, and after a change, what is set there and nothing else.
     """
     if not all_ and not words:
         raise click.UsageError("which log? or --namespace")
     name, rest = ("", words) if all_ else (words[0], words[1:])
     changes = _changes(rest)
+    from ..log.settings import in_effect
+    from ..proxy.proxied import ProxiedNamespace
     from .connect import ask
 
     async def call(logs: Any) -> Any:
         what = logs if all_ else logs.open_log(name)
-        return await (what.set(changes) if changes else what.settings())
+        found = await (what.set(changes) if changes else what.settings())
+        if all_ or changes or isinstance(logs, ProxiedNamespace):  # of which proxies say nothing
+            return found, None
+        described = await what.describe(segments_max=1)
+        return found, in_effect(found, await logs.settings(), described.state.quorums)
 
-    found = ask(settings, f"settings of {name or 'the namespace'}", call)
+    found, effective = ask(settings, f"settings of {name or 'the namespace'}", call)
     if settings.json:
-        told = {"name": name} if name else {}
+        told: dict[str, Any] = {"name": name} if name else {}
+        if effective is not None:
+            told["effective"] = {
+                key: {"value": value, "from": whose} for key, (value, whose) in effective.items()
+            }
         notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
         emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
     else:
+        from ..ledger.options import LedgerOptions
         from ..log.options import LogOptions
         from ..log.settings import MergingOptions, RetentionOptions
         from ..runtime.options import described
 
-        parts = (LogOptions, RetentionOptions, MergingOptions)
+        parts = (LogOptions, RetentionOptions, MergingOptions, LedgerOptions)
         units = {one.name: one.metadata["unit"] for part in parts for one in described(part)}
+        if effective is None:
+            effective = {key: (value, "") for key, value in sorted(found.settings.items())}
         rows = [
-            [key, _shown(value), units.get(key, "")]
-            for key, value in sorted(found.settings.items())
+            [key, _shown(value), units.get(key, ""), whose]
+            for key, (value, whose) in effective.items()
         ]
-        table(("option", "value", "unit"), rows, empty="nothing is set")
+        wide = 4 if any(row[3] for row in rows) else 3
+        columns = ("option", "value", "unit", "from")[:wide]
+        table(columns, [row[:wide] for row in rows], empty="nothing is set")
 
 
 def _changes(words: tuple[str, ...]) -> dict[str, Any]:

@@ -116,9 +116,15 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     assert b"more are removed soon" in cluster.ok("log", "show", "seen")
 
 
+def _effective(cluster: Cluster, name: str) -> dict[str, tuple[object, str]]:
+    """Each option's value, and whose it is."""
+    told = json.loads(cluster.ok("log", "config", name, "--json"))["effective"]
+    return {key: (one["value"], one["from"]) for key, one in told.items()}
+
+
 def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
     cluster.ok("log", "create", "kept")
-    assert cluster.ok("log", "config", "kept") == b"nothing is set\n"
+    assert {whose for _, whose in _effective(cluster, "kept").values()} == {"default"}
     told = cluster.ok("log", "config", "kept", "set", "retention_s=60", "rolling=false", "--json")
     assert json.loads(told) == {
         "name": "kept",
@@ -126,12 +132,21 @@ def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
         "metadata": {},
         "version": 1,
     }
-    assert b"rolling      false" in cluster.ok("log", "config", "kept")  # as it is set
-    cluster.ok("log", "config", "kept", "unset", "rolling")
-    assert b"retention_s  60     s" in cluster.ok("log", "config", "kept")
-    told = cluster.ok("log", "config", "--namespace", "set", "segment_age_max_s=0.5", "--json")
-    assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5}
-    cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s")
+    rows = [line.split() for line in cluster.ok("log", "config", "kept").splitlines()]
+    assert [b"rolling", b"false", b"log"] in rows  # as it is set
+    left = cluster.ok("log", "config", "kept", "unset", "rolling").splitlines()
+    assert [line.split() for line in left[1:]] == [[b"retention_s", b"60", b"s"]]
+    space = ("segment_age_max_s=0.5", "retention_s=7")
+    told = cluster.ok("log", "config", "--namespace", "set", *space, "--json")
+    assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5, "retention_s": 7}
+    found = _effective(cluster, "kept")
+    assert found["segment_age_max_s"] == (0.5, "namespace")
+    assert found["retention_s"] == (60, "log")
+    assert found["rolling"] == (True, "default")
+    cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s", "retention_s")
+    assert cluster.ok("log", "config", "--namespace") == b"nothing is set\n"
+    cluster.ok("log", "create", "careful", "--durability", "all")
+    assert _effective(cluster, "careful")["ack_quorum"] == (3, "log")
     assert "unknown option" in cluster.fails(2, "log", "config", "kept", "set", "nope=1")
     assert "each process's own" in cluster.fails(
         2, "log", "config", "kept", "set", "lock_lease_s=3"
