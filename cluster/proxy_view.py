@@ -116,10 +116,12 @@ async def move(
     """Have a log given to a proxy ("": whoever is first for it); the name of who had it.
 
     ``host``: the machine to speak from (default: this one).
-    Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so.
+    Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so, or that one drains.
     """
     there = [one for one in await registered(metadata) if one.kind == WRITE]
     to = _named(there, target) if target else None
+    if to is not None and not to.accepting:
+        raise InvalidRequest(f"{to.label} drains: it takes no log until it is started anew")
     found = await metadata.get(name_key(path, log))
     if found is None:
         raise LogNotFound(f'log "{log}" does not exist in namespace {path}')
@@ -213,8 +215,9 @@ def _named(there: list[ProxyRegistration], wanted: str) -> ProxyRegistration:
     ]
     if len(found) != 1:
         known = ", ".join(f"{one.label} ({one.id})" for one in found or there) or "none"
-        which = "several write proxies are" if found else "no write proxy is"
-        raise InvalidRequest(f"{which} called {wanted}: {known}")
+        if found:
+            raise InvalidRequest(f"several write proxies are called {wanted}: {known}; give an id")
+        raise InvalidRequest(f"no write proxy is called {wanted}; there are: {known}")
     return found[0]
 
 

@@ -414,12 +414,21 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
             assert [one["proxy"] for one in await owned(metadata)] == [other]
             with pytest.raises(InvalidRequest, match="already"):
                 await move(metadata, "default", "orders", other)
-            with pytest.raises(InvalidRequest, match="no write proxy is called nobody"):
+            with pytest.raises(
+                InvalidRequest, match="no write proxy is called nobody; there are: w"
+            ):
                 await owned(metadata, "nobody")
 
             assert await drain(metadata, other) == other
             await writer.write(b"three")
             assert await owned(metadata, other) == []
+            with trio.fail_after(30):  # it says so at its next renewal
+                while True:
+                    if "draining" in {one["state"] for one in await proxies(metadata)}:
+                        break
+                    await trio.sleep(0.1)
+            with pytest.raises(InvalidRequest, match=f"{other} drains"):
+                await move(metadata, "default", "orders", other)
         assert await it.stored("orders") == [b"one", b"two", b"three"]
         states = {one["name"]: one["kind"] for one in await proxies(metadata)}
         assert states == {"w1": "write-proxy", "w2": "write-proxy"}
