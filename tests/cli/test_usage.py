@@ -517,15 +517,6 @@ def test_a_status_calls_bookies_by_their_names(capsys: pytest.CaptureFixture[str
     ]
 
 
-@pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])
-def test_a_bench_without_a_cluster_ends_at_its_timeout(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It took 30 s whatever was said."""
-    assert (
-        run(["--timeout", "0.5", "--uri", "distributedlog://127.0.0.1:1/n", "bench", *words]) == 4
-    )
-    assert "answered within 0.5 s" in capsys.readouterr().err
 def test_what_a_status_says_in_sentences_is_broken_between_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -556,3 +547,12 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     assert "1 ledger waits to be healed, 0 of them without a good copy; 1 entry healed" in joined
 
 
+@pytest.mark.parametrize("words", [["write"], ["read"], ["tail"], ["beside"]])
+def test_a_bench_without_a_cluster_ends_at_its_timeout(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It took 30 s whatever was said."""
+    assert (
+        run(["--timeout", "0.5", "--uri", "distributedlog://127.0.0.1:1/n", "bench", *words]) == 4
+    )
+    assert "answered within 0.5 s" in capsys.readouterr().err
