@@ -7,5 +7,6 @@ ours.py, nats.py, redis.py, postgresql.py   one system each: its settings, its f
 __main__.py                     the turns and the table of docs/comparison.md
 
 Needs the servers' programs on the PATH (``nats-server``, ``redis-server``, PostgreSQL's) and their clients
-(``nats-py``, ``redis[hiredis]``, ``psycopg[binary]``); what is missing is left out, and named.
+(``nats-py``, ``redis[hiredis]``, ``psycopg[binary]``); what is missing, or does not start, is left out, and
+named with its reason. ``nats-server`` is to be 2.10 or newer: older ones know no ``sync_interval: always``.
 """

@@ -15,6 +15,7 @@ T = TypeVar("T")
 SERVERS = 3
 WINDOW = 4096
 ANSWER_S = 20.0
+CONNECT_S = 3.0
 SERVER = """
 server_name: n{number}
 listen: 127.0.0.1:{client}
@@ -41,7 +42,7 @@ class Nats:
         except ImportError:
             raise NotHere("no Python package nats-py") from None
         server = program("nats-server")
-        clients, routes = free_ports(SERVERS), free_ports(SERVERS)
+        clients, routes, started = free_ports(SERVERS), free_ports(SERVERS), []
         for number, (client, route) in enumerate(zip(clients, routes, strict=True)):
             config = directory / f"nats-{number}.conf"
             config.write_text(
@@ -53,12 +54,15 @@ class Nats:
                     data=directory / f"nats-{number}",
                 )
             )
-            run_server(servers, [server, "-c", str(config)], directory / f"nats-{number}.log")
+            log = directory / f"nats-{number}.log"
+            started.append(run_server(servers, [server, "-c", str(config)], log))
 
         def connected() -> bool:
             try:
                 addresses = [f"nats://127.0.0.1:{port}" for port in clients]
-                self._client = self._run(nats.connect(addresses, error_cb=_unheard))
+                # By itself it tries for minutes, whoever has ended meanwhile.
+                connecting = nats.connect(addresses, error_cb=_unheard)
+                self._client = self._run(asyncio.wait_for(connecting, CONNECT_S))
             except (OSError, nats.errors.Error):
                 return False
             return True
@@ -71,9 +75,9 @@ class Nats:
                 return False
             return True
 
-        until(connected, "NATS")
+        until(connected, "NATS", started)
         servers.callback(lambda: self._run(self._client.close()))
-        until(has_stream, "JetStream")
+        until(has_stream, "JetStream", started)
 
     def version(self) -> str:
         """Of the server."""

@@ -24,8 +24,9 @@ class Ours:
         """Start a cluster in processes."""
         ready = directory / "ready.json"
         data = ("--data", str(directory / "cluster"), "--ready-file", str(ready))
-        run_server(servers, [*_dlog(), "local", "--processes", *data], directory / "ours.log")
-        until(ready.exists, "dlog local")
+        command = [*_dlog(), "local", "--processes", *data]
+        started = [run_server(servers, command, directory / "ours.log")]
+        until(ready.exists, "dlog local", started)
         self._uri = json.loads(ready.read_text())["uri"]
 
     def version(self) -> str:

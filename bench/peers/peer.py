@@ -51,7 +51,22 @@ def program(*names: str) -> str:
     raise NotHere(f"no program {' or '.join(names)}")
 
 
-def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> None:
+class Server:
+    """A server that was started, and what it says."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def why_it_ended(self) -> str:
+        """Its last words, where it has ended; "" while it runs."""
+        if self._process.poll() is None:
+            return ""
+        said = self._log.read_text(errors="replace").strip().splitlines()
+        return f"{self._log.stem} ended: {said[-1] if said else 'without a word'}"
+
+
+def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> Server:
     """Start a process that ends with ``servers``; what it says goes to ``log``."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
@@ -65,6 +80,7 @@ def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> None:
             process.wait()
 
     servers.callback(end)
+    return Server(process, log)
 
 
 def free_ports(count: int) -> list[int]:
@@ -81,11 +97,13 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
     return [os.urandom(size) for _ in range(count)]
 
 
-def until(ready: Callable[[], bool], what: str) -> None:
-    """Ask again and again until the answer is yes. Raises `NotHere` after a minute."""
+def until(ready: Callable[[], bool], what: str, started: Sequence[Server] = ()) -> None:
+    """Ask again and again until the answer is yes. Raises `NotHere` after a minute, or when a server ends."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if ready():
             return
+        for why in filter(None, (server.why_it_ended() for server in started)):
+            raise NotHere(f"{what}: {why}")
         time.sleep(0.1)
     raise NotHere(f"{what} did not serve within {READY_S:g} s")

@@ -50,7 +50,8 @@ class Postgresql:
                 f"listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\n"
                 f"port = {ports[0]}\nwal_level = replica\nmax_wal_senders = 8\n"
             )
-        run_server(servers, _command("postgres", "-D", str(primary)), directory / "pg-0.log")
+        command = _command("postgres", "-D", str(primary))
+        started = [run_server(servers, command, directory / "pg-0.log")]
         where = f"host=127.0.0.1 port={ports[0]} user={ACCOUNT} dbname=postgres"
 
         def connected() -> bool:
@@ -60,7 +61,7 @@ class Postgresql:
                 return False
             return True
 
-        until(connected, "PostgreSQL")
+        until(connected, "PostgreSQL", started)
         servers.callback(self._connection.close)
         for number, port in enumerate(ports[1:], 1):
             standby = root / f"s{number}"
@@ -69,11 +70,11 @@ class Postgresql:
                 config.write(f"port = {port}\n")
                 config.write(f"primary_conninfo = '{where} application_name=s{number}'\n")
             log = directory / f"pg-{number}.log"
-            run_server(servers, _command("postgres", "-D", str(standby)), log)
+            started.append(run_server(servers, _command("postgres", "-D", str(standby)), log))
         run = self._connection.execute
         run("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (s1, s2)'")
         run("SELECT pg_reload_conf()")
-        until(self._has_standbys, "the standbys")
+        until(self._has_standbys, "the standbys", started)
         run("CREATE TABLE bench (id bigserial PRIMARY KEY, payload bytea NOT NULL)")
 
     def _has_standbys(self) -> bool:

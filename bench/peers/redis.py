@@ -29,7 +29,7 @@ class Redis:
         except ImportError:
             raise NotHere("no Python package redis") from None
         server = program("redis-server")
-        ports = free_ports(1 + REPLICAS)
+        ports, started = free_ports(1 + REPLICAS), []
         for port in ports:
             data = directory / f"redis-{port}"
             data.mkdir()
@@ -37,10 +37,10 @@ class Redis:
             command += ["--appendonly", "yes", "--appendfsync", "always", "--save", ""]
             if port != ports[0]:
                 command += ["--replicaof", f"127.0.0.1 {ports[0]}"]
-            run_server(servers, command, directory / f"redis-{port}.log")
+            started.append(run_server(servers, command, directory / f"redis-{port}.log"))
         self._client = redis.Redis(port=ports[0])
         servers.callback(self._client.close)
-        until(self._has_replicas, "Redis")
+        until(self._has_replicas, "Redis", started)
 
     def _has_replicas(self) -> bool:
         import redis
