@@ -189,8 +189,10 @@ class Gateway:
         """Delete a log."""
         query = _query(request, "wait_s")
         wait_s = seconds("wait_s", query.get("wait_s", "0"), WAIT_MAX_S)
+        served, name = _served(request), _name(request)
         with trio.fail_after(self._options.read_s + wait_s):
-            await _served(request).namespace.delete_log(_name(request), wait_s=wait_s)
+            await served.appending.let_go(name)
+            await served.namespace.delete_log(name, wait_s=wait_s)
         return Whole(204, b"", "")
 
     # --- writing ----------------------------------------------------------------------------------

@@ -154,6 +154,19 @@ class Appending:
 
     # --- what requests do -------------------------------------------------------------------------
 
+    async def let_go(self, log: str) -> None:
+        """Close the writer and the streams of a log that is to be deleted, but for those in use.
+
+        Kept for the next request they would hold its lock, and who wrote a log here could not delete it here.
+        """
+        for key, sending in list(self._sending.items()):
+            if key[0] == log and not sending.users:
+                self._sending.pop(key).sender.close()
+        writing = self._writing.get(log)
+        if writing is not None and not writing.users:
+            await _close(self._writing.pop(log))
+        self._count_open()
+
     async def append(self, log: str, given: Given, expect: DLSN | None) -> list[DLSN]:
         """Store records; their places when all are durable. They may be mixed with those of others.
 

@@ -103,6 +103,23 @@ async def test_records_are_written_and_read() -> None:
         assert (await two.ask("GET", "/v1/logs")).json["logs"] == []
 
 
+async def test_who_wrote_a_log_here_may_delete_it_here() -> None:
+    """What the gateway keeps open for the next request held the log for a minute: 503, 409."""
+    async with behind("w1") as (w, uri):
+        for place in (uri, w.uri):
+            one = await gate(w.nursery, place)
+            for log in ("plain", "counted"):
+                config = json.dumps({"config": ONE})
+                assert (await one.ask("PUT", f"/v1/logs/{log}", config)).status == 201
+                told = await opened(one, log, "p") if log == "counted" else {}
+                assert (await one.ask("POST", f"/v1/logs/{log}/records", "x", **told)).status == 200
+
+                answer = await one.ask("DELETE", f"/v1/logs/{log}")
+
+                assert answer.status == 204, (place, log, answer)
+            await one.stop()
+
+
 async def test_what_is_wrong_is_said_with_what_to_do() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri, body_bytes_max=100_000, records_max=3)
