@@ -15,7 +15,9 @@ settings.load_profile("same")
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test of an extra that is not installed is skipped, by name."""
-    if item.get_closest_marker("extra") and (why := extras.missing()):
+    if not item.get_closest_marker("extra"):
+        return
+    if why := extras.missing(item.path.parent.name):
         pytest.skip(why)
 
 

@@ -1,6 +1,7 @@
 """README's commands install the extra `test` alone: what needs more skips itself, and CI finds it again."""
 
 import ast
+import importlib.machinery
 import re
 import sys
 from pathlib import Path
@@ -35,6 +36,20 @@ def test_whatever_needs_the_extra_has_a_marker_that_says_so() -> None:
     ]
 
     assert bare == []
+
+
+@pytest.mark.parametrize("name", [*SPARK, *GATEWAY])
+def test_a_test_of_one_extra_runs_without_the_other(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/testing.md: tests of the gateway are skipped without its extra alone."""
+    for one in (*SPARK, *GATEWAY):  # all are there, but for one
+        monkeypatch.setitem(sys.modules, one, type(sys)(one))
+        sys.modules[one].__spec__ = importlib.machinery.ModuleSpec(one, None)
+    monkeypatch.setitem(sys.modules, name, None)
+
+    assert bool(missing("gateway")) is (name in GATEWAY)
+    assert bool(missing("spark")) is (name in SPARK)
 
 
 @pytest.mark.parametrize("name", SPARK)
