@@ -107,7 +107,7 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
         raise click.UsageError("which log? or --namespace")
     name, rest = ("", words) if all_ else (words[0], words[1:])
     changes = _changes(rest)
-    from ..log.settings import in_effect
+    from ..cluster.log_overview import in_effect
     from ..proxy.proxied import ProxiedNamespace
     from .connect import ask
 

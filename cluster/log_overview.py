@@ -1,4 +1,4 @@
-"""`dlog log show`: a log in the keys of the contract.
+"""`dlog log show`: a log in the keys of the contract; `dlog log config`: what counts for it.
 
 ``bytes`` counts from the segment of the truncation point on, ``truncated_bytes`` what is before it and there.
 """
@@ -7,9 +7,13 @@ from typing import Any
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata
+from ..ledger.options import LedgerOptions
 from ..log.handle import SEGMENTS_SHOWN, LogDescription
+from ..log.options import LogOptions
 from ..log.segments import SegmentRecord
+from ..log.settings import KNOWN, QUORUMS, MergingOptions, RetentionOptions, StoredSettings
 from ..proxy.proxied import ProxiedLog, ProxiedNamespace
+from ..runtime.options import names
 
 
 async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) -> dict[str, Any]:
@@ -107,3 +111,24 @@ async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> di
         "start_sequence_id": segment.start_sequence_id if segment.start_sequence_id >= 0 else None,
         "ensembles": ensembles,
     }
+
+
+def in_effect(
+    own: StoredSettings, shared: StoredSettings, quorums: tuple[int, int, int] | None
+) -> dict[str, tuple[Any, str]]:
+    """Each option that may be stored: its value for whoever opens the log, and whose it is.
+
+    ``own``: of the log, ``shared``: of its namespace, ``quorums``: of its state. Whose: ``log``,
+    ``namespace``, or ``default``, which a program may have otherwise (``config`` of `open_namespace`).
+    """
+    parts = (LogOptions(), RetentionOptions(), MergingOptions(), LedgerOptions())
+    found = {
+        name: (getattr(part, name), "default")
+        for part in parts
+        for name in names(type(part))
+        if name in KNOWN
+    }
+    told = {} if quorums is None else dict(zip(QUORUMS, quorums, strict=True))
+    found |= {name: (value, "namespace") for name, value in shared.settings.items()}
+    found |= {name: (value, "log") for name, value in {**told, **own.settings}.items()}
+    return found

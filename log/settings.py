@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..ledger.options import LedgerOptions
 from ..runtime.errors import CorruptData, InvalidRequest
 from ..runtime.frames import pack
 from ..runtime.options import check, names, option, overlaid, unknown
@@ -113,27 +112,6 @@ def refuse_stored_only(config: Mapping[str, Any] | None) -> None:
                 f"option {name} is stored with a log or its namespace: "
                 "create_log(config=), Log.set, Namespace.set"
             )
-
-
-def in_effect(
-    own: "StoredSettings", shared: "StoredSettings", quorums: tuple[int, int, int] | None
-) -> dict[str, tuple[Any, str]]:
-    """Each option that may be stored: its value for whoever opens the log, and whose it is.
-
-    ``own``: of the log, ``shared``: of its namespace, ``quorums``: of its state. Whose: ``log``,
-    ``namespace``, or ``default``, which a program may have otherwise (``config`` of `open_namespace`).
-    """
-    parts = (LogOptions(), RetentionOptions(), MergingOptions(), LedgerOptions())
-    found = {
-        name: (getattr(part, name), "default")
-        for part in parts
-        for name in names(type(part))
-        if name in KNOWN
-    }
-    told = {} if quorums is None else dict(zip(QUORUMS, quorums, strict=True))
-    found |= {name: (value, "namespace") for name, value in shared.settings.items()}
-    found |= {name: (value, "log") for name, value in {**told, **own.settings}.items()}
-    return found
 
 
 @dataclass(frozen=True, slots=True)

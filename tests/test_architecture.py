@@ -45,6 +45,7 @@ WORLD = {
 SEAM = {
     "runtime/allocator.py",
     "runtime/background.py",
+    "runtime/cpu_policy.py",
     "runtime/descriptors.py",
     "runtime/directory_file.py",
     "runtime/files.py",
