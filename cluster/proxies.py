@@ -23,15 +23,16 @@ from ..proxy.members import Members
 from ..proxy.namespaces import Namespaces
 from ..proxy.options import ProxyOptions
 from ..proxy.owner import Owner
+from ..proxy.peers import Peers
 from ..proxy.produce_session import Limits, ProduceSession
 from ..proxy.read_server import ReadServer, ReadSession
 from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
-from ..runtime.errors import ConnectionLost, DistributedLogError
+from ..runtime.errors import DistributedLogError
 from ..runtime.hello import Hello
 from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
-from ..runtime.principals import BY_CERTIFICATE, PROXY
+from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
@@ -148,7 +149,9 @@ async def _serve(
             endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
         owner: Owner | None = None
         if config.kind == WRITE_PROXY:
-            owner = Owner(proxy_id, namespaces, members, options, partial(_knock, endpoint))
+            peers = Peers(endpoint)
+            await keep(peers.run)
+            owner = Owner(proxy_id, namespaces, members, options, peers)
             await keep(owner.run)
         calls = LogCalls(
             namespaces,
@@ -224,25 +227,6 @@ async def _end(owner: Owner, membership: Membership) -> None:
     with suppress(DistributedLogError), trio.move_on_after(TELL_S):
         await membership.tell()
     await owner.drain()
-
-
-async def _knock(endpoint: Endpoint, there: ProxyRegistration) -> None:
-    """Dial a proxy and hang up. Raises `ConnectionLost`, `WrongPeer`, and others of a handshake."""
-    address = there.address("")
-    if address is None:
-        raise ConnectionLost(f"{there.label} gives no address")
-    failed: DistributedLogError | None = None
-    async with trio.open_nursery() as nursery:
-        try:
-            link = await endpoint.dial(
-                address, nursery=nursery, expected_node_id=there.id, kind=PROXY
-            )
-            link.close(ConnectionLost("it is there"))
-        except DistributedLogError as error:
-            failed = error  # the nursery would wrap it
-        nursery.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
 
 
 async def _listen(

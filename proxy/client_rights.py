@@ -39,7 +39,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.link import Link
-from ..runtime.principals import ANONYMOUS, USER, Meeting, Welcome
+from ..runtime.principals import ANONYMOUS, PROXY, USER, Meeting, Welcome
 from ..runtime.tokens import allowed_by, narrowed, read_token
 from .events import REFUSED
 
@@ -445,6 +445,11 @@ class Client:
             error = rights.count(self.principal, rights.refusal(self.principal, what, OPERATOR))
             if error is not None:
                 raise error
+
+    def check_proxy(self, what: str) -> None:
+        """Raise `NotAllowed` where it is no proxy, and does not run the cluster either."""
+        if not self.principal.startswith(f"{PROXY}/"):
+            self.check_cluster(what)
 
     def would_refuse(self) -> list[tuple[str, str, int]]:
         """Whom this proxy would have refused since it started, what each lacked, how often; most often first.

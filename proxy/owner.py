@@ -7,18 +7,14 @@ it is taken over at once, at most once in `HASTE_S` a log; a silent one is waite
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 import trio
 
 from ..log.handle import take_from
-from ..log.keys import state_key
-from ..log.lock import changed, holder_of
+from ..log.lock import holder_of
 from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
-from ..log.state import LogState
 from ..log.writer import LogWriter
 from ..runtime.errors import (
     AlreadyClosed,
@@ -37,7 +33,9 @@ from .fairness import fits
 from .members import Members
 from .namespaces import Namespaces
 from .options import ProxyOptions
+from .peers import Peers
 from .registration import ProxyRegistration
+from .route import order
 from .streams import as_told
 from .wire import ProduceOpen
 from .written_log import WrittenLog
@@ -46,7 +44,9 @@ HASTE_S = 10.0
 SWEEP_S = 5.0
 LOOK_S = 0.05
 """Between two looks at a lock that has just been given back."""
-LEAVES_AT_ONCE = 16
+LEAVES_AT_ONCE = 8
+"""Logs that are given up at a time by who drains, each closed here and taken elsewhere meanwhile: the more
+they are, the longer each of them pauses."""
 WINDOW_MIN = 32 * 1024
 """Of a stream; a frame of any size goes beyond it, so it bounds what it has between two answers."""
 FOR_SMALLEST = 0.75
@@ -55,16 +55,13 @@ CONNECTION_PART = 3
 """One connection has at most so many times what it leaves: three quarters of all, while it is alone."""
 HELD_SHARE = 1.5
 """Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
-FOLLOWED_S = 1.0
-"""Who drains lets somebody else open a log whose producers wait, for so long, before it gives a further one
-up: it closes logs faster than they are opened, and whoever is last in that queue waits for all."""
-FOLLOWED_SHARE = 0.3
+TAKEN_S = 1.0
+"""Who drains has the next proxy take a log that has producers, for so long, before it gives a further one up:
+it closes logs faster than they are opened, and whoever is last in that queue waits for all."""
+TAKEN_SHARE = 0.6
 """Of the time for a whole drain: after that nobody is waited for."""
 KNOCK_S = 0.5
 """An owner that does not answer within this is waited for, by its lease."""
-
-Knock = Callable[[ProxyRegistration], Awaitable[None]]
-"""Dial a proxy and greet it. Raises `ConnectionLost`, `WrongPeer`."""
 
 log = logging.getLogger("distributedlog.proxy")
 
@@ -109,7 +106,7 @@ class Owner:
         namespaces: Namespaces,
         members: Members,
         options: ProxyOptions,
-        knock: Knock,
+        peers: Peers,
     ) -> None:
         self.id = proxy_id
         self.options = options
@@ -120,7 +117,7 @@ class Owner:
         self.logs: dict[Key, WrittenLog] = {}
         self._namespaces = namespaces
         self._members = members
-        self._knock = knock
+        self._peers = peers
         self._opening: dict[Key, _Opening] = {}
         self._left: dict[Key, trio.Event] = {}
         """Logs that are being given up: until then."""
@@ -293,7 +290,7 @@ class Owner:
         """Is the process that registered so certainly gone? Raises `Moved` where it is there."""
         with trio.move_on_after(KNOCK_S):
             try:
-                await self._knock(there)
+                await self._peers.knock(there)
             except (ConnectionLost, WrongPeer, ProtocolError):
                 return True
             raise Moved(f"{there.label} is there, and has the log", there.id)
@@ -361,13 +358,14 @@ class Owner:
         """Give all logs up, and take none: whoever is told goes to another proxy."""
         self.accepting = False
         limit = trio.CapacityLimiter(LEAVES_AT_ONCE)
-        patience = trio.current_time() + FOLLOWED_SHARE * self.options.drain_s
+        patience = trio.current_time() + TAKEN_SHARE * self.options.drain_s
 
         async def leave(key: Key) -> None:
             async with limit:
                 one = self.has(*key)
-                if await self.give_up(key, "") and one is not None and one.missed:
-                    await self._followed(one, min(patience, trio.current_time() + FOLLOWED_S))
+                wanted = one is not None and bool(one.streams)
+                if await self.give_up(key, "") and one is not None and wanted:
+                    await self._have_taken(one, min(patience, trio.current_time() + TAKEN_S))
 
         while self.logs or self._opening:  # what is being opened comes here, and is left then
             async with trio.open_nursery() as nursery:
@@ -375,16 +373,22 @@ class Owner:
                     nursery.start_soon(leave, key)
                 await trio.sleep(LOOK_S)
 
-    async def _followed(self, one: WrittenLog, deadline: float) -> None:
-        """Until another writer goes on with a log that was given up, or the deadline."""
-        key = state_key(int(one.incarnation, 16))
-        with trio.move_on_at(deadline), suppress(DistributedLogError):
-            async with self._namespaces.using(one.path) as namespace:
-                while (found := await namespace.metadata.get(key)) is not None:
-                    state = LogState.decode(found.value)
-                    if state.owner and state.in_progress:
-                        return
-                    await changed(namespace.metadata, found, deadline)
+    async def _have_taken(self, one: WrittenLog, deadline: float) -> None:
+        """Until the next proxy has a log that was given up, or the deadline. Its producers go there, too: who
+        is first in its order is whom they ask."""
+        others = {each.id: each for each in self._members.write.values() if each.accepting}
+        others.pop(self.id, None)
+        ranked = order(one.path, one.name, others)
+        if not ranked:
+            return
+        there = others[ranked[0]]
+        with trio.move_on_at(deadline):
+            try:
+                await self._peers.have_taken(there, one.path, one.name, one.incarnation)
+            except Moved:
+                pass  # somebody was faster
+            except DistributedLogError as error:
+                log.info('log "%s" was not taken by %s: %s', one.name, there.label, error)
 
     def _forget(self, key: Key, one: WrittenLog) -> None:
         """Its writer is over."""

@@ -42,7 +42,7 @@ from .written_log import WrittenLog
 
 STREAMS_MAX = 10_000
 OPENINGS_MAX = 256
-CALLS_MAX = 4
+CALLS_MAX = 8
 """Of a connection: streams, those that are being opened, calls under way."""
 ACKS_MAX = 256
 """In one frame of acknowledgements."""
@@ -109,7 +109,6 @@ class ProduceSession:
             raise ProtocolError(f"{self._link.peer_address} sends on stream {number}, not opened")
         stream, written = found
         if stream.error is not None:
-            written.missed = True
             return
         size = len(body)
         stats = self._owner.stats
@@ -311,8 +310,15 @@ class ProduceSession:
     async def _call(self, ident: int, call: ProxyCall) -> None:
         owner = self._owner
         try:
-            self._client.check_cluster(f"{call.call} logs of a proxy")
             answer: object = None
+            if call.call == "take":
+                self._client.check_proxy("have a log taken")
+                path, name, incarnation = call.arguments
+                request = ProduceOpen(1, path, name, incarnation, create=False)
+                await owner.take(request)
+                self._link.reply(ident, pack(True))
+                return
+            self._client.check_cluster(f"{call.call} logs of a proxy")
             if call.call == "owned":
                 after, limit = call.arguments
                 keys = sorted(key for key in owner.logs if "\0".join(key) > after)

@@ -424,6 +424,7 @@ PROXY_CALLS: dict[str, Form] = {
     "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_PAGE)),
     "drain": row(),
     "move": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(64)),
+    "take": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(16, 16)),
     "would_refuse": row(),
 }
 """Likewise, of those to one proxy; a read proxy takes the last one alone."""

@@ -47,8 +47,6 @@ class WrittenLog:
         self.used = False
         """Has a frame come since?"""
         self.leaving = False
-        self.missed = False
-        """Did producers send more while it was given up?"""
         self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
         self._serving = trio.CancelScope()
         """What the first one in the inbox waits in, until what was taken before it is stored."""
@@ -124,7 +122,6 @@ class WrittenLog:
     def freeze(self) -> None:
         """Take nothing more, and tell nobody yet: what was given to the writer is still answered."""
         self.leaving = True
-        self.missed = bool(self._inbox)
         self._drop(Moved("the log moves away"), withhold=True)
 
     def release(self, target: str) -> None:

@@ -27,6 +27,7 @@ from distributedlog.proxy.members import Members
 from distributedlog.proxy.namespaces import Namespaces
 from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import Owner
+from distributedlog.proxy.peers import Peers
 from distributedlog.proxy.produce_session import Limits, ProduceSession
 from distributedlog.proxy.read_server import ReadServer, ReadSession
 from distributedlog.proxy.read_wire import Subscribe, Subscribed
@@ -196,10 +197,6 @@ class Judged:
         return self.world.namespace(nursery, "test", {}, path)
 
 
-async def _nothing(_: object) -> None:
-    await trio.lowlevel.checkpoint()
-
-
 @asynccontextmanager
 async def judged(
     world: World,
@@ -220,7 +217,8 @@ async def judged(
         namespaces = Namespaces(it.of, namespaces_max=10)
         await nursery.start(namespaces.run)
         members = Members(world.metadata)
-        owner = it.owner = Owner("p1", namespaces, members, ProxyOptions(), _nothing)
+        peers = Peers(Endpoint(it.network.host("p1"), Hello))
+        owner = it.owner = Owner("p1", namespaces, members, ProxyOptions(), peers)
         await nursery.start(owner.run)
         calls = LogCalls(namespaces, calls_max=100, serves=lambda _: False, release=owner.release)
         await nursery.start(calls.run)

@@ -571,6 +571,27 @@ async def test_orders_to_a_proxy_are_an_operators(world: World, autojump_clock: 
                     assert principal != "user/ops"
 
 
+async def test_a_log_is_taken_for_another_proxy_and_for_no_user(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """A proxy that drains asks the next one, which has no right of its own to any log."""
+    async with judged(world) as it:
+        await everybody(it)
+        await made(it, "a/x")
+        async with it.namespace() as namespace:
+            incarnation = f"{await namespace.find('a/x'):016x}"
+        order = wire.ProxyCall("take", [NS, "a/x", incarnation]).encode()
+        for principal in ("user/own", "user/stranger", "anonymous", "bookie/b1"):
+            link = await it.link(principal, it.writes)
+            with pytest.raises(NotAllowed):
+                await link.request(Op.PROXY_CALL, order, timeout_s=30)
+        assert it.owner is not None
+        assert it.owner.has(NS, "a/x") is None
+        link = await it.link("proxy/p2", it.writes)
+        await link.request(Op.PROXY_CALL, order, timeout_s=30)
+        assert it.owner.has(NS, "a/x") is not None
+
+
 @pytest.mark.parametrize("writes", [True, False])
 async def test_a_proxy_tells_an_operator_whom_it_would_refuse(
     world: World, autojump_clock: MockClock, writes: bool

@@ -2,6 +2,7 @@
 
 import random
 import struct
+from typing import Any
 
 import pytest
 import trio
@@ -56,7 +57,7 @@ def produced(chance: random.Random, stream: int) -> bytes:
 
 def call(chance: random.Random) -> bytes:
     name = chance.choice([*wire.LOG_CALLS])
-    arguments = {
+    given: dict[str, list[Any]] = {
         "create": [chance.choice(["standard", "all"]), {"codec": chance.choice(["no", 3])}, {}, ""],
         "page": [chance.choice(["", "\U0010ffff" * 200]), "", chance.choice([1, 10_000])],
         "rename": [chance.choice(LOGS)],
@@ -67,9 +68,9 @@ def call(chance: random.Random) -> bytes:
         "set": [{chance.choice(LOGS): chance.choice([None, 2**63, float("nan")])}, {}],
         "find": [chance.choice([None, 2**63, 2**64 - 1]), chance.choice([None, 2**63])],
         "count": [None, chance.choice([None, [1, 0, 0]])],
-    }.get(name, [])
+    }
     log = chance.choice(["undecided", "none", "../l", "", "x" * 300])  # not the one that is judged
-    return wire.LogCall("default", name, log, "", arguments).encode()
+    return wire.LogCall("default", name, log, "", given.get(name, [])).encode()
 
 
 def frame(chance: random.Random) -> bytes:
@@ -123,8 +124,8 @@ async def test_no_frame_ends_a_write_proxy(seed: int, caplog: pytest.LogCaptureF
         proxy = await it.proxy("w1", open_wait_s=0.2)
         good = await it.producer(proxy)
         await good.open(1, "judged")
-        for log, txids in (("orders", "count"), ("given", "given")):
-            await it.namespace.create_log(log, txids=txids)
+        await it.namespace.create_log("orders", txids="count")
+        await it.namespace.create_log("given", txids="given")
         for ended in range(CONNECTIONS):
             link = await it.endpoint.dial(proxy.address, nursery=it.nursery)
             bad = RawProducer(link)

@@ -1,8 +1,6 @@
 """A write proxy, spoken to in frames: shared entries, one owner, streams that end at their first refusal."""
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +10,13 @@ from trio.testing import MockClock
 
 from distributedlog.log import producing
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keys import state_key
-from distributedlog.log.state import LogState
-from distributedlog.metadata.local import LocalMetadata
-from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.proxy import owner as owner_module
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
-from distributedlog.proxy.owner import FOLLOWED_SHARE, SWEEP_S, Owner
+from distributedlog.proxy.owner import LEAVES_AT_ONCE, SWEEP_S, TAKEN_S, TAKEN_SHARE, Owner
 from distributedlog.proxy.produce_session import ProduceSession
 from distributedlog.proxy.registration import ProxyRegistration
+from distributedlog.proxy.streams import ProducerStream
 from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
@@ -264,11 +259,11 @@ async def test_a_connection_asks_for_so_much_at_a_time(monkeypatch: pytest.Monke
         ]
 
         refused = 0
-        for one in openings[8:] + orders[4:]:
+        for one in openings[8:] + orders[8:]:
             with pytest.raises(TooBusy):
                 await link.finish(one, 30)
             refused += 1
-        assert refused == 4 + 5
+        assert refused == 4 + 1
 
 
 async def test_above_its_limit_a_proxy_says_when_to_come_again() -> None:
@@ -616,62 +611,121 @@ async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
     assert using == []
 
 
-@pytest.mark.parametrize("goes_on", [True, False])
-async def test_logs_are_given_up_no_faster_than_somebody_goes_on_with_them(
-    nursery: trio.Nursery, autojump_clock: MockClock, goes_on: bool
-) -> None:
-    """H79: while a proxy drains a log's producers wait for those that are opened beside it, not for all."""
-    metadata = LocalMetadata()
-    given_up: dict[int, float] = {}
-    opened: dict[int, float] = {}
+class Next:
+    """Other proxies, which take logs one after the other, twenty a second."""
 
-    class Storage:
-        metadata: Any
+    def __init__(self, take_s: float = 0.05, error: DistributedLogError | None = None) -> None:
+        self.taken: dict[str, tuple[float, str]] = {}
+        self._take_s, self._error = take_s, error
+        self._one_by_one = trio.Lock()
 
-        async def enter(self, path: str) -> None: ...
+    async def have_taken(
+        self, there: ProxyRegistration, path: str, name: str, incarnation: str
+    ) -> None:
+        async with self._one_by_one:
+            await trio.sleep(self._take_s)
+        if self._error is not None:
+            raise self._error
+        self.taken[name] = (trio.current_time(), there.id)
 
-        def leave(self, path: str) -> None: ...
 
-        @asynccontextmanager
-        async def using(self, path: str) -> AsyncIterator[Any]:
-            yield SimpleNamespace(metadata=metadata)
+def gives_up(peers: Any, logs: int) -> tuple[Owner, dict[str, float]]:
+    """An owner of so many logs with a producer each, and when these are told."""
+    storage: Any = SimpleNamespace(leave=lambda path: None)
+    members: Any = SimpleNamespace(
+        write={one: ProxyRegistration(one, "write", {}) for one in ("me", "w2")}
+    )
+    owner = Owner("me", storage, members, ProxyOptions(), peers)
+    told: dict[str, float] = {}
+    for number in range(logs):
+        writer: Any = Ending(number + 1, 0.01, 0)
+        one = owner.logs["default", f"log{number}"] = WrittenLog("default", f"log{number}", writer)
 
-    async def put(state: LogState) -> None:
-        await metadata.transact(Transaction((), (Put(state_key(state.log_id), state.encode()),)))
-
-    async def open_elsewhere(log_id: int) -> None:
-        """One after the other, twenty a second."""
-        async with one_by_one:
-            await trio.sleep(0.05)
-            await put(LogState(log_id, f"log{log_id}", 0).claimed("another", "w").with_segment())
-            opened[log_id] = trio.current_time()
-
-    one_by_one, storage, nothing = trio.Lock(), Storage(), None
-    owner = Owner("me", storage, nothing, ProxyOptions(), nothing)  # type: ignore[arg-type]
-    for log_id in range(1, 71):
-        await put(LogState(log_id, f"log{log_id}", 0))
-        writer: Any = Ending(log_id, 0.01, 0)
-        one = WrittenLog("default", f"log{log_id}", writer)
-        owner.logs["default", one.name] = one
-
-        def release(target: str, one: WrittenLog = one, log_id: int = log_id) -> None:
-            one.missed = True  # of each a producer sends while it is closed
-            given_up[log_id] = trio.current_time()
-            if goes_on:
-                nursery.start_soon(open_elsewhere, log_id)
+        def release(target: str, name: str = one.name) -> None:
+            told[name] = trio.current_time()
 
         one.release = release  # type: ignore[method-assign]
+        stream = ProducerStream(
+            1, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
+        )
+        one.streams[stream] = None
+    return owner, told
+
+
+async def test_logs_are_given_up_no_faster_than_another_proxy_takes_them(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """H79: while a proxy drains a log's producers wait for those given up beside it, however many it has.
+
+    Also those who send nothing in the very moment, and come a second later.
+    """
+    peers = Next()
+    owner, told = gives_up(peers, 300)
     await nursery.start(owner.run)
     began = trio.current_time()
     await owner.drain()
 
-    took_s = trio.current_time() - began
-    assert len(given_up) == 70
-    if goes_on:
-        assert max(opened[one] - given_up[one] for one in opened) < 1.2
-        assert took_s < 9
-    else:
-        assert took_s < FOLLOWED_SHARE * ProxyOptions().drain_s + 1
+    assert len(told) == len(peers.taken) == 300
+    for name, at in told.items():
+        taken_at, who = peers.taken[name]
+        assert who == "w2"
+        assert taken_at - at <= (LEAVES_AT_ONCE + 1) * 0.05
+    assert trio.current_time() - began < 300 * 0.05 + 1
+
+
+@pytest.mark.parametrize(
+    ("peers", "most_s"),
+    [
+        (Next(math.inf), TAKEN_SHARE * ProxyOptions().drain_s + TAKEN_S + 1),
+        (Next(0, ConnectionLost("it is gone")), 2),
+        (Next(0, TooBusy("it has enough")), 2),
+        (Next(0, Moved("it is here", "w3")), 2),
+    ],
+    ids=["hangs", "is gone", "is full", "is somewhere else"],
+)
+async def test_a_drain_ends_whatever_becomes_of_who_is_next(
+    nursery: trio.Nursery, autojump_clock: MockClock, peers: Next, most_s: float
+) -> None:
+    """H79: what is left after a part of its time is given up at once, and its producers find who takes it."""
+    owner, told = gives_up(peers, 500)
+    await nursery.start(owner.run)
+    began = trio.current_time()
+    await owner.drain()
+
+    assert len(told) == 500
+    assert trio.current_time() - began < most_s
+
+
+async def test_a_log_that_nobody_has_open_is_taken_by_nobody(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    peers = Next()
+    owner, told = gives_up(peers, 2)
+    await nursery.start(owner.run)
+    for one in owner.logs.values():
+        one.streams.clear()
+    await owner.drain()
+    assert len(told) == 2
+    assert not peers.taken
+
+
+async def test_a_log_is_taken_by_its_incarnation_for_a_proxy_that_drains() -> None:
+    """Never a log that was made since under its name (H72)."""
+    async with world() as it:
+        first, second = await it.proxy("w1"), await it.proxy("w2")
+        one, other = await it.producer(first), await it.producer(second)
+        opened = await one.open(1, "orders")
+        drain = wire.ProxyCall("drain", []).encode()
+        await one.link.request(Op.PROXY_CALL, drain, timeout_s=20)
+
+        owned = wire.ProxyCall("owned", ["", 9]).encode()
+        there = await other.link.request(Op.PROXY_CALL, owned, timeout_s=20)
+        assert [row[1] for row in wire.decode_owned(there.body)] == ["orders"]
+        call = wire.ProxyCall("take", ["default", "orders", opened.incarnation]).encode()
+        await other.link.request(Op.PROXY_CALL, call, timeout_s=20)
+        call = wire.ProxyCall("take", ["default", "orders", "0" * 16]).encode()
+        with pytest.raises(LogRecreated):
+            await other.link.request(Op.PROXY_CALL, call, timeout_s=20)
 
 
 async def test_a_stream_has_its_number_for_itself() -> None:
@@ -731,7 +785,8 @@ async def test_an_owner_is_knocked_at_where_somebody_suspects_it(
     members: Any = SimpleNamespace(write={"w2": ProxyRegistration("w2", "write", {})})
     storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
     nothing: Any = None
-    owner = Owner("w1", nothing, members, ProxyOptions(), knock)
+    peers: Any = SimpleNamespace(knock=knock)
+    owner = Owner("w1", nothing, members, ProxyOptions(), peers)
     request = wire.ProduceOpen(1, "default", "orders", suspect=suspect)
 
     with pytest.raises(Moved) as moved:
