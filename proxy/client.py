@@ -7,7 +7,7 @@ got the log says who has. One that is not reached is named to the next one as th
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -168,6 +168,14 @@ class OpenStream:
         self.proxy.close(self.number)
 
 
+@dataclass(slots=True)
+class _Dialling:
+    """A connection that is being made; whoever needs it meanwhile waits for the same."""
+
+    done: trio.Event = field(default_factory=trio.Event)
+    error: DistributedLogError | None = None
+
+
 class ProxyClient:
     """See the module. `run` must be running."""
 
@@ -183,7 +191,7 @@ class ProxyClient:
         self._refused: NotAuthenticated | None = None
         """What a proxy said of who we are, before any of them told anything."""
         self._links: dict[str, ProxyLink] = {}
-        self._dialling: dict[str, trio.Lock] = {}
+        self._dialling: dict[str, _Dialling] = {}
         self._owners: dict[tuple[str, str], str] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -299,12 +307,29 @@ class ProxyClient:
 
     async def _linked(self, one: MemberRow) -> ProxyLink:
         """The connection to a proxy. Raises `ConnectionLost`, and others of a handshake."""
-        async with self._dialling.setdefault(one.id, trio.Lock()):
+        while True:
             found = self._links.get(one.id)
-            if found is None or found.link.closed is not None:
-                link = await self._dial((one.host, one.port), one.id)
-                found = self._links[one.id] = ProxyLink(link, one.id)
+            if found is not None and found.link.closed is None:
+                return found
+            dialling = self._dialling.get(one.id)
+            if dialling is None:
+                break
+            await dialling.done.wait()
+            if (
+                dialling.error is not None
+            ):  # who hangs costs all who wait one dial, and not each of them
+                raise dialling.error.again()
+        dialling = self._dialling[one.id] = _Dialling()
+        try:
+            link = await self._dial((one.host, one.port), one.id)
+            found = self._links[one.id] = ProxyLink(link, one.id)
             return found
+        except DistributedLogError as error:
+            dialling.error = error
+            raise
+        finally:  # whoever waits dials himself where this one was cancelled
+            del self._dialling[one.id]
+            dialling.done.set()
 
     async def _sweep(self) -> None:
         while True:
@@ -313,8 +338,6 @@ class ProxyClient:
             for proxy_id, proxy in list(self._links.items()):
                 if proxy.link.closed is not None:
                     del self._links[proxy_id]
-                    if proxy_id not in self._members:
-                        self._dialling.pop(proxy_id, None)
                 for end in list(proxy.streams.values()):
                     end.on_sweep(now)
 

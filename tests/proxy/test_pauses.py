@@ -41,6 +41,8 @@ KILL_S = 0.8
 STALL_S = 8.0
 MOVE_S = 0.6
 """What a move may cost them on slow disks: less than the second after which they ask others."""
+HANGS_S = 4.5
+"""What an opening may take while a proxy hangs that was never dialled: its dial, and an opening elsewhere."""
 SILENT_S = 2.5
 """What it may cost them while the next one in order hangs."""
 
@@ -232,3 +234,29 @@ def test_whose_log_moves_is_told_whoever_else_asks_for_it_meanwhile() -> None:
     world = played(1, story, 3)
 
     assert world.longest_s < MOVE_S
+
+
+@pytest.mark.seeds
+def test_many_logs_that_are_opened_while_a_proxy_hangs_wait_for_one_dial() -> None:
+    """H78: of a new client, which has no connection there: it is not dialled once for each log, in turns."""
+    took: list[float] = []
+
+    async def story(world: World, host: Host) -> None:
+        following = next(one for one in world.tier.living())
+        async with open_namespace(world.tier.uri, host=host) as namespace:
+
+            async def open_one(number: int) -> None:
+                began = trio.current_time()
+                async with namespace.open_log(f"many{number}").open_writer() as writer:
+                    await writer.write(b"x")
+                took.append(trio.current_time() - began)
+
+            async with trio.open_nursery() as nursery:
+                world.tier.machines[world.tier.names[following]].stall(STALL_S)
+                for number in range(40):
+                    nursery.start_soon(open_one, number)
+
+    played(1, story, 3)
+
+    assert len(took) == 40
+    assert max(took) < HANGS_S
