@@ -24,7 +24,7 @@ from ..runtime.errors import (
     ProducerForgotten,
     TooBusy,
 )
-from .streams import ProducerStream, as_told
+from .streams import ProducerStream, as_told, held
 from .wire import ProducedFrame
 
 OF_PRODUCERS = (ProducerFenced, ProducerForgotten, InvalidRequest)
@@ -48,6 +48,11 @@ class WrittenLog:
         """Has a frame come since?"""
         self.leaving = False
         self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
+        self._waiting: dict[ProducerStream, list[int]] = {}
+        """Of each stream that has frames there: the sequence of the first one, and the cost of all. What is
+        there of any other stream is passed over."""
+        self._waiting_cost = self._gone_cost = 0
+        """Of those that wait, and of those to be passed over."""
         self._serving = trio.CancelScope()
         """What the first one in the inbox waits in, until what was taken before it is stored."""
         self._busy = False
@@ -83,7 +88,7 @@ class WrittenLog:
         if waits or not self._try(stream, frame):
             if stream.error is not None:
                 return  # it was refused: by the log, or because that is over
-            self._inbox.append((stream, frame))
+            self._wait(stream, frame)
             if not self._busy and self._nursery is not None:
                 self._busy = True
                 self._nursery.start_soon(self._run_inbox)
@@ -108,14 +113,38 @@ class WrittenLog:
 
     def _drop_of(self, stream: ProducerStream) -> int | None:
         """Take what of a stream waits here out; the sequence of its first record."""
-        if not (stream.unanswered and self._inbox):
+        waiting = self._waiting.pop(stream, None)
+        if waiting is None:
             return None
-        firsts = [frame.first for one, frame in self._inbox if one is stream]
-        if firsts:
-            if self._inbox[0][0] is stream:
-                self._serving.cancel()  # else it is stored after it was said that it is not
-            self._inbox = deque(one for one in self._inbox if one[0] is not stream)
-        return firsts[0] if firsts else None
+        if self._inbox[0][0] is stream:
+            self._serving.cancel()  # else it is stored after it was said that it is not
+        first, cost = waiting
+        self._waiting_cost -= cost
+        self._gone_cost += cost
+        if (
+            self._gone_cost >= self._waiting_cost
+        ):  # seldom: many may go at once, each of many frames
+            self._inbox = deque(one for one in self._inbox if one[0] in self._waiting)
+            self._gone_cost = 0
+        return first
+
+    def _wait(self, stream: ProducerStream, frame: ProducedFrame) -> None:
+        cost = _cost(frame)
+        self._inbox.append((stream, frame))
+        self._waiting.setdefault(stream, [frame.first, 0])[1] += cost
+        self._waiting_cost += cost
+
+    def _pop(self) -> None:
+        """The first one in the inbox waits no more."""
+        stream, frame = self._inbox.popleft()
+        waiting, cost = self._waiting.get(stream), _cost(frame)
+        if waiting is None:
+            self._gone_cost -= cost
+            return
+        waiting[0], waiting[1] = frame.first + len(frame.payloads), waiting[1] - cost
+        self._waiting_cost -= cost
+        if not waiting[1]:
+            del self._waiting[stream]
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -138,13 +167,13 @@ class WrittenLog:
         self.streams.clear()
 
     def _drop(self, error: DistributedLogError, *, withhold: bool) -> None:
-        firsts: dict[ProducerStream, int] = {}
-        for stream, frame in self._inbox:
-            firsts.setdefault(stream, frame.first)
+        waiting, self._waiting = self._waiting, {}
+        self._waiting_cost = self._gone_cost = 0
         self._serving.cancel()
         self._inbox.clear()
         for stream in list(self.streams):
-            stream.refuse(error, firsts.get(stream, stream.next), withhold=withhold)
+            first = waiting[stream][0] if stream in waiting else stream.next
+            stream.refuse(error, first, withhold=withhold)
 
     # --- into the writer --------------------------------------------------------------------------
 
@@ -189,7 +218,11 @@ class WrittenLog:
         try:
             with contained(f'the inbox of log "{self.name}"', self.writer.fail):
                 while self._inbox:
-                    await self._serve(*self._inbox[0])
+                    stream, frame = self._inbox[0]
+                    if stream in self._waiting:
+                        await self._serve(stream, frame)
+                    else:
+                        self._pop()
         finally:
             self._busy = False
 
@@ -198,7 +231,7 @@ class WrittenLog:
         head = self._inbox[0]
         done = await self._serve_one(stream, frame)
         if done and self._inbox and self._inbox[0] is head:
-            self._inbox.popleft()
+            self._pop()
 
     async def _serve_one(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
         """Is it done with?"""
@@ -227,6 +260,11 @@ class WrittenLog:
         except DistributedLogError as error:
             self._on_refused(stream, frame, error)
         return True
+
+
+def _cost(frame: ProducedFrame) -> int:
+    """What a frame that waits takes, about."""
+    return held(len(frame.payloads), frame.bytes)
 
 
 def _answer(stream: ProducerStream, frame: Frame) -> None:

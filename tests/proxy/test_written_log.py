@@ -1,5 +1,8 @@
 """One log at its proxy, over a writer whose every answer is the test's."""
 
+import random
+from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
+from distributedlog.proxy import written_log
 from distributedlog.proxy.streams import ProducerStream
 from distributedlog.proxy.wire import ProducedFrame, Refusal
 from distributedlog.proxy.written_log import WrittenLog
@@ -115,3 +119,125 @@ async def test_a_no_that_rests_on_what_is_known_of_producers_is_said_while_the_l
 
     (refusal,) = told
     assert isinstance(refusal.error, type(error) if lost is None else Moved)
+
+
+async def test_many_who_go_at_once_do_not_each_look_at_all_that_waits(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H185: a connection of 2,000 streams that ends while its log has no room stopped its proxy for a second
+    and more, and one of frames without number for as long as its peer likes."""
+    looked = 0
+
+    class Looked(deque[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            nonlocal looked
+            for one in super().__iter__():
+                looked += 1
+                yield one
+
+    monkeypatch.setattr(written_log, "deque", Looked)
+    writer = Writer("auto")
+    storage: Any = writer
+    log = WrittenLog("default", "orders", storage)
+    streams = [
+        ProducerStream(
+            number, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
+        )
+        for number in range(1, 101)
+    ]
+    for stream in streams:
+        log.join(stream, nursery)
+    for first in range(10):
+        for stream in streams:
+            stream.take(first, 1, 100)
+            log.take(stream, ProducedFrame(first, 0, None, [b"x"], None, None, 100))
+    await trio.sleep(1)
+    staying = streams.pop(50)
+    for stream in streams:
+        log.leave(stream)
+        assert not stream.held_bytes
+    writer.go_on.set()
+    await trio.sleep(1)
+
+    assert looked <= 4 * 1000
+    assert writer.taken == list(range(10)), "of the one that stays, in its order"
+    assert len(staying.unanswered) == 10
+
+
+class Narrow(Writer):
+    """Takes so many frames, and then none until there is more room."""
+
+    def __init__(self) -> None:
+        super().__init__("count")
+        self.room = 0
+        self.payloads: list[bytes] = []
+        self.more = trio.Event()
+
+    def take_frame(self, payloads: Any, on_done: Any, **rest: Any) -> object:
+        if not self.room:
+            return None
+        self.room -= 1
+        self.payloads += payloads
+        return object()
+
+    async def frame_room(self, *size: int) -> None:
+        await self.more.wait()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_of_all_that_waits_what_who_goes_sent_is_left_out_and_no_more(
+    nursery: trio.Nursery, autojump_clock: MockClock, seed: int
+) -> None:
+    chance, writer = random.Random(seed), Narrow()
+    storage: Any = writer
+    log = WrittenLog("default", "orders", storage)
+    refused: dict[int, Refusal] = {}
+    there: dict[int, ProducerStream] = {}
+    sent: list[bytes] = []
+
+    def payload(number: int, sequence: int) -> bytes:
+        return b"%d.%d" % (number, sequence)
+
+    for step in range(1, 200):
+        what = chance.choice(["join", "send", "send", "send", "room", "leave", "turn away"])
+        number = chance.choice([*there]) if there else 0
+        if what == "join" or not number:
+            stream = ProducerStream(
+                step,
+                1 << 20,
+                ack=lambda _: None,
+                refuse=refused.__setitem__,
+                on_bytes=lambda _: None,
+            )
+            there[step] = stream
+            log.join(stream, nursery)
+        elif what == "send":
+            stream, records = there[number], chance.choice([1, 2])
+            first, size = stream.next, chance.choice([70, 5000])
+            some = [payload(number, first + n) for n in range(records)]
+            stream.take(first, records, size)
+            log.take(stream, ProducedFrame(first, 0, None, some, None, None, size))
+            sent += some
+        elif what == "room":
+            writer.room += chance.choice([1, 3])
+            writer.more.set()
+            writer.more = trio.Event()
+            await trio.sleep(1)
+        else:
+            stream = there.pop(number)
+            gone = [payload(number, n) for n in range(stream.next)]
+            waiting = [one for one in gone if one in sent and one not in writer.payloads]
+            if what == "leave":
+                log.leave(stream)
+            else:
+                log.turn_away(stream, InvalidRequest("no more"))
+            assert stream.refused_from in (-1, stream.next - len(waiting))
+            assert stream.refused_from >= 0 or not waiting
+            sent = [one for one in sent if one not in waiting]
+    writer.room = 1000
+    writer.more.set()
+    await trio.sleep(1)
+
+    assert writer.payloads == sent
+    assert not log._inbox, "and nothing is left of who has gone"
+    assert (log._waiting, log._waiting_cost, log._gone_cost) == ({}, 0, 0)
