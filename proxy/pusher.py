@@ -8,6 +8,8 @@ Where somebody waits for a connection that is full, all others of that connectio
 served first fills it again each time, and the rest get nothing while more is written than it can carry.
 """
 
+from collections.abc import Callable
+
 import trio
 
 from ..log.containment import contained
@@ -22,13 +24,13 @@ REST_S_MAX = 0.05
 class Pusher:
     """Serves the feeds that have news."""
 
-    def __init__(self) -> None:
+    def __init__(self, takes_more: Callable[[Link], bool]) -> None:
+        """``takes_more``: is there room on a connection?"""
         self.rounds = 0
+        self._takes_more = takes_more
         self._dirty: dict[Feed, None] = {}
-        self._blocked: list[Subscriber] = []
-        """The one that waits longest first."""
-        self._full: set[Link] = set()
-        """Connections that those wait for."""
+        self._blocked: dict[Link, list[Subscriber]] = {}
+        """By the connection that they wait for; the one that waits longest first."""
         self._look_at = 0.0
         """When they are looked at."""
         self._wake = trio.Event()
@@ -43,12 +45,11 @@ class Pusher:
         if not self._blocked:
             self._look_at = trio.current_time() + BLOCKED_S
             self._wake.set()
-        self._blocked.append(subscriber)
-        self._full.add(subscriber.link)
+        self._blocked.setdefault(subscriber.link, []).append(subscriber)
 
     def is_full(self, link: Link) -> bool:
         """Does anybody wait for that connection? Then all its subscribers queue up behind."""
-        return link in self._full
+        return link in self._blocked
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -58,10 +59,11 @@ class Pusher:
                     await self._wake.wait()
             self._wake = trio.Event()
             if self._blocked and trio.current_time() >= self._look_at:
-                blocked, self._blocked = self._blocked, []
-                self._full.clear()
-                for subscriber in blocked:
-                    subscriber.feed.attach(subscriber)
+                self._look_at = trio.current_time() + BLOCKED_S
+                # By connection: a peer that never reads may have thousands of subscribers there.
+                for link in [one for one in self._blocked if one.closed or self._takes_more(one)]:
+                    for subscriber in self._blocked.pop(link):
+                        subscriber.feed.attach(subscriber)
             dirty, self._dirty = self._dirty, {}
             began = trio.current_time()
             for feed in dirty:

@@ -94,7 +94,7 @@ class ReadServer:
         """Ever answered."""
         self.sent = Sent()
         self.rings = Rings(rings_bytes_max, ring_bytes_max)
-        self.pusher = Pusher()
+        self.pusher = Pusher(self._takes_more)
         self.cold = ColdReads(has_room=self._has_room, to_blocked=self.pusher.block)
         self._endpoint = endpoint
         self._using = using

@@ -12,7 +12,7 @@ from distributedlog.log.handle import Log
 from distributedlog.log.reader import LogReader
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.proxy import cold, read_server
-from distributedlog.proxy.feed import Feed
+from distributedlog.proxy.feed import Feed, Subscriber
 from distributedlog.proxy.pusher import BLOCKED_S
 from distributedlog.proxy.read_server import ReadServer
 from distributedlog.runtime.errors import (
@@ -407,6 +407,34 @@ async def test_a_connection_that_is_full_is_looked_at_now_and_then(
 
         full = False
         assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
+
+
+async def test_who_never_reads_costs_a_look_at_its_connection_and_not_at_each_subscription(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H187: 5,000 subscriptions of one peer that had stopped reading took half of a proxy's time."""
+    attached, full, attach, takes_more = 0, True, Feed.attach, ReadServer._takes_more
+
+    def counted(self: Feed, subscriber: Subscriber) -> None:
+        nonlocal attached
+        attached += 1
+        attach(self, subscriber)
+
+    monkeypatch.setattr(Feed, "attach", counted)
+    monkeypatch.setattr(
+        ReadServer, "_takes_more", lambda self, link: not full and takes_more(self, link)
+    )
+    async with world.process() as ns, proxies(world) as through:
+        log = ns.open_log("l")
+        await ns.create_log("l")
+        readers = [await through.reader("l") for _ in range(20)]
+        await put(log, 1, 2, 3)
+        await trio.sleep(10)
+        assert attached <= 2 * 20
+
+        full = False
+        for reader in readers:
+            assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
 
 
 async def test_readers_of_a_connection_that_is_always_full_are_served_in_turn(
