@@ -17,6 +17,7 @@ from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
 from ..log.writer import LogWriter
 from ..runtime.errors import (
+    REFUSED,
     AlreadyClosed,
     ConnectionLost,
     DistributedLogError,
@@ -291,7 +292,10 @@ class Owner:
         with trio.move_on_after(KNOCK_S):
             try:
                 await self._peers.knock(there)
-            except (ConnectionLost, WrongPeer, ProtocolError):
+            except ConnectionLost as error:
+                # It may be out of places, the network or this process out of what a dial needs.
+                return error.detail == REFUSED
+            except (WrongPeer, ProtocolError):
                 return True
             raise Moved(f"{there.label} is there, and has the log", there.id)
         return False

@@ -469,8 +469,14 @@ class QuorumUnreachable(DistributedLogError):
     exit_code = 4
 
 
+REFUSED = "refused"
+
+
 class ConnectionLost(DistributedLogError):
-    """The connection could not be made, broke, or was closed. What was under way is unknown."""
+    """The connection could not be made, broke, or was closed. What was under way is unknown.
+
+    ``detail``: `REFUSED` where nobody listens at the address.
+    """
 
     code = 2002
     retryable = True

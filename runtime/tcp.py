@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from . import descriptors
-from .errors import AddressInUse, ConnectionLost, InvalidRequest
+from .errors import REFUSED, AddressInUse, ConnectionLost, InvalidRequest
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Address, Buffer, Connection, Listener
 from .principals import Identity
@@ -26,6 +26,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 STARVED_WAIT_S = 0.075
 """How long `accept` waits when the process or the system has no descriptor left."""
 
+_REFUSED = os.strerror(errno.ECONNREFUSED).lower()
 _STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _IMPOSSIBLE_HERE = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
 
@@ -168,7 +169,9 @@ async def dial(address: Address) -> Connection:
     try:
         stream = await trio.open_tcp_stream(host, port)
     except (OSError, ValueError) as error:  # a name that is none: somebody registered it
-        raise ConnectionLost(f"{place(address)}: no connection: {_dial_reason(error)}") from None
+        why = _dial_reason(error)
+        detail = REFUSED if why == _REFUSED else ""
+        raise ConnectionLost(f"{place(address)}: no connection: {why}", detail) from None
     sock = socket.socket(fileno=stream.socket.detach())
     try:
         itself = sock.getsockname() == sock.getpeername()
@@ -178,7 +181,7 @@ async def dial(address: Address) -> Connection:
     if itself:
         # Nobody listens on this port of ours, and the system happened to choose it for our own end.
         sock.close()
-        raise ConnectionLost(f"{place(address)}: no connection: connection refused")
+        raise ConnectionLost(f"{place(address)}: no connection: {_REFUSED}", REFUSED)
     return TcpConnection(sock, place(address))
 
 

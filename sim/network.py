@@ -20,7 +20,7 @@ from typing import Protocol
 import trio
 import xxhash
 
-from ..runtime.errors import AddressInUse, ConnectionLost
+from ..runtime.errors import REFUSED, AddressInUse, ConnectionLost
 from ..runtime.host import Address, Buffer, Connection
 from ..runtime.principals import Identity
 from .machine_state import HostDown, MachineState
@@ -185,7 +185,7 @@ class SimNetwork:
             or len(listener.waiting) >= BACKLOG
             or listener.host is not machine
         ):
-            raise ConnectionLost(f"{place} refused the connection")
+            raise ConnectionLost(f"{place} refused the connection", REFUSED)
         near, far = self._pair(host, listener.host, place)
         listener.arrive(far)
         return near

@@ -20,6 +20,7 @@ from distributedlog.proxy.streams import ProducerStream
 from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
+    REFUSED,
     ConnectionLost,
     CorruptData,
     DistributedLogError,
@@ -34,6 +35,7 @@ from distributedlog.runtime.errors import (
     ProtocolError,
     TooBusy,
     TransactionIdOutOfOrder,
+    WrongPeer,
 )
 from distributedlog.runtime.frames import Op, unpack
 from distributedlog.runtime.link import Link
@@ -707,6 +709,57 @@ async def test_a_log_that_nobody_has_open_is_taken_by_nobody(
     await owner.drain()
     assert len(told) == 2
     assert not peers.taken
+
+
+@pytest.mark.parametrize(
+    ("met", "early"),
+    [
+        (ConnectionLost("nobody listens there", REFUSED), True),
+        (WrongPeer("another process answers"), True),
+        (ProtocolError("so does who speaks something else"), True),
+        (ConnectionLost("no route to host"), False),
+        (ConnectionLost("too many open files"), False),
+        (ConnectionLost("it closed the connection"), False),
+    ],
+    ids=str,
+)
+async def test_only_who_is_certainly_gone_loses_a_log_before_its_lease_ends(
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    met: DistributedLogError,
+    early: bool,
+) -> None:
+    """H182: a proxy that had no descriptor for a dial took each log that it was asked for from who lived."""
+    tries: list[tuple[str, float]] = []
+    taken: Any = object()
+
+    async def take(one: Any, dead: str, wait_s: float) -> Any:
+        tries.append((dead, wait_s))
+        if dead or wait_s > 0:
+            return taken
+        raise OwnershipAcquireFailed("it has an owner")
+
+    async def holder(*args: Any) -> Any:
+        return SimpleNamespace(proxy="w2", writer_id="w")
+
+    async def knock(there: ProxyRegistration) -> None:
+        raise met
+
+    async def find(name: str) -> int:
+        return 1
+
+    monkeypatch.setattr(owner_module, "take_from", take)
+    monkeypatch.setattr(owner_module, "holder_of", holder)
+    members: Any = SimpleNamespace(write={"w2": ProxyRegistration("w2", "write", {})})
+    storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
+    nothing: Any = None
+    peers: Any = SimpleNamespace(knock=knock)
+    owner = Owner("w1", nothing, members, ProxyOptions(), peers)
+    request = wire.ProduceOpen(1, "default", "orders", suspect="w2")
+    deadline = trio.current_time() + 10
+
+    assert await owner._acquire(storage, ("default", "orders"), request, deadline) is taken
+    assert tries == [("", 0.0), ("w" if early else "", 10.0)]
 
 
 async def test_a_log_is_taken_by_its_incarnation_for_a_proxy_that_drains() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from distributedlog.runtime.errors import AddressInUse, ConnectionLost
+from distributedlog.runtime.errors import REFUSED, AddressInUse, ConnectionLost
 from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
 from distributedlog.runtime.principals import Identity
 
@@ -135,7 +135,7 @@ class PipeNetwork:
         await trio.lowlevel.checkpoint()
         listener = self._listeners.get(address)
         if listener is None:
-            raise ConnectionLost(f"{address[0]}:{address[1]} refused the connection")
+            raise ConnectionLost(f"{address[0]}:{address[1]} refused the connection", REFUSED)
         there = _Way(self._chance, self._bytes_max)
         back = _Way(self._chance, self._bytes_max)
         listener.waiting.append(PipeConnection(f"{name}:1", there, back))

@@ -1,6 +1,7 @@
 """What only real sockets show: names, families, a lack of descriptors."""
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -10,7 +11,7 @@ import trio
 import trio.testing
 
 from distributedlog.runtime import tcp
-from distributedlog.runtime.errors import AddressInUse, ConnectionLost, InvalidRequest
+from distributedlog.runtime.errors import REFUSED, AddressInUse, ConnectionLost, InvalidRequest
 from distributedlog.runtime.host import Connection
 from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, listen, place
 
@@ -24,17 +25,37 @@ async def test_errors_name_the_address_and_the_reason() -> None:
     listener.close()
     with pytest.raises(
         ConnectionLost, match=f"127.0.0.1:{port}: no connection: connection refused"
-    ):
+    ) as refused:
         await dial(("127.0.0.1", port))
+    assert refused.value.detail == REFUSED
     with pytest.raises(InvalidRequest, match=r"cannot listen on 192\.0\.2\.1:4181: "):
         await listen(("192.0.2.1", 4181))  # an address that no machine has
 
 
 async def test_a_name_that_is_not_known_is_said_to_be_that() -> None:
-    with pytest.raises(ConnectionLost, match=r"no-such-host\.invalid:4181: .*name is not known"):
+    with pytest.raises(
+        ConnectionLost, match=r"no-such-host\.invalid:4181: .*name is not known"
+    ) as unknown:
         await dial(("no-such-host.invalid", 4181))
+    assert unknown.value.detail != REFUSED
     with pytest.raises(InvalidRequest, match=r"no-such-host\.invalid:4181"):
         await listen(("no-such-host.invalid", 4181))
+
+
+async def test_who_has_no_descriptor_for_a_dial_does_not_say_that_it_was_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor do others who cannot know whether anybody listens there: who was refused is taken for gone."""
+    listener = await listen(("127.0.0.1", 0))
+
+    async def starved(*args: object) -> object:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(trio, "open_tcp_stream", starved)
+    with pytest.raises(ConnectionLost) as lost:
+        await dial(listener.address)
+    assert lost.value.detail != REFUSED
+    listener.close()
 
 
 async def test_a_broken_connection_says_that_it_was_reset() -> None:
