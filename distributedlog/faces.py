@@ -42,7 +42,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
         LogWriter,
         "_buffer",
         "error over segment fail run decide_txids take_frame frame_room open_producer resume_producer "
-        "next_sequence frames_from is_copy frame_after check_owner open_own owned_by",
+        "next_sequence frames_from is_copy frame_after check_owner open_own owned_by log_name",
     ),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),

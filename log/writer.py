@@ -570,6 +570,12 @@ class LogWriter:
         return self.pipeline.over
 
     @property
+    def log_name(self) -> str:
+        """What the log was called when its state was read last; it may have another name than when it was
+        opened."""
+        return self._claim.owned.state.name
+
+    @property
     def segment(self) -> int:
         """The number of the segment in progress."""
         return self._sink.current.number

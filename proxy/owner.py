@@ -27,6 +27,7 @@ from ..runtime.errors import (
     OwnershipAcquireFailed,
     ProtocolError,
     TooBusy,
+    WriterFenced,
     WrongPeer,
 )
 from .events import LOST
@@ -158,7 +159,21 @@ class Owner:
         if one.writer.over is not None:
             self._forget((path, name), one)
             return None
+        if one.writer.log_name != name:
+            self._rename((path, name), one)
+            return None
         return one
+
+    def _rename(self, key: Key, one: WrittenLog) -> None:
+        """The log was renamed while our lock had lapsed: whoever asks for its old name means another one."""
+        now = (key[0], one.writer.log_name)
+        if now in self.logs:  # it was opened anew under that
+            one.writer.fail(WriterFenced(f'log "{key[1]}" is called "{now[1]}"'))
+            self._forget(key, one)
+            return
+        del self.logs[key]
+        one.name = now[1]
+        self.logs[now] = one
 
     def window(self, mine: int) -> int:
         """What a new stream may have unanswered, bytes: a part of what is left. Raises `TooBusy`.

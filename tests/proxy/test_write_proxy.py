@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from distributedlog.log import producing
 from distributedlog.log.dlsn import DLSN
+from distributedlog.log.keys import lock_key
 from distributedlog.proxy import owner as owner_module
 from distributedlog.proxy import produce_session, wire
 from distributedlog.proxy.options import ProxyOptions
@@ -568,7 +569,10 @@ class Ending:
 
     over = None
 
-    def __init__(self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60) -> None:
+    def __init__(
+        self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60, name: str = "orders"
+    ) -> None:
+        self.log_name = name
         self.position = SimpleNamespace(incarnation=f"{log_id:016x}")
         self._close_s, self._abort_s = close_s, abort_s
 
@@ -640,7 +644,7 @@ def gives_up(peers: Any, logs: int) -> tuple[Owner, dict[str, float]]:
     owner = Owner("me", storage, members, ProxyOptions(), peers)
     told: dict[str, float] = {}
     for number in range(logs):
-        writer: Any = Ending(number + 1, 0.01, 0)
+        writer: Any = Ending(number + 1, 0.01, 0, f"log{number}")
         one = owner.logs["default", f"log{number}"] = WrittenLog("default", f"log{number}", writer)
 
         def release(target: str, name: str = one.name) -> None:
@@ -808,6 +812,37 @@ async def test_who_meant_a_log_that_was_deleted_writes_nothing_to_the_next_one(
 
         with pytest.raises(LogRecreated):
             await one.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
+
+
+async def test_a_log_that_was_renamed_has_nothing_of_who_asks_for_its_old_name() -> None:
+    """H72: a proxy whose lock lapses while it is paused hears of it when it takes the lock again."""
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        before = await producer.open(1, "orders")
+        producer.send(1, 0, b"before")
+        await producer.acked(1)
+        metadata, log_id = it.namespace.metadata, int(before.incarnation, 16)
+        lock = await metadata.get(lock_key(log_id))
+        assert lock is not None
+        await metadata.revoke_lease(lock.lease)
+        await it.namespace.rename_log("orders", "orders-of-May")
+        await it.namespace.create_log("orders")
+        with trio.fail_after(20):
+            while await metadata.get(lock_key(log_id)) is None:  # noqa: ASYNC110 - the proxy puts it
+                await trio.sleep(0.05)
+
+        after = await producer.open(2, "orders")
+        assert after.incarnation != before.incarnation
+        producer.send(1, 1, b"goes on")
+        producer.send(2, 0, b"of another log")
+        await producer.acked(3)
+        again = await producer.open(3, "orders-of-May")
+        assert again.incarnation == before.incarnation
+        for stream in (1, 2):
+            producer.publish(stream)
+        await producer.open(4, "orders")
+        assert await it.stored("orders") == [b"of another log"]
+        assert await it.stored("orders-of-May") == [b"before", b"goes on"]
 
 
 @pytest.mark.parametrize(("suspect", "knocked"), [("", []), ("another", []), ("w2", ["w2"])])
