@@ -44,6 +44,7 @@ STREAMS_MAX = 10_000
 OPENINGS_MAX = 256
 CALLS_MAX = 8
 """Of a connection: streams, those that are being opened, calls under way."""
+UNWANTED = "it was closed while it was opened"
 ACKS_MAX = 256
 """In one frame of acknowledgements."""
 
@@ -60,9 +61,8 @@ class ProduceSession:
         self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
         self._let_in: dict[int, int] = {}
         """Of each of them, what the client's right to it is left by."""
-        self._opening: set[int] = set()
-        self._unwanted: set[int] = set()
-        """Of those that are being opened: who asked has closed them."""
+        self._opening: dict[int, trio.CancelScope] = {}
+        """Those that are being opened: each ends when its client closes it, or has gone."""
         self._highest = 0
         self._calls = 0
         self._windows_bytes = self._held_bytes = 0
@@ -98,7 +98,7 @@ class ProduceSession:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
         self._common.on_closed()
-        for number in list(self._streams):
+        for number in [*self._streams, *self._opening]:
             self._close(number)
 
     def _on_produce(self, number: int, body: memoryview) -> None:
@@ -172,39 +172,45 @@ class ProduceSession:
         ):
             self._join(ident, request, written, None)
         else:
-            self._opening.add(number)
+            self._opening[number] = trio.CancelScope()
             self._owner.nursery.start_soon(self._take, ident, request)
 
     async def _take(self, ident: int, request: ProduceOpen) -> None:
-        client = self._client
+        scope = self._opening[request.stream]
         try:
-            path = check_namespace_path(request.path)
-            client.check_producer(request.producer)
-            here = self._owner.has(path, request.log)
-            if here is not None and here.incarnation == request.incarnation:
-                await client.check(PRODUCES, path, request.log)
-            else:
-                await client.check_log(PRODUCES, path, request.log, request.incarnation)
-            if request.create and not await client.may_make(path, request.log):
-                request = replace(request, create=False)
-            with client.doing(PRODUCES, path, request.log):
-                written = await self._owner.take(request)
-            opened = None
-            if request.producer:
-                opened = await _open_producer(written.writer, request)
-            if request.stream in self._unwanted:
-                raise Moved("it was closed while it was opened")
-            if written.over:
-                raise Moved(f'log "{request.log}" is on its way elsewhere')
-            self._join(ident, request, written, opened)
+            with scope:
+                await self._take_wanted(ident, request, scope)
+            if scope.cancelled_caught:
+                raise Moved(UNWANTED)
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
         except Exception as error:
             log.exception("opening a stream to log %s", request.log)
             self._link.reply_error(ident, InternalError(f"opening: {type(error).__name__}"))
         finally:
-            self._opening.discard(request.stream)
-            self._unwanted.discard(request.stream)
+            del self._opening[request.stream]
+
+    async def _take_wanted(self, ident: int, request: ProduceOpen, scope: trio.CancelScope) -> None:
+        client = self._client
+        path = check_namespace_path(request.path)
+        client.check_producer(request.producer)
+        here = self._owner.has(path, request.log)
+        if here is not None and here.incarnation == request.incarnation:
+            await client.check(PRODUCES, path, request.log)
+        else:
+            await client.check_log(PRODUCES, path, request.log, request.incarnation)
+        if request.create and not await client.may_make(path, request.log):
+            request = replace(request, create=False)
+        with client.doing(PRODUCES, path, request.log):
+            written = await self._owner.take(request)
+        opened = None
+        if request.producer:
+            opened = await _open_producer(written.writer, request)
+        if scope.cancel_called:
+            raise Moved(UNWANTED)
+        if written.over:
+            raise Moved(f'log "{request.log}" is on its way elsewhere')
+        self._join(ident, request, written, opened)
 
     def _join(
         self,
@@ -267,7 +273,7 @@ class ProduceSession:
             self._owner.stats.windows_bytes -= stream.window_bytes
             self._windows_bytes -= stream.window_bytes
         elif number in self._opening:
-            self._unwanted.add(number)
+            self._opening[number].cancel()
 
     def _hold(self, more: int) -> None:
         """So many more bytes of frames are not answered, or fewer."""

@@ -10,7 +10,9 @@ import xxhash
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.proxy import wire
-from distributedlog.runtime.errors import ConnectionLost
+from distributedlog.proxy.owner import Owner
+from distributedlog.proxy.written_log import WrittenLog
+from distributedlog.runtime.errors import ConnectionLost, Moved
 from distributedlog.runtime.frames import Op, envelope, pack
 from tests.codecs import mutations
 from tests.proxy.proxy_world import world
@@ -148,3 +150,42 @@ async def test_no_frame_ends_a_write_proxy(seed: int, caplog: pytest.LogCaptureF
                 await it.stored(log)
     faults = [one for one in caplog.records if one.exc_info or "fault" in one.getMessage()]
     assert not faults, "each was met by an error that is foreseen"
+
+
+@pytest.mark.parametrize("how", ["its client has gone", "its client has closed it"])
+async def test_an_opening_that_nobody_wants_any_more_waits_no_longer(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """H185: who connects, asks for logs that another one has, and goes, again and again, leaves no tasks."""
+    waiting = 0
+
+    async def stuck(self: Owner, request: wire.ProduceOpen) -> WrittenLog:
+        nonlocal waiting
+        waiting += 1
+        try:
+            await trio.sleep_forever()
+        finally:
+            waiting -= 1
+
+    monkeypatch.setattr(Owner, "take", stuck)
+    async with world() as it:
+        proxy = await it.proxy("w1")
+        link = (await it.producer(proxy)).link
+        asked = []
+        for stream in range(1, 101):
+            request = wire.ProduceOpen(stream, "default", f"log{stream}").encode()
+            asked.append(link.begin(Op.PRODUCE_OPEN, request, timeout_s=60))
+        await link.request(Op.INFO, timeout_s=20)
+        assert waiting == 100
+        if "gone" in how:
+            link.close(ConnectionLost("the test wants it"))
+        else:
+            for stream in range(1, 101):
+                link.send(wire.about_stream(Op.PRODUCE_CLOSE, stream))
+            for one in asked:
+                with pytest.raises(Moved):
+                    await link.finish(one, 20)
+        other = (await it.producer(proxy)).link
+        with trio.fail_after(20):
+            while waiting:
+                await other.request(Op.INFO, timeout_s=20)
