@@ -321,6 +321,10 @@ class ProducerSink:
         self._news_at = trio.current_time()
         if not self._producer or self._pipeline is None:
             self._number = opened.number
+            assert not sent, "a plain one's frames are never sent twice"
+            self._next = (
+                opened.next_sequence
+            )  # what was asked for; more may have been answered meanwhile
             return
         first = sent[0][1] if sent else self._next
         if opened.next_sequence < first:

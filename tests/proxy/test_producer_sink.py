@@ -21,9 +21,16 @@ from distributedlog.proxy.wire import (
     ProducedFrame,
     ProduceOpen,
     ProduceOpened,
+    Refusal,
     decode_produce,
 )
-from distributedlog.runtime.errors import ConnectionLost, EndOfStream, ProtocolError, WriteFailed
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    EndOfStream,
+    Moved,
+    ProtocolError,
+    WriteFailed,
+)
 from distributedlog.runtime.frames import ENVELOPE_BYTES, Op
 
 KIB = 1024
@@ -354,3 +361,80 @@ def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
     assert link.sent[6:] == [large + large]
     link.turn()
     assert len(link.sent) == 7
+
+
+class AskedClient(ScriptedClient):
+    """Another proxy is asked for the log, and has taken it when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.found = trio.Event(), trio.Event()
+
+    def note_owner(self, path: str, name: str, proxy_id: str) -> None:
+        """Nobody looks at it."""
+
+    async def probe(
+        self, request: Any, path: str, name: str, end: StreamEnd, owner: str
+    ) -> OpenStream:
+        opened = request(1, owner)
+        assert isinstance(opened, ProduceOpen)
+        self.asked.set()
+        await self.found.wait()
+        proxy: Any = ScriptedProxy(end)
+        self.opened.append(proxy)
+        answer = ProduceOpened(LOG_ID, 0, False, opened.through, 1024 * KIB, "count", -1)
+        return OpenStream(proxy, 1, answer)
+
+
+@pytest.mark.parametrize("word", ["acknowledged", "refused"])
+async def test_a_plain_writer_goes_on_at_a_proxy_as_that_counts(
+    nursery: trio.Nursery, autojump_clock: MockClock, word: str
+) -> None:
+    """Its owner was slow, another one was asked meanwhile and has the log, and all is known after all.
+
+    The next frame began where the first stream was, and ended the writer: "a frame begins with record 2,
+    wanted is 0".
+    """
+    client: Any = AskedClient()
+    client.has.append((0, 1024 * KIB))
+    namespace = ProxiedNamespace(
+        "default",
+        client,
+        nursery=nursery,
+        random=random.Random(1),
+        wall_ms=lambda: 1,
+        owner="test",
+        options=LogOptions(),
+    )
+    writer = await namespace.open_log("orders").open_writer()
+    pending = [await writer.submit(b"first")]
+    await trio.sleep(0.1)
+    pending.append(await writer.submit(b"second"))
+    await trio.sleep(0.1)
+    old = client.opened[0]
+    assert old.sent == [(0, 1), (1, 1)]
+    await trio.sleep(2)
+    old._end.on_sweep(trio.current_time())
+    await client.asked.wait()
+    old.ack(0, 1)
+    if word == "acknowledged":
+        old.ack(1, 1)
+    else:
+        old.streams.clear()
+        old._end.on_refused(Refusal(Moved("it moved"), 1, 1))
+    client.found.set()
+    await trio.sleep(0.1)
+    pending.append(await writer.submit(b"third"))
+    await trio.sleep(0.1)
+
+    new = client.opened[1]
+    rest = 1 if word == "acknowledged" else 2
+    assert [payload for frame in new.link.frames for payload in frame.payloads] == [
+        b"second", b"third"
+    ][-rest:]  # fmt: skip
+    assert new.sent[0][0] == 0, "as the stream was opened"
+    for first, records in new.sent:
+        new.ack(first, records)
+    with trio.fail_after(10):
+        for one in pending:
+            await one
