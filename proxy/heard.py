@@ -39,7 +39,8 @@ class Heard:
 
     def _on_ack(self, ack: Ack) -> None:
         self.acks.append(ack)
-        self.since = trio.current_time()
+        if self.since < float("inf"):  # else nobody waits: it is of something sent before
+            self.since = trio.current_time()
         self.news.set()
 
     def _on_refused(self, refusal: Refusal) -> None:

@@ -83,6 +83,20 @@ def test_owners_take_turns_and_each_of_them_is_served_in_its_own_order(
         assert len(has) <= places
 
 
+def test_owners_come_one_after_the_other_and_not_the_first_one_again_and_again() -> None:
+    queue: FairQueue[str, int] = FairQueue(2)
+    for owner in ("a", "b", "c"):
+        for number in range(4):
+            queue.add(owner, number)
+
+    order = []
+    while (found := queue.take()) is not None:
+        order.append(found)
+        queue.give_back(found[0])
+
+    assert order == [(owner, number) for number in range(4) for owner in ("a", "b", "c")]
+
+
 # --- calls ----------------------------------------------------------------------------------------
 
 

@@ -369,6 +369,8 @@ class AskedClient(ScriptedClient):
     def __init__(self) -> None:
         super().__init__()
         self.asked, self.found = trio.Event(), trio.Event()
+        self.goes_on = -1
+        """Next sequence there; -1: as it was asked for."""
 
     def note_owner(self, path: str, name: str, proxy_id: str) -> None:
         """Nobody looks at it."""
@@ -382,7 +384,8 @@ class AskedClient(ScriptedClient):
         await self.found.wait()
         proxy: Any = ScriptedProxy(end)
         self.opened.append(proxy)
-        answer = ProduceOpened(LOG_ID, 0, False, opened.through, 1024 * KIB, "count", -1)
+        goes_on = opened.through if self.goes_on < 0 else self.goes_on
+        answer = ProduceOpened(LOG_ID, 5, False, goes_on, 1024 * KIB, "count", -1)
         return OpenStream(proxy, 1, answer)
 
 
@@ -438,3 +441,39 @@ async def test_a_plain_writer_goes_on_at_a_proxy_as_that_counts(
     with trio.fail_after(10):
         for one in pending:
             await one
+
+
+async def test_what_both_owners_answer_counts_once(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """The next owner tells all that the writer did not know when it was asked."""
+    client: Any = AskedClient()
+    client.has.append((0, 1024 * KIB))
+    namespace = ProxiedNamespace(
+        "default",
+        client,
+        nursery=nursery,
+        random=random.Random(1),
+        wall_ms=lambda: 1,
+        owner="test",
+        options=LogOptions(),
+    )
+    writer = await namespace.open_log("orders").open_writer(producer="me")
+    pending = [await writer.submit(b"first")]
+    await trio.sleep(0.1)
+    pending.append(await writer.submit(b"second"))
+    await trio.sleep(2)
+    old = client.opened[0]
+    old._end.on_sweep(trio.current_time())
+    await client.asked.wait()
+    old.ack(0, 1)
+    client.goes_on = 2
+    client.found.set()
+    await trio.sleep(0.1)
+    new = client.opened[1]
+    new.ack(0, 1)
+    assert not pending[1].done()
+    new.ack(1, 1)
+    for one in pending:
+        await one
+    assert new.sent == []

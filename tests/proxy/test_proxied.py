@@ -1,5 +1,6 @@
 """The same classes behind proxies: writers that find the owner, go where it goes, and say what is unknown."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -374,6 +375,33 @@ async def test_what_expected_a_position_and_was_lost_is_unknown() -> None:
             await writer.abort()
         assert (await it.stored("orders"))[:2] == [b"first", b"nothing was on its way"]
         assert len(await it.stored("orders")) <= 3
+
+
+async def test_who_gives_up_a_record_that_expects_a_position_has_no_answer_to_it_later() -> None:
+    """H63: what its stream answers then is not taken for the answer to the next one."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with (
+            open_namespace(uri_of(node.address)) as namespace,
+            namespace.open_log("orders").open_writer() as writer,
+        ):
+            last = await writer.write(b"0", expect=DLSN.NONE)
+            sink: Any = writer.pipeline.sink
+            for number in range(1, 4):
+                async with trio.open_nursery() as nursery:
+                    before = sink._expecting._next
+                    nursery.start_soon(partial(writer.write, b"given up", expect=last))
+                    while sink._expecting._next == before:
+                        await trio.lowlevel.checkpoint()
+                    nursery.cancel_scope.cancel()
+                while True:
+                    try:
+                        last = await writer.write(b"%d" % number, expect=last)
+                        break
+                    except PositionConflict as conflict:
+                        last = DLSN.parse(conflict.last)
+        stored = [one for one in await it.stored("orders") if one != b"given up"]
+        assert stored == [b"0", b"1", b"2", b"3"]
 
 
 async def test_a_producer_behind_proxies_expects_no_position() -> None:

@@ -1,6 +1,7 @@
 """Reading through proxies: the same records, positions and errors as without one (G11)."""
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from distributedlog.log.handle import Log
 from distributedlog.log.reader import LogReader
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.proxy import cold, read_server
-from distributedlog.proxy.feed import Feed, Subscriber
+from distributedlog.proxy.feed import LINK_BYTES_MAX, Feed, Subscriber
 from distributedlog.proxy.pusher import BLOCKED_S
 from distributedlog.proxy.read_server import ReadServer
 from distributedlog.runtime.errors import (
@@ -465,6 +466,22 @@ async def test_readers_of_a_connection_that_is_always_full_are_served_in_turn(
         nursery.cancel_scope.cancel()
 
     assert min(found) > 0.8 * max(found) > 300, found
+
+
+async def test_of_what_all_connections_wait_for_there_is_so_much_and_a_frame_each() -> None:
+    """H187: thousands of connections that read nothing have not 8 MiB each."""
+    credit = {"a": True, "b": False}
+    endpoint: Any = SimpleNamespace(has_credit=lambda link: credit[link.name])
+    nothing: Any = None
+    server = ReadServer(endpoint, nothing)
+
+    def link(name: str, waits: int) -> Any:
+        return SimpleNamespace(name=name, outgoing_bytes=waits)
+
+    assert server._takes_more(link("a", LINK_BYTES_MAX - 1))
+    assert not server._takes_more(link("a", LINK_BYTES_MAX))
+    assert not server._takes_more(link("b", 1))
+    assert server._takes_more(link("b", 0)), "whoever reads nothing takes no other one's room"
 
 
 async def test_readers_that_never_read_hold_up_nobody(
