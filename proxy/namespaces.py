@@ -58,6 +58,16 @@ class Namespaces:
             served.users += 1
             return served.namespace
 
+    def is_used(self, path: str) -> bool:
+        """Is anybody between `enter` and `leave` there?"""
+        found = self._served.get(path)
+        return found is not None and found.users > 0
+
+    @property
+    def left(self) -> int:
+        """How many more may be used at a time."""
+        return self._most - sum(1 for one in self._served.values() if one.users)
+
     def leave(self, path: str) -> None:
         """One user less."""
         self._served[path].users -= 1

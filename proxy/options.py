@@ -10,7 +10,10 @@ class ProxyOptions:
     """Of a proxy's process, whichever kind it is."""
 
     logs_max: int = option(
-        2000, "logs", "open here; above, the one that was idle longest is closed"
+        2700,
+        "logs",
+        "open here; above, the one that was idle longest is closed; "
+        "one connection has three quarters of them at most",
     )
     idle_s: float = option(600.0, "s", "a log that nobody writes is closed here after this")
     namespaces_max: int = option(64, "namespaces", "in use here at a time")

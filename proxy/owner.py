@@ -7,6 +7,7 @@ it is taken over at once, at most once in `HASTE_S` a log; a silent one is waite
 """
 
 import logging
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
 import trio
@@ -194,6 +195,21 @@ class Owner:
         """May a connection whose frames take ``mine`` bytes here give so many more?"""
         left = self._held_bytes_max - self.stats.held_bytes
         return fits(mine, more, left, part=CONNECTION_PART)
+
+    def check_share(self, path: str, mine: Collection[WrittenLog], opening: int) -> None:
+        """Raise `TooBusy` where a connection has so many of this proxy's logs that none is taken for it.
+
+        ``mine``: those that it has open; ``opening``: those that are being opened for it, this one included.
+        """
+        used = sum(1 for one in self.logs.values() if one.streams or one.leaving)
+        left = self.options.logs_max - used - max(0, len(self._opening) - opening)
+        if not fits(len(mine) + opening - 1, 1, left - opening + 1, part=CONNECTION_PART):
+            raise TooBusy(f"{used} logs are written on this proxy, {len(mine)} by this connection")
+        paths, spaces = {one.path for one in mine}, self._namespaces
+        if path in paths or spaces.is_used(path):
+            return
+        if not fits(len(paths), 1, spaces.left, part=CONNECTION_PART):
+            raise TooBusy(f"{len(paths)} namespaces of this proxy are in use by this connection")
 
     def info(self) -> dict[str, object]:
         """For `Op.INFO`."""

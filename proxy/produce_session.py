@@ -4,6 +4,7 @@ No task a frame: a frame goes to its log's writer as it arrives. A stream is ope
 written here, else by a task that takes the log.
 """
 
+from collections import Counter
 from dataclasses import replace
 
 import trio
@@ -59,6 +60,8 @@ class ProduceSession:
         self._common = common
         self._client = common.client
         self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
+        self._logs: Counter[WrittenLog] = Counter()
+        """How many of them each log has."""
         self._let_in: dict[int, int] = {}
         """Of each of them, what the client's right to it is left by."""
         self._opening: dict[int, trio.CancelScope] = {}
@@ -201,6 +204,8 @@ class ProduceSession:
             await client.check_log(PRODUCES, path, request.log, request.incarnation)
         if request.create and not await client.may_make(path, request.log):
             request = replace(request, create=False)
+        if self._owner.has(path, request.log) is None:
+            self._owner.check_share(path, self._logs, len(self._opening))
         with client.doing(PRODUCES, path, request.log):
             written = await self._owner.take(request)
         opened = None
@@ -246,6 +251,7 @@ class ProduceSession:
         owner.stats.windows_bytes += window_bytes
         self._windows_bytes += window_bytes
         self._streams[request.stream] = stream, written
+        self._logs[written] += 1
         self._let_in[request.stream] = let_in
         written.join(stream, owner.nursery)
         writer = written.writer
@@ -266,6 +272,9 @@ class ProduceSession:
         found = self._streams.pop(number, None)
         if found is not None:
             stream, written = found
+            self._logs[written] -= 1
+            if not self._logs[written]:
+                del self._logs[written]
             self._client.leave(self._let_in.pop(number))
             stream.drop()
             written.leave(stream)

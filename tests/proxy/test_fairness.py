@@ -20,11 +20,13 @@ from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import HELD_SHARE, Owner
 from distributedlog.proxy.read_wire import Subscribe
 from distributedlog.proxy.ring import Place
-from distributedlog.proxy.wire import LogCall
+from distributedlog.proxy.wire import LogCall, ProduceOpen, ProxyCall, about_stream, decode_owned
 from distributedlog.runtime.errors import DistributedLogError, RequestTimeout, TooBusy
 from distributedlog.runtime.frames import Op, envelope, pack
 from tests.log.conftest import World
 from tests.log.records import put, rec
+from tests.proxy.proxy_world import world
+from tests.proxy.raw_producer import RawProducer
 from tests.proxy.read_kit import Proxies, proxies
 
 MIB = 1024 * 1024
@@ -194,6 +196,74 @@ def test_frames_of_one_connection_leave_bytes_to_others() -> None:
     assert owner.may_hold(0, frame)
     owner.stats.held_bytes = int(HELD_SHARE * ProxyOptions().windows_bytes) - frame + 1
     assert not owner.may_hold(0, frame)
+
+
+async def test_one_connection_leaves_logs_to_others() -> None:
+    """While it is alone it has three quarters of them, and nobody is shut out by who came first."""
+    async with world() as it:
+        proxy = await it.proxy("w1", logs_max=8, open_wait_s=1)
+        greedy, other = await it.producer(proxy), await it.producer(proxy)
+
+        async def takes(producer: RawProducer, letter: str) -> int:
+            for stream in range(1, 10):
+                try:
+                    await producer.open(stream, f"{letter}{stream}")
+                except TooBusy:
+                    return stream - 1
+            raise AssertionError("it has more than all of them")
+
+        assert await takes(greedy, "a") == 6
+        assert await takes(other, "b") == 1
+        await greedy.open(20, "b1")  # one that is there costs none
+        greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 1))
+        greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 2))
+        await other.open(20, "c")
+
+
+async def test_a_log_that_somebody_writes_makes_no_room_for_another_one() -> None:
+    async with world() as it:
+        proxy = await it.proxy("w1", logs_max=3, open_wait_s=1)
+        one, two, three, four = [await it.producer(proxy) for _ in range(4)]
+        await one.open(1, "written")
+        for number, name in enumerate(("idle longest", "idle"), 1):
+            await two.open(number, name.replace(" ", "-"))
+            two.link.send(about_stream(Op.PRODUCE_CLOSE, number))
+            await two.link.request(Op.INFO, timeout_s=9)
+
+        await three.open(1, "next")
+        owned = ProxyCall("owned", ["", 9]).encode()
+
+        async def there() -> list[str]:
+            reply = await one.link.request(Op.PROXY_CALL, owned, timeout_s=9)
+            return [row[1] for row in decode_owned(reply.body)]
+
+        assert await there() == ["idle", "next", "written"]
+        await two.open(9, "last")
+        assert await there() == ["last", "next", "written"]
+        with pytest.raises(TooBusy):
+            await four.open(1, "no-more")
+        one.send(1, 0, b"goes on")
+        await one.acked(1)
+
+
+async def test_one_connection_leaves_namespaces_to_others() -> None:
+    async with world() as it:
+        proxy = await it.proxy("w1", namespaces_max=8, open_wait_s=1)
+        greedy, other = await it.producer(proxy), await it.producer(proxy)
+
+        async def takes(producer: RawProducer, letter: str) -> int:
+            for stream in range(1, 10):
+                request = ProduceOpen(stream, f"{letter}{stream}", "orders").encode()
+                try:
+                    await producer.link.request(Op.PRODUCE_OPEN, request, timeout_s=20)
+                except TooBusy:
+                    return stream - 1
+            raise AssertionError("it has more than all of them")
+
+        assert await takes(greedy, "a") == 6
+        assert await takes(other, "b") == 1
+        there = ProduceOpen(20, "a1", "another").encode()
+        await other.link.request(Op.PRODUCE_OPEN, there, timeout_s=20)
 
 
 # --- subscriptions --------------------------------------------------------------------------------
