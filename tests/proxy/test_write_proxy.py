@@ -17,6 +17,7 @@ from distributedlog.proxy.options import ProxyOptions
 from distributedlog.proxy.owner import LEAVES_AT_ONCE, SWEEP_S, TAKEN_S, TAKEN_SHARE, Owner
 from distributedlog.proxy.produce_session import ProduceSession
 from distributedlog.proxy.registration import ProxyRegistration
+from distributedlog.proxy.route import order
 from distributedlog.proxy.streams import ProducerStream
 from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
@@ -639,7 +640,10 @@ def gives_up(peers: Any, logs: int) -> tuple[Owner, dict[str, float]]:
     """An owner of so many logs with a producer each, and when these are told."""
     storage: Any = SimpleNamespace(leave=lambda path: None)
     members: Any = SimpleNamespace(
-        write={one: ProxyRegistration(one, "write", {}) for one in ("me", "w2")}
+        write={
+            one: ProxyRegistration(one, "write", {}, accepting=one != "w4")
+            for one in ("me", "w2", "w3", "w4")
+        }
     )
     owner = Owner("me", storage, members, ProxyOptions(), peers)
     told: dict[str, float] = {}
@@ -674,7 +678,7 @@ async def test_logs_are_given_up_no_faster_than_another_proxy_takes_them(
     assert len(told) == len(peers.taken) == 300
     for name, at in told.items():
         taken_at, who = peers.taken[name]
-        assert who == "w2"
+        assert who == order("default", name, ("w2", "w3"))[0], "as clients ask"
         assert taken_at - at <= (LEAVES_AT_ONCE + 1) * 0.05
     assert trio.current_time() - began < 300 * 0.05 + 1
 
