@@ -217,6 +217,7 @@ async def test_one_connection_leaves_logs_to_others() -> None:
         await greedy.open(20, "b1")  # one that is there costs none
         greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 1))
         greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 2))
+        await greedy.link.request(Op.INFO, timeout_s=9)  # answered after them
         await other.open(20, "c")
 
 
