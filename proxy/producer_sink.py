@@ -44,6 +44,9 @@ from .wire import (
     produce_frame,
 )
 
+LAST_WORD_S = 0.5
+"""Where another proxy has the log, a plain writer waits so long for what its owner has said of it."""
+
 
 class ProducerSink:
     """See the module. `open` first, then `bind` makes it a writer's."""
@@ -363,6 +366,11 @@ class ProducerSink:
         )
         if found is None:
             return
+        if not self._producer:
+            # Who gave the log up has said of each frame what became of it, and that may be on its way.
+            until = trio.current_time() + LAST_WORD_S
+            while self._sent and not stream.ended and trio.current_time() < until:  # noqa: ASYNC110
+                await trio.sleep(0.01)
         self._drop()
         if self._sent and not self._producer:
             self.on_lost(Moved(f"{stream.proxy.link.peer_address} has lost the log"))
