@@ -39,7 +39,7 @@ def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
             return [InputPartition(task) for task in range(tasks)]
 
         def read(self, partition: Any) -> Iterator[Any]:
-            from ..spark.client import settle
+            from ..spark.heap import settle
 
             settle()
             each = max(1, ENTRY_BYTES // (size + 12))

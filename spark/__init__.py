@@ -22,6 +22,7 @@ Writing:
 What both need, and what users call:
 
     client.py, patience.py          one client a worker process; waiting while the cluster is away
+    heap.py                         what the collections of Spark's processes need not look at
     lending.py                      what the driver lends its executors, who have no credentials
     behind.py                       how far a query, a subscriber, or positions are behind
     query_metrics.py                what queries do, for a registry of Prometheus

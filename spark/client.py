@@ -5,7 +5,6 @@ made lazily, cached by process id, replaced once where it is broken, and closed 
 a minute; it holds nothing that would need a goodbye.
 """
 
-import gc
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -23,6 +22,7 @@ from ..runtime.machine import CREDENTIALS, authority_of, client_host, token_host
 from ..runtime.principals import Narrowing
 from ..runtime.tokens import read_token
 from ..uri import parse_uri
+from .heap import settle
 from .lending import AGAIN_S, BATCH_S, STREAM_S, Lent, narrowing_of
 from .notices import speak
 from .options import SinkOptions, SourceOptions
@@ -36,7 +36,6 @@ T = TypeVar("T")
 
 _clients: dict[tuple[int, str, float, object], "SparkClient"] = {}
 _lock = threading.Lock()
-_settled_pid = 0
 
 
 class SparkClient:
@@ -164,7 +163,8 @@ def client(
                 found.take(lent)
             return found
         made = _clients[key] = SparkClient(uri, request_timeout_s, credentials, lent)
-        return made
+    settle(with_client=True)
+    return made
 
 
 def run(
@@ -218,19 +218,6 @@ def lent_for(options: SourceOptions | SinkOptions, *, stream: bool) -> Lent | No
         patience_s=options.read_timeout_s,
         credentials=options.credentials,
     )
-
-
-def settle() -> None:
-    """Once a worker process: what is loaded by now is looked at by no collection any more.
-
-    Spark's daemon collects after *every* task, 40 ms with pyarrow and numpy loaded; a task of one row then
-    costs 31 ms instead of 4 (with Unix domain sockets, see `settings.recommended_conf`).
-    """
-    global _settled_pid
-    if _settled_pid != os.getpid():
-        _settled_pid = os.getpid()
-        gc.collect()
-        gc.freeze()
 
 
 def _after_fork() -> None:

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ..log.dlsn import DLSN
 from ..log.ranges import SegmentRange, ranges_between
 from ..log.view import LogView
-from .client import SparkClient, client, lent_for, run, settle
+from .client import SparkClient, client, lent_for, run
 from .lending import Lent
 from .narrowing import HIGH, LOW, Narrowing, narrowed
 from .offsets import Offset
@@ -47,7 +47,6 @@ def read_task(
 
     if not task.ranges:
         return
-    settle()
     builder = Builder(projection)
     held = wait_for(
         lambda: client(options.uri, options.request_timeout_s, options.credentials, task.lent),

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ..log.app_versions import LinkContent
 from ..log.ranges import SegmentToken
 from ..runtime.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
-from .client import SparkClient, client, settle
+from .client import SparkClient, client
 from .lending import Lent
 from .option_rules import ENTRY_BYTES_MAX
 from .options import SinkOptions
@@ -86,7 +86,6 @@ def write_task(
     streaming: bool,
 ) -> Message:
     """Write one task's rows. Raises what names log, partition and remedy."""
-    settle()
     context = TaskContext.get()
     assert context is not None, "tasks run in a worker of Spark's"
     message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from ..runtime.errors import InvalidRequest
+from .heap import settle
 from .option_rules import Where
 from .options import SinkOptions, SourceOptions
 from .schema import ddl, of_spark
@@ -24,6 +25,7 @@ class DistributedLogSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
+        settle()  # its maker looks at the heap after each read or write that it plans
 
     @classmethod
     def name(cls) -> str:

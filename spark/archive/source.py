@@ -141,7 +141,7 @@ class ArchiveReader(DataSourceReader):
     @told_rows
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """In a task. Raises `CorruptData` before the task can succeed."""
-        from ..client import settle
+        from ..heap import settle
         from .parquet_file import records_of
 
         settle()
@@ -162,7 +162,7 @@ class ArchiveWriter(DataSourceArrowWriter):
         """In a task."""
         from pyspark import TaskContext
 
-        from ..client import settle
+        from ..heap import settle
 
         settle()
         context = TaskContext.get()

@@ -5,7 +5,6 @@ metadata says which. One door decodes entries, and wants that record; whoever to
 read zeros here.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ pytest.importorskip("pyspark", reason=INSTALL)
 
 from distributedlog import Namespace, blocking, open_namespace  # noqa: E402
 from distributedlog.runtime.errors import CorruptData, InvalidRequest  # noqa: E402
-from distributedlog.spark import client as clients  # noqa: E402
 from distributedlog.spark.archive.store import store_of  # noqa: E402
 from distributedlog.spark.client import run  # noqa: E402
 from distributedlog.spark.narrowing import narrowed  # noqa: E402
@@ -42,12 +40,6 @@ def uri() -> Iterator[str]:
     with blocking.local_cluster(memory=True, metadata_nodes=1) as cluster:
         run(cluster.uri, 10.0, lambda held: prepare(held.namespace))
         yield cluster.uri
-
-
-@pytest.fixture(autouse=True)
-def _no_freezing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker freezes its heap before its first task; this process is no worker."""
-    monkeypatch.setattr(clients, "_settled_pid", os.getpid())
 
 
 async def prepare(namespace: Namespace) -> None:
