@@ -35,6 +35,7 @@ class Builder:
         self._projection = projection
         self._makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
         self._last: dict[str, tuple[Any, int, pa.Array]] = {}
+        self._last_slots: tuple[list[tuple[int, int]], pa.Array] | None = None
         self._ramp: Any = np.arange(4096, dtype=np.int32)
         self._slots = pa.array(self._ramp)
 
@@ -58,37 +59,39 @@ class Builder:
         first = parts[0].origin.segment
         if all(part.origin.segment == first for part in parts):
             return self._constant("segment", pa.int64(), first, _rows(parts))
-        return _repeated([part.origin.segment for part in parts], parts)
+        return _repeated(pa.int64(), [part.origin.segment for part in parts], parts)
 
     def _entry(self, _: str, parts: Sequence[Columns]) -> pa.Array:
-        if len(parts) == 1:
-            return pa.repeat(pa.scalar(parts[0].origin.entry, pa.int64()), parts[0].count)
-        return _repeated([part.origin.entry for part in parts], parts)
+        return _repeated(pa.int64(), [part.origin.entry for part in parts], parts)
 
     def _slot(self, _: str, parts: Sequence[Columns]) -> pa.Array:
-        longest = max(part.first_slot + part.count for part in parts)
+        slots = [(part.first_slot, part.count) for part in parts]
+        last = self._last_slots
+        if last is not None and last[0] == slots:  # a writer at full speed makes entries alike
+            return last[1]
+        longest = max(first + count for first, count in slots)
         if longest > len(self._ramp):
             self._ramp = np.arange(2 * longest, dtype=np.int32)
             self._slots = pa.array(self._ramp)
-        if len(parts) == 1:
-            return self._slots.slice(parts[0].first_slot, parts[0].count)
-        return pa.array(
-            np.concatenate(
-                [self._ramp[part.first_slot : part.first_slot + part.count] for part in parts]
-            )
-        )
+        if len(slots) == 1:
+            return self._slots.slice(*slots[0])
+        made = np.concatenate([self._ramp[first : first + count] for first, count in slots])
+        column = _view(pa.int32(), len(made), made)
+        self._last_slots = (slots, column)
+        return column
 
     def _sequence_id(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         ids: list[Any] = [
-            np.arange(part.first_sequence_id, part.first_sequence_id + part.count, dtype=np.int64)
-            for part in parts
+            np.arange(first, stop, dtype=np.int64) for first, stop in _stretches(parts)
         ]
-        return pa.array(ids[0] if len(ids) == 1 else np.concatenate(ids))
+        made = ids[0] if len(ids) == 1 else np.concatenate(ids)
+        return _view(pa.int64(), len(made), made)
 
     def _txid(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         if len(parts) == 1:
             return _view(pa.int64(), parts[0].count, parts[0].txids)
-        return pa.array(_txids(parts))
+        txids = _txids(parts)
+        return _view(pa.int64(), len(txids), txids)
 
     def _payload(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         if len(parts) == 1:
@@ -107,9 +110,7 @@ class Builder:
         unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
         if unit is None:  # log time: an entry has one
             times = [min(part.time_ms, MILLISECONDS_MAX) * 1000 for part in parts]
-            if len(parts) == 1:
-                return pa.repeat(pa.scalar(times[0], pa.int64()), parts[0].count).view(kind)
-            return _repeated(times, parts).view(kind)
+            return _repeated(kind, times, parts)
         factor = TXID_UNITS[unit]
         txids = _txids(parts)
         if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
@@ -174,8 +175,21 @@ def _txids(parts: Sequence[Columns]) -> Any:
     return views[0] if len(views) == 1 else np.concatenate(views)
 
 
-def _repeated(values: list[int], parts: Sequence[Columns]) -> pa.Array:
-    return pa.array(np.repeat(np.array(values, np.int64), [part.count for part in parts]))
+def _repeated(kind: Any, values: list[int], parts: Sequence[Columns]) -> pa.Array:
+    """A value an entry, 64 bits, as a column."""
+    made = np.array(values, np.int64).repeat([part.count for part in parts])
+    return _view(kind, len(made), made)
+
+
+def _stretches(parts: Sequence[Columns]) -> list[tuple[int, int]]:
+    """The sequence ids as first and stop; entries that follow each other are one stretch."""
+    found: list[tuple[int, int]] = []
+    for part in parts:
+        first = part.first_sequence_id
+        if found and found[-1][1] == first:
+            first = found.pop()[0]
+        found.append((first, part.first_sequence_id + part.count))
+    return found
 
 
 def _gathered(parts: Sequence[Columns]) -> tuple[Any, bytes]:

@@ -1,4 +1,4 @@
-"""What the collections of Spark's Python processes look at. It loads nothing: the search for sources loads it."""
+"""What the collections of Spark's Python processes look at. Loads little: the search for sources loads it."""
 
 import gc
 import os

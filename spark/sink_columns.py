@@ -153,15 +153,17 @@ class Packer:
 
     def add(self, rows: SinkColumns) -> Iterator[SinkColumns]:
         """Take rows; the entries that are full."""
-        at = 0
+        at, count = 0, rows.count
+        # Row k ends at the k + 1st of these, its columns included: one sum for all entries of the batch.
+        ends = rows.offsets + RECORD_COLUMN_BYTES * np.arange(count + 1, dtype=np.int64)
         if self._held:
-            at = self._fitting(rows, 0, self._entry_bytes - self._held_bytes)
+            at = _fitting(ends, 0, self._entry_bytes - self._held_bytes)
             self._hold(rows.part(0, at))
-            if at < rows.count:
+            if at < count:
                 yield self._joined()
-        while at < rows.count:
-            stop = max(at + 1, self._fitting(rows, at, self._entry_bytes))
-            if stop == rows.count and rows.part(at, stop).size_bytes < self._entry_bytes:
+        while at < count:
+            stop = max(at + 1, _fitting(ends, at, self._entry_bytes))
+            if stop == count and int(ends[stop] - ends[at]) < self._entry_bytes:
                 self._hold(rows.part(at, stop))
                 return
             yield rows.part(at, stop)
@@ -177,13 +179,6 @@ class Packer:
             self._held.append(rows)
             self._held_bytes += rows.size_bytes
 
-    def _fitting(self, rows: SinkColumns, at: int, room: int) -> int:
-        """The row after the last one that still has room."""
-        stop = min(rows.count, at + max(1, room // RECORD_COLUMN_BYTES))
-        ends = rows.offsets[at + 1 : stop + 1].astype(np.int64) - int(rows.offsets[at])
-        ends += RECORD_COLUMN_BYTES * np.arange(1, len(ends) + 1, dtype=np.int64)
-        return at + int(np.searchsorted(ends, room, side="right"))
-
     def _joined(self) -> SinkColumns:
         held, self._held, self._held_bytes = self._held, [], 0
         if len(held) == 1:
@@ -197,3 +192,8 @@ class Packer:
         data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
         txids = None if held[0].txids is None else np.concatenate([one.txids for one in held])
         return SinkColumns(txids, offsets, memoryview(data))
+
+
+def _fitting(ends: Any, at: int, room: int) -> int:
+    """The row after the last one, from ``at`` on, that still has room."""
+    return int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
