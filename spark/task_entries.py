@@ -20,11 +20,12 @@ from ..log.record import Columns
 from ..runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from .client import SparkClient
 
-PIECE_BYTES = 4 * 1024 * 1024
+PIECE_BYTES = 2 * 1024 * 1024
 """Of entries that go from the loop to the thread at once."""
 PIECES_AHEAD = 2
-READ_AHEAD_BYTES = 12 * 1024 * 1024
-"""Besides the pieces."""
+READ_AHEAD_BYTES = 6 * 1024 * 1024
+"""Besides the pieces. All together hardly more than the buffers that a process receives into again and again
+(`frame_reader.LARGE_BUFFERS`): beyond them each megabyte is fresh, zeroed and faulted in, and in no cache."""
 READ_BYTES = 1024 * 1024
 """Of one request."""
 
