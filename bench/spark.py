@@ -4,8 +4,10 @@
 
 One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of the same Arrow
 batches, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
-cluster's nodes): the latter hardly depends on what else the machine does. Needs the extra ``spark`` and Java.
-A cluster of its own, each node a process, is started and removed.
+cluster's nodes, this one): the latter depends less on what else the machine does. Each is also done with
+`FEW` records: what a job takes whatever it moves, and what is left for the bytes; with 256 MiB that is a
+sixth to a third of the time. Needs the extra ``spark`` and Java. A cluster of its own, each node a process,
+is started and removed.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from ..cluster.local import local_cluster
 TURNS = 5
 MIB = 1024 * 1024
 ENTRY_BYTES = 256 * 1024
+FEW = 10
 
 
 def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
@@ -86,15 +89,32 @@ class Taken:
 
     seconds: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
-    """Of all processes below this one."""
+    """Of this process and all below it."""
 
-    def rate(self, mb: float) -> float:
-        """MB/s of the median turn."""
-        return mb / statistics.median(self.seconds)
+    @property
+    def median(self) -> tuple[float, float]:
+        """Seconds and CPU seconds of the median turn."""
+        return statistics.median(self.seconds), statistics.median(self.cpu_s)
 
-    def cpu_per_gb(self, mb: float) -> float:
-        """CPU seconds a GB of the median turn."""
-        return statistics.median(self.cpu_s) * 1e3 / mb
+
+def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
+    """Rates and CPU of the two, whole and beyond what each takes for `FEW` records, and their ratios.
+
+    ``taken``: ours of ``mb``, ours of few records, then the floor of both.
+    """
+    (seconds, cpu_s), (few_s, few_cpu_s), (floor_seconds, floor_cpu_s), floor_few = (
+        one.median for one in taken
+    )
+    floor_few_s, floor_few_cpu_s = floor_few
+    gb = mb / 1e3
+    return (
+        f"{what} {mb / seconds:5.0f} against {mb / floor_seconds:5.0f} MB/s, ratio "
+        f"{floor_seconds / seconds:.2f}; CPU {cpu_s / gb:.2f} against {floor_cpu_s / gb:.2f} s/GB, ratio "
+        f"{floor_cpu_s / cpu_s:.2f}; {FEW} records {few_s:.2f} against {floor_few_s:.2f} s, CPU "
+        f"{few_cpu_s:.2f} against {floor_few_cpu_s:.2f} s; beyond these, ratio "
+        f"{(floor_seconds - floor_few_s) / (seconds - few_s):.2f}, of CPU "
+        f"{(floor_cpu_s - floor_few_cpu_s) / (cpu_s - few_cpu_s):.2f}"
+    )
 
 
 def by_turns(calls: Sequence[Callable[[], object]]) -> list[Taken]:
@@ -111,39 +131,51 @@ def by_turns(calls: Sequence[Callable[[], object]]) -> list[Taken]:
 
 
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
-    """One size of records; a line of rates and ratios, medians of turns."""
+    """One size of records; lines of rates and ratios, medians of turns."""
     from ..spark.schema import ddl
 
     name = f"bench-{size}"
     fresh = count()
 
-    def write(log: str) -> None:
+    def write(log: str, number: int) -> None:
         async def run() -> None:
             async with open_namespace(uri) as namespace:
-                await fill(namespace, log, records, size)
+                await fill(namespace, log, number, size)
 
         trio.run(run)
 
     def read(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
-    write(name)
+    def link(number: int) -> None:
+        frame = spark.range(0, number, 1, 2).selectExpr(
+            f"cast(repeat('x', {size}) as binary) as payload"
+        )
+        writer = frame.write.format("distributedlog").mode("append").option("createLogs", "true")
+        writer.option("log", f"out-{size}").save(uri)
+
+    write(name, records)
+    write(f"{name}-few", FEW)
     spark.dataSource.register(synthetic(ddl(), records, size, 2))
-    ours = spark.read.format("distributedlog").option("log", name)
+    ours = spark.read.format("distributedlog")
     ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
-    frame, memory = ours.load(uri), spark.read.format(f"synthetic{size}").load()
+    frame, few = (ours.option("log", one).load(uri) for one in (name, f"{name}-few"))
+    memory = spark.read.format(f"synthetic{size}").load()
+    spark.dataSource.register(synthetic(ddl(), 0, size, 2))
+    memory_few = spark.read.format(f"synthetic{size}").load()
     mb = records * size / 1e6
-    source, floor = by_turns([lambda: read(frame), lambda: read(memory)])
-    made = f"cast(repeat('x', {size}) as binary) as payload"
-    writer = spark.range(0, records, 1, 2).selectExpr(made).write.format("distributedlog")
-    writer = writer.mode("append").option("createLogs", "true").option("log", f"out-{size}")
-    sink, plain = by_turns([lambda: writer.save(uri), lambda: write(f"plain-{size}-{next(fresh)}")])
+    reads = by_turns([partial(read, one) for one in (frame, few, memory, memory_few)])
+    writes = by_turns(
+        [
+            lambda: link(records),
+            lambda: link(FEW),
+            lambda: write(f"plain-{size}-{next(fresh)}", records),
+            lambda: write(f"plain-{size}-{next(fresh)}", FEW),
+        ]
+    )
     return (
-        f"{size:5} B: source {source.rate(mb):6.0f} MB/s, in memory {floor.rate(mb):6.0f} MB/s, ratio "
-        f"{source.rate(mb) / floor.rate(mb):.2f}; CPU s/GB {source.cpu_per_gb(mb):.2f}, in memory "
-        f"{floor.cpu_per_gb(mb):.2f}, ratio {floor.cpu_per_gb(mb) / source.cpu_per_gb(mb):.2f} | sink "
-        f"{sink.rate(mb):6.0f} MB/s, plain writer {plain.rate(mb):6.0f} MB/s, ratio "
-        f"{sink.rate(mb) / plain.rate(mb):.2f}"
+        f"{size:5} B: {compared('source beside one in memory', mb, reads)}\n"
+        f"         {compared('sink beside a plain writer', mb, writes)}"
     )
 
 
@@ -222,7 +254,7 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
 
 
 def _cpu_s(*, python_of_spark: bool = False) -> dict[int, float]:
-    """CPU seconds of each process below this one, by /proc; or only of the Python ones below a JVM."""
+    """CPU seconds of this process and each below it, by /proc; or only of the Python ones below a JVM."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -246,7 +278,8 @@ def _cpu_s(*, python_of_spark: bool = False) -> dict[int, float]:
     for pid, (name, cpu) in used.items():
         ancestors = list(above(pid))
         below_a_jvm = any(one in used and used[one][0] == "java" for one in ancestors)
-        wanted = below_a_jvm and name != "java" if python_of_spark else os.getpid() in ancestors
+        ours = os.getpid() in (pid, *ancestors)
+        wanted = below_a_jvm and name != "java" if python_of_spark else ours
         if wanted:
             found[pid] = cpu
     return found

@@ -1,5 +1,6 @@
 """What a process of Spark's leaves out of its collections, and that a program leaves out nothing."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,6 @@ def test_a_process_of_sparks_daemon_freezes_once_and_once_more_with_a_client(
 
 def test_a_program_is_never_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it drops afterwards would never be looked at again."""
-    monkeypatch.setattr(heap.gc, "freeze", lambda: pytest.fail("frozen"))
+    monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("frozen"))
 
     heap.settle(with_client=True)
