@@ -94,8 +94,8 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
             f"an entry of {number} records and {len(data)} payload bytes; the most are "
             f"{PACKED_BYTES_MAX} in sum with 12 bytes a record"
         )
-    values = ids.tolist()
-    ascending = sorted(values) == values
+    values = [0] * number if txids is None else ids.tolist()
+    ascending = txids is None or sorted(values) == values
     least, most = (values[0], values[-1]) if ascending else (min(values), max(values))
     if least < 0 or most > TXID_MAX:
         raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {least} to {most}")
