@@ -46,6 +46,9 @@ PUNCH_BYTES = 16 * 1024 * 1024
 PUNCH_COST = 100
 FIRST_LOOK_S = 2.0
 """After a start, at the latest: where it is killed again and again nothing would ever move."""
+YOUNG_S = 600.0
+"""A journal file of small commits is a fifth headers, padding and footer. It is not rewritten for that alone
+so soon, unless the disk is nearly full: much of what is young is deleted, and who writes now has the CPU."""
 
 log = logging.getLogger("distributedlog.bookie.compaction")
 
@@ -132,11 +135,12 @@ class Compactor:
         checkpointed = self._upkeep.checkpointed
         if not checkpointed:  # after a start on a full disk the map may have nothing yet
             return []
-        found = [
-            FileFacts(number, journal.file_bytes.get(number, 0), 0, live.get(number, 0), False)
-            for number, (_, last) in journal.sealed.items()
-            if last < checkpointed
-        ]
+        found: list[FileFacts] = []
+        for number, (_, last) in journal.sealed.items():
+            if last < checkpointed:
+                taken = journal.file_bytes.get(number, 0)
+                own = self._own_bytes(number, taken)
+                found.append(FileFacts(number, taken, own, live.get(number, 0), False))
         for number, cold in journal.cold.items():
             taken = journal.file_bytes.get(number, 0)
             self._live_before.setdefault(number, cold.data_end - cb.DATA_OFFSET)
@@ -145,6 +149,14 @@ class Compactor:
         for number in self._live_before.keys() - journal.cold.keys():
             del self._live_before[number]
         return found
+
+    def _own_bytes(self, number: int, taken: int) -> int:
+        """Of a journal file what no entry ever took, and is left alone for now."""
+        left = self._journal.left.get(number)
+        young = left is not None and trio.current_time() < left.at + YOUNG_S
+        if left is None or not young or self._space.read_only:
+            return 0
+        return max(0, taken - left.record_bytes)
 
     def _is_there(self, ledger_id: int, run: Located) -> bool:
         """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""

@@ -30,7 +30,8 @@ class FileFacts:
     taken_bytes: int
     """Of the device."""
     own_bytes: int
-    """Head, footer and trailer of a cold file: no rewriting gets rid of them. 0 for a journal file."""
+    """What is no reason to rewrite it: head, footer and trailer of a cold file, which another one has too;
+    of a journal file all that is no entry, for the first minutes."""
     live_bytes: int
     cold: bool
 

@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 
 import trio
 
@@ -70,6 +71,9 @@ class Position:
     """Of the file's first block."""
     last_offset: int = -1
     """Where the last block before begins; -1: there is none."""
+
+
+_length_of = attrgetter("length")
 
 
 class Journal:
@@ -134,6 +138,10 @@ class Journal:
         """Files before the current one that are still there: first and last sequence."""
         self.cold: dict[int, ColdFile] = {}
         """The cold files that are there, by number."""
+        self.left: dict[int, LeftFile] = {}
+        """Of the sealed ones, those that this process has written and left."""
+        self._record_bytes = 0
+        """Of entries, in the current file."""
         self.held: set[int] = set()
         """Files that stay, whatever is live in them: something is being moved out of them, or into them."""
         self.commit_times: list[float] | None = None
@@ -331,6 +339,7 @@ class Journal:
         self.zeros.committed(length)
         shift = self._offset - block.start
         append, pack_run = self._footer.append, jb.pack_run
+        self._record_bytes += sum(map(_length_of, block.notes))
         for note in block.notes:
             append(
                 pack_run(note.ledger.id, note.first, note.position + shift, note.length, note.count)
@@ -537,6 +546,7 @@ class Journal:
         new_file = await self._take_ahead()
         states = await self._ledgers.state_records() if self.base is None else []
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
+        self.left[sealing.number] = LeftFile(trio.current_time(), self._record_bytes)
         self.rolls += 1
         await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks, states)
         await self._seal(sealing)
@@ -552,7 +562,7 @@ class Journal:
         self.number, self._file = new_file.number, new_file.file
         self.zeros.begin(new_file.file.write_zeros, new_file.size - jb.TRAILER_SPACE)
         self._begun_at = trio.current_time()
-        self._offset = 0
+        self._offset = self._record_bytes = 0
         self._last_offset = -1
         self._first_sequence = self.sequence
         self._footer = []
@@ -649,6 +659,7 @@ class Journal:
             await self._disk.delete(*names)
         for number in numbers:
             self.file_bytes.pop(number, None)
+            self.left.pop(number, None)
 
     def close(self) -> None:
         """Close the files that are open for writing."""
@@ -656,6 +667,16 @@ class Journal:
             self._file.close()
         for each in self._ahead:
             each.file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LeftFile:
+    """A file that nothing more is written to."""
+
+    at: float
+    """Since when."""
+    record_bytes: int
+    """Of the entries that were written to it, whatever is live of them."""
 
 
 @dataclass(frozen=True, slots=True)

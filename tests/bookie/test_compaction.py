@@ -72,8 +72,59 @@ async def compact(store: Store) -> None:
     await trio.sleep(6)
 
 
+async def lone_commits(store: Store, ledgers: Iterable[int], count: int) -> Stored:
+    """A small entry a block of 4 KiB: most of a file is padding."""
+    adders = {ledger: Adder(store, ledger) for ledger in ledgers}
+    for n in range(count):
+        for ledger, adder in adders.items():
+            adder.send(record(ledger, n, bytes([ledger, n % 251]) * 50))
+            await adder.all_acked()
+    return {ledger: dict(enumerate(adder.sent)) for ledger, adder in adders.items()}
+
+
 def cold_names(disk: CutDisk) -> list[str]:
     return [name for name in disk.list() if cb.cold_number(name)]
+
+
+async def test_a_young_file_is_not_rewritten_for_its_padding(autojump_clock: Clock) -> None:
+    """Nothing is deleted: who writes lone records now has the CPU, and much of it may be deleted soon."""
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+        kept = await lone_commits(store, (1, 2), 100)
+        assert len(store._journal.sealed) > 3
+        await compact(store)
+        assert store.stats.files_compacted == 0
+        await trio.sleep(compaction.YOUNG_S)
+        await compact(store)
+        assert store.stats.files_compacted > 0
+        assert sum(store._journal.file_bytes.values()) < 500_000
+        for ledger, entries_ in kept.items():
+            assert await read_all(store, ledger) == entries_
+
+
+async def test_a_young_file_is_rewritten_for_what_was_deleted_in_it(autojump_clock: Clock) -> None:
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+        kept = await lone_commits(store, (1, 2, 3), 100)
+        await delete(store, 3)
+        await compact(store)
+        assert store.stats.files_compacted > 0
+        for ledger in (1, 2):
+            assert await read_all(store, ledger) == kept[ledger]
+
+
+async def test_a_full_disk_knows_no_young_files(autojump_clock: Clock) -> None:
+    """Padding is room as well."""
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+        kept = await lone_commits(store, (1, 2), 100)
+        store.space.asked = True
+        store.space.look()
+        assert store.space.read_only
+        await compact(store)
+        assert store.stats.files_compacted > 0
+        for ledger, entries_ in kept.items():
+            assert await read_all(store, ledger) == entries_
 
 
 async def test_what_lives_between_deleted_neighbours_moves(autojump_clock: Clock) -> None:
@@ -373,6 +424,7 @@ async def test_no_page_is_given_back_before_all_that_is_live_was_seen(
     async with running(disk, SMALL) as store:
         stored = await interleaved(store, range(1, 21), 4, 9000)
         await delete(store, *range(1, 11))
+        await trio.sleep(compaction.YOUNG_S)
         await compact(store)
         await delete(store, *range(11, 16))
         monkeypatch.setattr(compaction, "RUNS_MAX", 1)
