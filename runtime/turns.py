@@ -25,7 +25,9 @@ BUSY_OWNERS = 32
 """So many different owners within `BUSY_S` are many: fewer find little company in a beat."""
 CROWD_BEAT_S = 0.004
 CROWD_OWNERS = 128
-"""Of so many a beat is longer: half as many commits at each bookie, a fifth of what its CPU does for them."""
+CROWD_BYTES_MAX = 2 * 1024
+"""Of so many, who send no more than that a call on average, a beat is longer: half as many commits at each
+bookie, a fifth of what its CPU does for them. Who sends more has company enough of his own."""
 BUSY_S = 0.010
 LOOKED_AT_A_TURN = 256
 
@@ -84,6 +86,8 @@ class Turn:
         self.many = False
         """Were there many in the span before?"""
         self._beat_s = BEAT_S
+        self._calls = self._bytes = 0
+        """In this span, and what they handed on."""
 
     def wake(self) -> None:
         """Something is due."""
@@ -108,8 +112,9 @@ class Turn:
         if now >= self._span_ends:
             # A span that nobody ended in time says nothing of now.
             self.many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
-            self._beat_s = BEAT_S if self._owners < CROWD_OWNERS else CROWD_BEAT_S
-            self._owners = 0
+            crowd = self._owners >= CROWD_OWNERS and self._bytes <= self._calls * CROWD_BYTES_MAX
+            self._beat_s = CROWD_BEAT_S if crowd else BEAT_S
+            self._owners = self._calls = self._bytes = 0
             self._span += 1
             self._span_ends = now + BUSY_S
 
@@ -133,6 +138,8 @@ class Turn:
                     size = one.call()
                 except Exception as error:
                     one.broken(error)
+                self._calls += 1
+                self._bytes += size
                 spent += size if size > CALL_BYTES_MIN else CALL_BYTES_MIN
             return True
         finally:

@@ -13,6 +13,7 @@ from distributedlog.runtime.turns import (
     BUSY_S,
     CALL_BYTES_MIN,
     CROWD_BEAT_S,
+    CROWD_BYTES_MAX,
     CROWD_OWNERS,
     TURN_BYTES_MAX,
     Due,
@@ -152,7 +153,8 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
 class Beats:
     """Owners that are due one after the other, and what each waited, by virtual time."""
 
-    def __init__(self, turn: Turn, owners: int) -> None:
+    def __init__(self, turn: Turn, owners: int, size: int = 100) -> None:
+        self.size = size
         self.due_at = [0.0] * owners
         self.done_at: list[float] = []
         self.waited_s: list[float] = []
@@ -164,7 +166,7 @@ class Beats:
             self.waited_s.append(now - self.due_at[number])
             if not self.done_at or now > self.done_at[-1]:
                 self.done_at.append(now)
-            return 100
+            return self.size
 
         return call
 
@@ -178,15 +180,22 @@ class Beats:
             await trio.sleep(every_s)
 
 
-@pytest.mark.parametrize(("busy", "beat_s"), [(BUSY_OWNERS, BEAT_S), (CROWD_OWNERS, CROWD_BEAT_S)])
+@pytest.mark.parametrize(
+    ("busy", "size", "beat_s"),
+    [
+        (BUSY_OWNERS, 100, BEAT_S),
+        (CROWD_OWNERS, CROWD_BYTES_MAX, CROWD_BEAT_S),
+        (CROWD_OWNERS, CROWD_BYTES_MAX + 1, BEAT_S),
+    ],
+)
 async def test_many_busy_owners_share_beats(
-    busy: int, beat_s: float, nursery: trio.Nursery, autojump_clock: MockClock
+    busy: int, size: int, beat_s: float, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """Forty entries cost little more than one: one of many waits for the others, for a beat at most, which is
-    longer where there is a crowd."""
+    longer where there is a crowd of lone records."""
     turn = Turn()
     nursery.start_soon(turn.run)
-    many = Beats(turn, 2 * busy)
+    many = Beats(turn, 2 * busy, size)
     every_s = BUSY_S / busy / 2
 
     await many.go(4 * busy, every_s)  # until it is seen that there are many
