@@ -1,0 +1,28 @@
+"""The table of what a record costs by how many logs are written."""
+
+from distributedlog.bench.many_logs import CASES, IDLE_PROGRAM, table
+
+TURN = {
+    "p50_ms": 4.0,
+    "p99_ms": 16.0,
+    "records_per_s": 19_990.0,
+    "client_cpu_us": 25.0,
+    "bookie_cpu_us": 34.0,
+    "idle_cpu_ms_per_s": 2.0,
+    "others_cpu_pct": 0.0,
+}
+
+
+def test_medians_of_the_turns_by_case_and_build() -> None:
+    turns = [{**TURN, "p99_ms": p99} for p99 in (90.0, 12.0, 16.0)]
+    found = {"1,000 at 20,000/s|here": turns, "1,000 at 20,000/s|there": [TURN]}
+    lines = table(found, "there").splitlines()
+
+    assert len({line.count("|") for line in lines}) == 1, "as many cells in each line"
+    assert lines[2].startswith("| 1,000 at 20,000/s | this | 19,990 | 4.0 / 16.0 | 25.0 | 34.0 |")
+    assert " the other " in lines[3]
+
+
+def test_what_another_build_runs_is_a_program() -> None:
+    compile(IDLE_PROGRAM, "idle", "exec")
+    assert all(case.count("@") == 1 for case in CASES.split(","))
