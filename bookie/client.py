@@ -182,7 +182,10 @@ class AddStream:
         """The connection heard a refusal, or broke."""
         if self.refused is None:
             self.refused = error
-            self._on_refused(position, error)
+            try:
+                self._on_refused(position, error)
+            except Exception as fault:  # the owner's: others are to be told as well
+                self.on_broken(fault)
 
 
 def _shared_by(streams: list[AddStream]) -> "tuple[SharedAdds, list[AddStream]]":
@@ -331,7 +334,7 @@ class BookieClient:
 
         ``on_acked`` gets how many of the stream's records are durable in all, and is to count them, no more;
         where it says true, ``on_progress`` is called when all that the bookie told together was counted. A
-        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else it raises.
+        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else these three raise.
         ``on_refused`` is called once, with the first position (from 0, in sending order) that was not taken,
         and why: with all after it that record is not acknowledged by this stream. A broken connection refuses
         at the acked count, with `ConnectionLost`: what is after it may be there or not. Raises what closed
@@ -533,7 +536,10 @@ class BookieClient:
                 self._count_acks(m.decode_pairs(body, "ADD_ACKS"), flags, moved)
             finally:
                 for one in moved:
-                    one.on_progress()
+                    try:
+                        one.on_progress()
+                    except Exception as fault:  # the owner's: others are to be told as well
+                        one.on_broken(fault)
         elif op == Op.STREAM_REFUSED:
             error, position = m.decode_refusal(status, body)
             self._note_outdated(error)

@@ -86,7 +86,8 @@ class SlotCare:
         stir: Callable[[], None],
         fail: Callable[[DistributedLogError], None],
     ) -> None:
-        """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what that raised;
+        """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what is raised in
+        calls that other ledgers share, of connections and of the pool;
         ``confirmed``, the LAC has moved without any; ``throttled``, is it kept at its bound by a slow slot;
         ``wake_waiters``, there may be room, or rest; ``stir``, `sweep` is to be called from now on; ``fail``
         ends it, and so calls `end`.
@@ -108,6 +109,7 @@ class SlotCare:
         self._window = window
         self._change = change
         self._confirmed = confirmed
+        self._broken = broken
         self._throttled = throttled
         self._wake_waiters = wake_waiters
         self._stir = stir
@@ -177,11 +179,15 @@ class SlotCare:
 
     def _on_pool_change(self) -> None:
         """Somebody came, went, or reconnected."""
-        if not self._ended:
+        if self._ended:
+            return
+        try:
             self._stir()
             self._look_at_slots()
             if self._change.failed and self._change.round is None:
                 self._wake.set()
+        except Exception as error:  # this is a call of the pool, which tells all ledgers
+            self._broken(error)
 
     def _look_at_slots(self) -> None:
         """Reconnect, take back, or try again to replace: whatever can be done now."""

@@ -80,8 +80,8 @@ class SlotStreams:
         broken: Callable[[Exception], None],
         progressed: Callable[[], None] = _nothing,
     ) -> None:
-        """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what it raises
-        that is no bookie's fault.
+        """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what these raise
+        in a call of a connection that is no bookie's fault.
         """
         self._window = window
         self._ledger_id = ledger_id

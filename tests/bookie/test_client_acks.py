@@ -8,7 +8,12 @@ import trio.testing
 
 from distributedlog.bookie import messages as m
 from distributedlog.bookie.client import AddStream, BookieClient
-from distributedlog.runtime.errors import DistributedLogError, ProtocolError
+from distributedlog.runtime.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    LedgerFenced,
+    ProtocolError,
+)
 from distributedlog.runtime.frames import Op
 
 from .kit import KEY, OPTIONS, record
@@ -27,6 +32,8 @@ class Owner:
         self._told = told
         self._tells = tells
         self.fails: Exception | None = None
+        self.fails_later: Exception | None = None
+        """When it is told of progress, or of a refusal."""
         self.stream: AddStream = client.open_stream(
             ledger,
             KEY,
@@ -34,7 +41,7 @@ class Owner:
             fragment_epoch=0,
             on_acked=self._on_acked,
             on_refused=self._on_refused,
-            on_progress=lambda: told.append(f"{self.name} progress"),
+            on_progress=self._on_progress,
             on_broken=lambda error: told.append(f"{self.name} broken"),
         )
 
@@ -44,8 +51,15 @@ class Owner:
             raise self.fails
         return self._tells
 
+    def _on_progress(self) -> None:
+        self._told.append(f"{self.name} progress")
+        if self.fails_later is not None:
+            raise self.fails_later
+
     def _on_refused(self, position: int, error: DistributedLogError) -> None:
         self._told.append(f"{self.name} refused at {position}: {type(error).__name__}")
+        if self.fails_later is not None:
+            raise self.fails_later
 
 
 Check = Callable[[BookieClient, list[Owner], list[str]], None]
@@ -104,6 +118,39 @@ async def test_what_breaks_at_one_owner_is_told_to_it_alone(autojump_clock: Cloc
         _acks(client, *((owner, 1) for owner in owners))
         assert told == ["l1 1", "l1 broken", "l2 1", "l3 1", "l2 progress", "l3 progress"]
         assert client.closed is None
+
+    await _checked(check)
+
+
+async def test_who_breaks_when_told_keeps_it_from_nobody(autojump_clock: Clock) -> None:
+    """What was counted is told in any case: no acknowledgement would come after it."""
+
+    def check(client: BookieClient, owners: list[Owner], told: list[str]) -> None:
+        owners[0].fails_later = AssertionError("a rule of ours")
+        _acks(client, *((owner, 1) for owner in owners))
+        assert told[3:] == ["l1 progress", "l1 broken", "l2 progress", "l3 progress"]
+        assert client.closed is None
+
+    await _checked(check)
+
+
+async def test_who_breaks_at_a_refusal_is_told_of_it_alone(autojump_clock: Clock) -> None:
+    """By the bookie's word, or by the end of the connection, of which all others are told, too."""
+
+    def check(client: BookieClient, owners: list[Owner], told: list[str]) -> None:
+        closed: list[object] = []
+        client.on_closed.append(closed.append)
+        owners[0].fails_later = owners[1].fails_later = AssertionError("a rule of ours")
+        refusal = m.encode_refusal(LedgerFenced("ledger 1 is fenced"), 0)
+        client._on_frame(Op.STREAM_REFUSED, 0, LedgerFenced.code, 1, memoryview(refusal))
+        assert told == ["l1 refused at 0: LedgerFenced", "l1 broken"]
+        client._on_link_closed(ConnectionLost("the network"))
+        assert told[2:] == [
+            "l2 refused at 0: ConnectionLost",
+            "l2 broken",
+            "l3 refused at 0: ConnectionLost",
+        ]
+        assert closed
 
     await _checked(check)
 

@@ -266,7 +266,13 @@ class ModelAddStream:
             self._client.streams.remove(self)
 
     def lose(self, error: DistributedLogError) -> None:
-        self._on_refused(self.acked, error)
+        self._refuse(self.acked, error)
+
+    def _refuse(self, position: int, error: DistributedLogError) -> None:
+        try:
+            self._on_refused(position, error)
+        except Exception as fault:
+            self._on_broken(fault)
 
     def _arrive(self, record: Buffer) -> None:
         node = self._node
@@ -276,9 +282,7 @@ class ModelAddStream:
             if self._stream.refused is None:
                 self._stream.refused = node.refuse_adds
                 self._reply(
-                    lambda: self._on_refused(
-                        self._stream.count, node.refuse_adds or ConnectionLost("")
-                    )
+                    lambda: self._refuse(self._stream.count, node.refuse_adds or ConnectionLost(""))
                 )
             return
         if self._stream.add(record):
@@ -289,7 +293,7 @@ class ModelAddStream:
         elif self._stream.refused is not None and not self.told:
             self.told = True
             error = self._stream.refused
-            self._reply(lambda: self._on_refused(self._stream.count, error))
+            self._reply(lambda: self._refuse(self._stream.count, error))
 
     def _ack(self, count: int) -> None:
         self.acked = count

@@ -1,6 +1,7 @@
 """Recovery against model bookies."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -119,8 +120,9 @@ async def test_an_empty_last_fragment(autojump_clock: MockClock) -> None:
         assert closed.ensembles == moved.ensembles
 
 
+@pytest.mark.parametrize("where", ["on_acked", "on_write_failed"])
 async def test_a_rule_that_is_broken_in_a_recovery_ends_that_recovery_alone(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It is told; the connections, which others share, go on."""
     async with model_cluster(3) as cluster:
@@ -134,8 +136,18 @@ async def test_a_rule_that_is_broken_in_a_recovery_ends_that_recovery_alone(
         def breaks(*_: object) -> None:
             raise AssertionError("planted")
 
+        model = (await nodes_of(cluster, writer))[0].model
+        takes = model.add
+
+        def refuses(*given: Any, recovery: bool) -> None:
+            if recovery:
+                raise BookieReadOnly("no more copies")
+            takes(*given, recovery=recovery)
+
         with monkeypatch.context() as planted:
-            planted.setattr(Recovery, "on_acked", breaks)
+            planted.setattr(Recovery, where, breaks)
+            if where == "on_write_failed":
+                planted.setattr(model, "add", refuses)
             with pytest.raises(InternalError, match="planted"):
                 await other.recover(writer.ledger_id)
         add(third, 3)

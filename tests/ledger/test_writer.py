@@ -517,7 +517,15 @@ async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.parametrize(
-    "where", ["a count", "an acknowledgement", "the sweep", "the pass over LACs"]
+    "where",
+    [
+        "a count",
+        "an acknowledgement",
+        "a refusal",
+        "news of bookies",
+        "the sweep",
+        "the pass over LACs",
+    ],
 )
 async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
     autojump_clock: MockClock, where: str
@@ -535,6 +543,12 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
             writer._window._ack_quorum = None  # type: ignore[assignment]
         elif where == "an acknowledgement":
             writer._tell_confirmed = breaks  # type: ignore[method-assign]
+        elif where == "a refusal":
+            writer._care._give_up_on = breaks  # type: ignore[method-assign]
+            cluster["b1"].refuse_adds = BookieReadOnly("planted")
+        elif where == "news of bookies":
+            writer._care._look_at_slots = breaks  # type: ignore[method-assign]
+            cluster.later(0.05, cluster.pool.tell)
         elif where == "the sweep":
             writer._care.sweep = breaks  # type: ignore[method-assign, assignment]
         else:
