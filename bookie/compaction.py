@@ -48,7 +48,10 @@ FIRST_LOOK_S = 2.0
 """After a start, at the latest: where it is killed again and again nothing would ever move."""
 YOUNG_S = 600.0
 """A journal file of small commits is a fifth headers, padding and footer. It is not rewritten for that alone
-so soon, unless the disk is nearly full: much of what is young is deleted, and who writes now has the CPU."""
+so soon: much of what is young is deleted, and who writes now has the CPU."""
+YOUNG_FREE_PART = 8
+"""What is left alone so is no more than this part of what is free, the youngest first: a disk that fills in
+that time is to have room for cold files, and not to become read-only before."""
 
 log = logging.getLogger("distributedlog.bookie.compaction")
 
@@ -136,10 +139,12 @@ class Compactor:
         if not checkpointed:  # after a start on a full disk the map may have nothing yet
             return []
         found: list[FileFacts] = []
-        for number, (_, last) in journal.sealed.items():
+        room = 0 if self._space.read_only else self._disk.free_bytes() // YOUNG_FREE_PART
+        for number, (_, last) in sorted(journal.sealed.items(), reverse=True):
             if last < checkpointed:
                 taken = journal.file_bytes.get(number, 0)
-                own = self._own_bytes(number, taken)
+                own = self._own_bytes(number, taken, room)
+                room -= own
                 found.append(FileFacts(number, taken, own, live.get(number, 0), False))
         for number, cold in journal.cold.items():
             taken = journal.file_bytes.get(number, 0)
@@ -150,13 +155,16 @@ class Compactor:
             del self._live_before[number]
         return found
 
-    def _own_bytes(self, number: int, taken: int) -> int:
-        """Of a journal file what no entry ever took, and is left alone for now."""
+    def _own_bytes(self, number: int, taken: int, room: int) -> int:
+        """Of a journal file what no entry ever took, and is left alone for now, unless it is most of it.
+
+        ``room``: for what of all files is left alone.
+        """
         left = self._journal.left.get(number)
-        young = left is not None and trio.current_time() < left.at + YOUNG_S
-        if left is None or not young or self._space.read_only:
+        if left is None or trio.current_time() >= left.at + YOUNG_S:
             return 0
-        return max(0, taken - left.record_bytes)
+        padding = max(0, taken - left.record_bytes)
+        return padding if padding <= min(left.record_bytes, room) else 0
 
     def _is_there(self, ledger_id: int, run: Located) -> bool:
         """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 DEAD_SHARE = 0.15
-"""Of what a file takes, its own head and footer aside: live records take at most 1 / 0.85 of their bytes."""
+"""Of what a file takes, what is its own aside: live records take at most 1 / 0.85 of their bytes."""
 DEAD_SHARE_PRESSED = 0.05
 """Where the disk is nearly full."""
 COLD_DEAD_BYTES_MIN = 64 * 1024
@@ -31,7 +31,7 @@ class FileFacts:
     """Of the device."""
     own_bytes: int
     """What is no reason to rewrite it: head, footer and trailer of a cold file, which another one has too;
-    of a journal file all that is no entry, for the first minutes."""
+    of a journal file all that is no entry, for the first minutes and unless it is most of it."""
     live_bytes: int
     cold: bool
 

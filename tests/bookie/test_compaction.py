@@ -72,12 +72,14 @@ async def compact(store: Store) -> None:
     await trio.sleep(6)
 
 
-async def lone_commits(store: Store, ledgers: Iterable[int], count: int) -> Stored:
-    """A small entry a block of 4 KiB: most of a file is padding."""
+async def lone_commits(
+    store: Store, ledgers: Iterable[int], count: int, payload: int = 2800
+) -> Stored:
+    """An entry a block: by default a fifth of a file and more is headers and padding, of small ones most."""
     adders = {ledger: Adder(store, ledger) for ledger in ledgers}
     for n in range(count):
         for ledger, adder in adders.items():
-            adder.send(record(ledger, n, bytes([ledger, n % 251]) * 50))
+            adder.send(record(ledger, n, bytes([ledger, n % 251]) * (payload // 2)))
             await adder.all_acked()
     return {ledger: dict(enumerate(adder.sent)) for ledger, adder in adders.items()}
 
@@ -97,7 +99,42 @@ async def test_a_young_file_is_not_rewritten_for_its_padding(autojump_clock: Clo
         await trio.sleep(compaction.YOUNG_S)
         await compact(store)
         assert store.stats.files_compacted > 0
+        assert sum(store._journal.file_bytes.values()) < 900_000
+        for ledger, entries_ in kept.items():
+            assert await read_all(store, ledger) == entries_
+
+
+async def test_a_young_file_that_is_mostly_padding_is_rewritten(autojump_clock: Clock) -> None:
+    """Small lone entries take 4 KiB each: forty times their bytes, for ten minutes of writing."""
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+        kept = await lone_commits(store, (1, 2), 100, payload=100)
+        assert len(store._journal.sealed) > 3
+        await compact(store)
+        assert store.stats.files_compacted > 0
         assert sum(store._journal.file_bytes.values()) < 500_000
+        for ledger, entries_ in kept.items():
+            assert await read_all(store, ledger) == entries_
+
+
+async def test_padding_of_young_files_takes_a_part_of_what_is_free(autojump_clock: Clock) -> None:
+    """Where ten minutes of writing are much the oldest are rewritten, long before the disk is nearly full:
+    then there may be no room left for a cold file."""
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+        kept = await lone_commits(store, (1, 2), 100)
+        sealed = sorted(store._journal.sealed)
+        disk.bytes_max = disk.used_bytes + (2 << 20)
+        await compact(store)
+        assert store.stats.files_compacted > 0
+        assert not store.space.read_only
+        left = [number for number in sealed if number in store._journal.sealed]
+        assert left == sealed[-len(left) :], "the youngest"
+        padding = sum(
+            store._journal.file_bytes[number] - store._journal.left[number].record_bytes
+            for number in left
+        )
+        assert 0 < padding <= disk.free_bytes() // compaction.YOUNG_FREE_PART
         for ledger, entries_ in kept.items():
             assert await read_all(store, ledger) == entries_
 
