@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from .builds import whole
 from .campaign import await_ready
 from .interpreter import this_build
 from .machine import OthersCpu, cpu_seconds
@@ -45,14 +46,15 @@ def main() -> None:
     parser.add_argument("--json", help="write all turns there")
     asked = parser.parse_args()
     cases = [tuple(map(int, case.split("@"))) for case in asked.cases.split(",")]
-    builds = [sys.executable, *([asked.other] if asked.other else [])]
+    other = asked.other and whole(asked.other)
+    builds = [sys.executable, *([other] if other else [])]
     found: dict[str, list[Figures]] = {}
     for turn in range(asked.turns):
         for logs, rate in cases:
             for build in builds if turn % 2 == 0 else builds[::-1]:
                 name = f"{logs:,} at {rate:,}/s"
                 print(f"turn {turn + 1} of {asked.turns}: {name}, {build}", file=sys.stderr)
-                with tempfile.TemporaryDirectory(dir=asked.data) as directory:
+                with tempfile.TemporaryDirectory(dir=asked.data and whole(asked.data)) as directory:
                     figures = one_case(
                         build, Path(directory), logs, rate, asked.size, asked.seconds
                     )
@@ -60,7 +62,7 @@ def main() -> None:
     if asked.json:
         Path(asked.json).write_text(json.dumps(found, indent=1))
     print(f"{this_build().describe()}\n")
-    print(table(found, asked.other))
+    print(table(found, other))
 
 
 def one_case(

@@ -1,5 +1,11 @@
 """The table of what a record costs by how many logs are written."""
 
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributedlog.bench import many_logs
 from distributedlog.bench.many_logs import CASES, IDLE_PROGRAM, table
 
 TURN = {
@@ -26,3 +32,26 @@ def test_medians_of_the_turns_by_case_and_build() -> None:
 def test_what_another_build_runs_is_a_program() -> None:
     compile(IDLE_PROGRAM, "idle", "exec")
     assert all(case.count("@") == 1 for case in CASES.split(","))
+
+
+def test_another_build_and_the_data_are_found_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are named from where the caller is; what is run starts in a directory of its own."""
+    ran: list[tuple[str, Path]] = []
+
+    def one_case(python: str, directory: Path, *_: object) -> dict[str, float]:
+        ran.append((python, directory))
+        return TURN
+
+    (tmp_path / "here").mkdir()
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(many_logs, "one_case", one_case)
+    given = ["--cases", "1@5", "--other", "../before/python", "--data", "../data"]
+    monkeypatch.setattr(sys, "argv", ["many_logs", *given])
+
+    many_logs.main()
+
+    assert [python for python, _ in ran] == [sys.executable, str(tmp_path / "before" / "python")]
+    assert {directory.parent for _, directory in ran} == {tmp_path / "data"}
