@@ -334,7 +334,7 @@ class BookieClient:
 
         ``on_acked`` gets how many of the stream's records are durable in all, and is to count them, no more;
         where it says true, ``on_progress`` is called when all that the bookie told together was counted. A
-        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else these three raise.
+        `ProtocolError` of ``on_acked`` refuses the stream, ``on_broken`` gets whatever else these raise.
         ``on_refused`` is called once, with the first position (from 0, in sending order) that was not taken,
         and why: with all after it that record is not acknowledged by this stream. A broken connection refuses
         at the acked count, with `ConnectionLost`: what is after it may be there or not. Raises what closed

@@ -149,8 +149,8 @@ class AddWindow:
     def on_acked(self, stream: Stream, count: int) -> int:
         """The first ``count`` records of ``stream`` are durable. Return how many entries that confirms.
 
-        Never 0 while `awaited`. Raises `ProtocolError` when the bookie counts backwards or beyond what was
-        sent.
+        Never 0 while `awaited`, but where nothing is counted: late, or told before. Raises `ProtocolError`
+        when the bookie counts backwards or beyond what was sent.
         """
         slot = self.slots[stream.slot]
         if slot.stream is not stream:
@@ -174,10 +174,8 @@ class AddWindow:
         stream.acked = count
         before, slot.through = slot.through, through
         lac = self.lac
-        if through <= lac:
-            return (
-                self.awaited
-            )  # confirmed already: it is kept for fewer, and released with a later add
+        if through <= lac:  # confirmed already: it is kept for fewer, and released with a later add
+            return self.awaited
         if self._everywhere:
             if before <= lac:
                 self._ahead += 1

@@ -269,7 +269,7 @@ class LedgerClient:
 
         A ledger that is closed is returned as it is. Any number of recoveries may run at once.
         Raises `RecoveryIncomplete` when too few bookies answered (nothing was decided: try again when
-        they are back), `NoSuchLedger`.
+        they are back), `NoSuchLedger`, `InternalError` where a rule of ours broke in it.
         """
         while True:
             metadata, version = await self.metadata(ledger_id)
