@@ -16,7 +16,7 @@ from distributedlog.bookie.index_records import RUN_KEY, Saved, Totals, located,
 from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.ledgers import Ledger, Ledgers
 from distributedlog.bookie.runs import Runs
-from distributedlog.bookie.upkeep import CHECKPOINT_SHARE_MIN
+from distributedlog.bookie.upkeep import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
 from distributedlog.runtime.errors import DiskFull
 from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
 
@@ -184,14 +184,17 @@ def test_runs_are_written_by_columns_as_one_by_one(
     assert added == runs.bytes_by_file() == together.live_bytes
 
 
+@pytest.mark.parametrize("bound", ["checkpoint_runs", "checkpoint_bytes"])
 async def test_bookies_of_an_ensemble_do_not_write_their_index_at_one_moment(
-    autojump_clock: Clock,
+    autojump_clock: Clock, bound: str
 ) -> None:
     """All of them count the same entries: how many are waited for is drawn by each, each time anew."""
     took: list[list[int]] = []
     for seed in (1, 2, 3):
         counts: list[int] = []
-        options = replace(SMALL, checkpoint_runs=40, checkpoint_s=1e6, checkpoint_bytes=1 << 30)
+        bounds = {"checkpoint_runs": 1 << 20, "checkpoint_bytes": 1 << 30}
+        bounds[bound] = 40 if bound == "checkpoint_runs" else 40 * len(record(5, 0))
+        options = replace(SMALL, checkpoint_s=1e6, **bounds)
         async with running(CutDisk(), options, seed=seed) as store:
             adder = Adder(store, 5)
             while len(counts) < 4:
@@ -207,6 +210,28 @@ async def test_bookies_of_an_ensemble_do_not_write_their_index_at_one_moment(
         assert all(40 * CHECKPOINT_SHARE_MIN - 2 <= count <= 42 for count in counts)
         took.append(counts)
     assert took[0] != took[1] != took[2]
+
+
+async def test_a_bookie_rests_in_its_own_checkpoints_and_not_in_those_that_are_waited_for(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests: list[float] = []
+    checkpoint = Index.checkpoint
+
+    async def noted(index: Index, saved: Saved, *, rest_s: float = 0.0) -> None:
+        rests.append(rest_s)
+        await checkpoint(index, saved, rest_s=rest_s)
+
+    monkeypatch.setattr(Index, "checkpoint", noted)
+    async with running(CutDisk(), replace(SMALL, checkpoint_s=5.0)) as store:
+        rests.clear()  # a start waits for its own
+        adder = Adder(store, 5)
+        adder.send(record(5, 0))
+        await adder.all_acked()
+        await trio.sleep(6)
+        assert rests == [CHECKPOINT_REST_S]
+        await store.checkpoint()
+        assert rests == [CHECKPOINT_REST_S, 0.0]
 
 
 async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) -> None:

@@ -100,6 +100,7 @@ async def test_a_young_file_is_not_rewritten_for_its_padding(autojump_clock: Clo
         await compact(store)
         assert store.stats.files_compacted > 0
         assert sum(store._journal.file_bytes.values()) < 900_000
+        assert store._journal.left.keys() <= store._journal.sealed.keys()
         for ledger, entries_ in kept.items():
             assert await read_all(store, ledger) == entries_
 
