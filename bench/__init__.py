@@ -10,6 +10,7 @@ tls.py                          what TLS costs, on both sides
 proxies.py                      one log for many connections through a write proxy; many logs on one
 spark.py                        Spark's source and sink beside the same without us
 campaign.py                     all of them in turns: the figures of docs/performance.md
+many_logs.py                    what a record costs by how many logs are written
 builds.py                       the campaign's cases with two builds by turns: is this one slower?
 plan.py, histogram.py           what was asked; latencies in buckets
 per_second.py, picture.py       what each second had; the run as an SVG

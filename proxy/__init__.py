@@ -14,6 +14,7 @@ Writing, in the order a frame meets it:
     produce_session.py              one connection to a write proxy
     streams.py                      what is known of one producer's frames (pure)
     written_log.py, owner.py        one log that is written here; all of them, taken and given up
+    peers.py                        what one write proxy asks of another: are you there, take this log
 
 A client's side:
 
