@@ -27,7 +27,8 @@ CROWD_BEAT_S = 0.004
 CROWD_OWNERS = 128
 CROWD_BYTES_MAX = 2 * 1024
 """Of so many, who send no more than that a call on average, a beat is longer: half as many commits at each
-bookie, a fifth of what its CPU does for them. Who sends more has company enough of his own."""
+bookie, a fifth of what its CPU does for them. Who sends more has company enough of his own; LACs that readers
+wait for, which count no bytes, are none of it."""
 BUSY_S = 0.010
 LOOKED_AT_A_TURN = 256
 
@@ -112,7 +113,8 @@ class Turn:
         if now >= self._span_ends:
             # A span that nobody ended in time says nothing of now.
             self.many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
-            crowd = self._owners >= CROWD_OWNERS and self._bytes <= self._calls * CROWD_BYTES_MAX
+            small = 0 < self._bytes <= self._calls * CROWD_BYTES_MAX
+            crowd = small and self._owners >= CROWD_OWNERS
             self._beat_s = CROWD_BEAT_S if crowd else BEAT_S
             self._owners = self._calls = self._bytes = 0
             self._span += 1

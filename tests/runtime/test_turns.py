@@ -186,6 +186,7 @@ class Beats:
         (BUSY_OWNERS, 100, BEAT_S),
         (CROWD_OWNERS, CROWD_BYTES_MAX, CROWD_BEAT_S),
         (CROWD_OWNERS, CROWD_BYTES_MAX + 1, BEAT_S),
+        (CROWD_OWNERS, 0, BEAT_S),
     ],
 )
 async def test_many_busy_owners_share_beats(
