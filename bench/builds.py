@@ -15,10 +15,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .campaign import CASES, Case, await_ready
 
+Bench = Callable[..., dict[str, Any]]
+"""Runs `dlog bench` with some flags; its result."""
 COMPARED = tuple(case for case in CASES if not case.part and case.flags[0] != "beside")
 """Each takes ``--seconds`` and says one rate, or one latency."""
 
@@ -54,36 +59,54 @@ def whole(path: str) -> str:
     return os.path.abspath(path)
 
 
-def one_turn(python: str, directory: Path, seconds: float) -> list[tuple[Case, float]]:
-    """The figure of each case, on a cluster of this build that is started and ended here."""
-    dlog = [python, "-m", "distributedlog.cli.main"]
-    # Each is to find its own package: what a caller's path says would come before it.
-    mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def own_environment() -> dict[str, str]:
+    """Each build is to find its own package: what a caller's path says would come before it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@contextmanager
+def cluster_of(python: str, directory: Path) -> Iterator[tuple[dict[str, Any], Bench]]:
+    """A cluster of this build, a process a node, in the directory: what it said when it served, and what runs
+    a bench of the same build on it.
+    """
+    dlog, mine = [python, "-m", "distributedlog.cli.main"], own_environment()
     ready = directory / "ready.json"
-    serve = [
-        "local",
-        "--processes",
-        "--data",
-        str(directory / "cluster"),
-        "--ready-file",
-        str(ready),
-    ]
-    cluster = subprocess.Popen(dlog + serve, env=mine, cwd=directory, stdout=subprocess.DEVNULL)
+    serve = ["local", "--processes", "--data", str(directory / "cluster")]
+    cluster = subprocess.Popen(
+        [*dlog, *serve, "--ready-file", str(ready)],
+        env=mine,
+        cwd=directory,
+        stdout=subprocess.DEVNULL,
+    )
+
+    def bench(*flags: str) -> dict[str, Any]:
+        run = subprocess.run(
+            [*dlog, "bench", *flags, "--uri", said["uri"], "--json"],
+            env=mine,
+            cwd=directory,
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        found: dict[str, Any] = json.loads(run.stdout)
+        return found
+
     try:
-        uri = await_ready(ready, cluster)["uri"]
-        figures = []
-        for case in COMPARED:
-            flags = ["bench", *case.flags, "--seconds", str(seconds), "--uri", uri, "--json"]
-            run = subprocess.run(
-                dlog + flags, env=mine, cwd=directory, stdout=subprocess.PIPE, check=True
-            )
-            said = json.loads(run.stdout)
-            latency = case.unit == "ms"
-            figures.append((case, said["latency_ms"]["p50"] if latency else said["records_per_s"]))
-        return figures
+        said = await_ready(ready, cluster)
+        yield said, bench
     finally:
         cluster.terminate()
-        cluster.wait(timeout=30)
+        cluster.wait(timeout=60)
+
+
+def one_turn(python: str, directory: Path, seconds: float) -> list[tuple[Case, float]]:
+    """The figure of each case, on a cluster of this build that is started and ended here."""
+    figures = []
+    with cluster_of(python, directory) as (_, bench):
+        for case in COMPARED:
+            said = bench(*case.flags, "--seconds", str(seconds))
+            latency = case.unit == "ms"
+            figures.append((case, said["latency_ms"]["p50"] if latency else said["records_per_s"]))
+    return figures
 
 
 def table(found: dict[tuple[str, str], list[float]], this: str, other: str) -> str:

@@ -12,16 +12,13 @@ the turns: latencies, and the CPU a record of that process, and of the bookies w
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from .builds import whole
-from .campaign import await_ready
+from .builds import cluster_of, own_environment, whole
 from .interpreter import this_build
 from .machine import OthersCpu, cpu_seconds
 
@@ -69,31 +66,14 @@ def one_case(
     python: str, directory: Path, logs: int, rate: int, size: int, seconds: float
 ) -> Figures:
     """A cluster of this build that is started and ended here, and its `dlog bench write`."""
-    dlog = [python, "-m", "distributedlog.cli.main"]
-    # Each is to find its own package: what a caller's path says would come before it.
-    mine = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ready = directory / "ready.json"
-    serve = ["local", "--processes", "--data", str(directory / "cluster")]
-    cluster = subprocess.Popen(
-        [*dlog, *serve, "--ready-file", str(ready)],
-        env=mine,
-        cwd=directory,
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        said = await_ready(ready, cluster)
+    with cluster_of(python, directory) as (said, bench):
         bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
-        writes = ["bench", "write", "--logs", str(logs), "--rate", str(rate), "--size", str(size)]
         others = OthersCpu()
         before = sum(map(cpu_seconds, bookies))
-        run = subprocess.run(
-            [*dlog, *writes, "--seconds", str(seconds), "--uri", said["uri"], "--json"],
-            env=mine,
-            cwd=directory,
-            stdout=subprocess.PIPE,
-            check=True,
+        wrote = bench(
+            *("write", "--logs", str(logs), "--rate", str(rate), "--size", str(size)),
+            *("--seconds", str(seconds)),
         )
-        wrote: dict[str, Any] = json.loads(run.stdout)
         used = sum(map(cpu_seconds, bookies)) - before
         return {
             "p50_ms": wrote["latency_ms"]["p50"],
@@ -101,20 +81,17 @@ def one_case(
             "records_per_s": wrote["records_per_s"],
             "client_cpu_us": wrote["writer_cpu_us"],
             "bookie_cpu_us": used / wrote["records"] * 1e6,
-            "idle_cpu_ms_per_s": idle_cpu_ms_per_s(python, said["uri"], logs, mine, directory),
+            "idle_cpu_ms_per_s": idle_cpu_ms_per_s(python, said["uri"], logs, directory),
             "others_cpu_pct": others.percent(),
         }
-    finally:
-        cluster.terminate()
-        cluster.wait(timeout=60)
 
 
-def idle_cpu_ms_per_s(
-    python: str, uri: str, logs: int, env: dict[str, str], directory: Path
-) -> float:
+def idle_cpu_ms_per_s(python: str, uri: str, logs: int, directory: Path) -> float:
     """What a process with so many open writers uses while nobody writes."""
     program = [python, "-c", IDLE_PROGRAM, uri, str(logs), str(IDLE_S), str(SETTLE_S)]
-    run = subprocess.run(program, env=env, cwd=directory, stdout=subprocess.PIPE, check=True)
+    run = subprocess.run(
+        program, env=own_environment(), cwd=directory, stdout=subprocess.PIPE, check=True
+    )
     return float(run.stdout)
 
 
