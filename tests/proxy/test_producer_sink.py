@@ -143,10 +143,8 @@ class Story:
         return self.client.opened[-1]
 
 
-@pytest.fixture
-async def story(nursery: trio.Nursery, autojump_clock: MockClock) -> Story:
-    client: Any = ScriptedClient()
-    client.has.append((0, 1024 * KIB))
+async def opened_writer(client: Any, nursery: trio.Nursery) -> Any:
+    """Of a producer, through what this client opens."""
     namespace = ProxiedNamespace(
         "default",
         client,
@@ -156,7 +154,14 @@ async def story(nursery: trio.Nursery, autojump_clock: MockClock) -> Story:
         owner="test",
         options=LogOptions(),
     )
-    writer = await namespace.open_log("orders").open_writer(producer="me")
+    return await namespace.open_log("orders").open_writer(producer="me")
+
+
+@pytest.fixture
+async def story(nursery: trio.Nursery, autojump_clock: MockClock) -> Story:
+    client: Any = ScriptedClient()
+    client.has.append((0, 1024 * KIB))
+    writer = await opened_writer(client, nursery)
     first = await writer.submit(bytes(40 * KIB))
     await trio.sleep(0.1)
     second = await writer.submit(b"second")
@@ -452,16 +457,7 @@ async def test_what_both_owners_answer_counts_once(
     """The next owner tells all that the writer did not know when it was asked."""
     client: Any = AskedClient()
     client.has.append((0, 1024 * KIB))
-    namespace = ProxiedNamespace(
-        "default",
-        client,
-        nursery=nursery,
-        random=random.Random(1),
-        wall_ms=lambda: 1,
-        owner="test",
-        options=LogOptions(),
-    )
-    writer = await namespace.open_log("orders").open_writer(producer="me")
+    writer = await opened_writer(client, nursery)
     pending = [await writer.submit(b"first")]
     await trio.sleep(0.1)
     pending.append(await writer.submit(b"second"))
