@@ -8,6 +8,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     machine.py                  the real machine as a host, made of
         tcp.py                      connections
         files.py, directory_file.py, sync_mode.py   a directory as a disk; where its syncs run
+        removals.py                 large files of it that go in slices
         lmdb_map.py                 an ordered map
         memory.py                   disk and map in memory, where nothing is to be kept
         local_secret.py             who may talk to a cluster on this machine: its user

@@ -57,6 +57,7 @@ class DirectoryFile:
         memory: ReusedMemory,
         on_closed: "Callable[[DirectoryFile], object]",
     ) -> None:
+        """``on_closed`` is called once no call uses it any more."""
         self.name = path.name
         self._path = path
         self._fd = fd
@@ -77,6 +78,11 @@ class DirectoryFile:
         """The size in bytes, preallocated space included."""
         self._check_alive()
         return os.fstat(self._fd).st_size
+
+    @property
+    def inode(self) -> int:
+        """What the file is, whatever it is called; also while `close` waits for calls in other threads."""
+        return os.fstat(self._fd).st_ino
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write, not durable before the next sync. A direct file wants aligned memory and size."""
@@ -220,7 +226,6 @@ class DirectoryFile:
         if self._dead:
             return
         self._dead = f"file {self._path} is closed"
-        self._on_closed(self)
         self._users += 1
         self._release()
 
@@ -297,6 +302,7 @@ class DirectoryFile:
     def _release(self) -> None:
         self._users -= 1
         if self._dead and not self._users:
+            self._on_closed(self)
             for descriptor in self._take_descriptors():
                 os.close(descriptor)
 

@@ -9,6 +9,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,7 @@ from .forked import close_descriptor, forked_message, watch_forks
 from .host import File, OrderedMap
 from .lmdb_map import delete_map, is_open, open_map, probe_map, sync_directory
 from .memory import DIRECT_ALIGN, aligned_memory, check_file_name
+from .removals import Removals
 from .reuse import ReusedMemory
 from .sync_mode import Syncer, SyncMode
 
@@ -60,6 +62,8 @@ class DirectoryDisk:
         self._memory = ReusedMemory(HOT_BYTES, HOT_BUFFERS)
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
+        self._opening = 0
+        self._removals = Removals(f"removals {self.path}")
         self._lock_fd: int | None = None
         self._dead = ""
         _make_directory(self.path)
@@ -98,15 +102,25 @@ class DirectoryDisk:
         `TooBusy` stands for a lack of descriptors, here and in `create`.
         """
         path = self.path / check_file_name(name)
-        return self._file(name, await self._in_worker(_open, path, os.O_RDWR), None)
+        self._opening += 1
+        try:
+            return self._file(name, await self._in_worker(_open, path, os.O_RDWR), None)
+        finally:
+            self._opening -= 1
 
     async def rename(self, old: str, new: str) -> None:
         """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
         await self._in_worker(self._rename, check_file_name(old), check_file_name(new))
 
     async def delete(self, *names: str) -> None:
-        """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`."""
-        await self._in_worker(self._delete, *map(check_file_name, names))
+        """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
+
+        The room of large files that are not open comes back within seconds (`removals.py`).
+        """
+        unlink: Callable[[Path], object] = os.unlink  # what is just being opened may be any of them
+        if not self._opening:
+            unlink = partial(self._removals.unlink, in_use={file.inode for file in self._files})
+        await self._in_worker(self._delete, unlink, *map(check_file_name, names))
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
@@ -172,6 +186,7 @@ class DirectoryDisk:
         for file in list(self._files):
             file.close()
         await self._syncer.close()
+        self._removals.close()
         self.unlock()
         self._dead = self._dead or f"disk {self.path} is closed"
         async with self._directory_worker:  # after the call that may still use it
@@ -240,10 +255,10 @@ class DirectoryDisk:
             raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
         self._sync_names()
 
-    def _delete(self, *names: str) -> None:
+    def _delete(self, unlink: Callable[[Path], object], *names: str) -> None:
         for name in names:
             try:
-                os.unlink(self.path / name)
+                unlink(self.path / name)
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -1,0 +1,133 @@
+"""Large files that are removed give their room back in slices.
+
+Where a file system tells the device at once what is free (mounted with ``discard``), one removed file of
+256 MiB keeps writes of all others waiting for 40 ms, and a log of 5 GB is sixty such files on three bookies.
+Cut from its end, half a MiB at a time, nobody waits longer than for another write. The name is gone at once;
+a descriptor keeps what has no name any more.
+"""
+
+import contextlib
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Collection
+from pathlib import Path
+
+from .descriptors import first_kept, limit
+from .forked import close_descriptor, watch_forks
+
+SLICED_FROM_BYTES = 8 * 1024 * 1024
+"""A smaller file is removed as it is."""
+SLICE_BYTES = 512 * 1024
+DRAIN_S = 60.0
+"""A slice follows another so soon that what waits would all be gone after so long."""
+PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.02
+FREE_PART = 8
+"""There are pauses while at most one part in so many of the free space waits to be given back."""
+WAITING_MAX = 256
+DESCRIPTORS_PART = 16
+"""So many files wait at most, each with a descriptor, and a part of all of these; others go as they are."""
+
+
+class Removals:
+    """The large files of one directory that have lost their names. From any thread.
+
+    One thread, which lives while there is something; the system does the rest at once when the process ends.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._waiting: deque[int] = deque()
+        self._waiting_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        watch_forks(self)
+
+    def unlink(self, path: Path, *, in_use: Collection[int] = ()) -> None:
+        """Remove the name, and what it names soon after.
+
+        A file that has another name keeps its bytes, and one of the inodes ``in_use`` until it is closed.
+        Raises `OSError` as `os.unlink`.
+        """
+        descriptor = self._hold(path, in_use)
+        try:
+            os.unlink(path)
+        except OSError:
+            if descriptor is not None:
+                os.close(descriptor)
+            raise
+        if descriptor is not None:
+            self._cut_soon(descriptor)
+
+    def close(self) -> None:
+        """Pause no more; what waits is given back at once, in the thread. Idempotent."""
+        with self._lock:
+            self._closed = True
+
+    def on_forked(self) -> None:
+        """The thread did not come along, and the parent cuts what it has removed (H15)."""
+        self._lock = threading.Lock()  # the thread may have held it
+        self._thread, self._closed = None, True
+        while self._waiting:
+            close_descriptor(self._waiting.popleft())
+
+    def _hold(self, path: Path, in_use: Collection[int]) -> int | None:
+        """A descriptor of a file that is worth it; None: it goes at once, also where none can be had."""
+        waiting_max = min(WAITING_MAX, limit() // DESCRIPTORS_PART)
+        if self._closed or len(self._waiting) >= waiting_max:
+            return None
+        descriptor = -1
+        with contextlib.suppress(OSError):
+            flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            descriptor = os.open(path, flags)
+            found = os.fstat(descriptor)
+            if (
+                stat.S_ISREG(found.st_mode)
+                and found.st_size >= SLICED_FROM_BYTES
+                and found.st_ino not in in_use
+                and descriptor < first_kept()
+            ):
+                return descriptor
+        if descriptor >= 0:
+            os.close(descriptor)
+        return None
+
+    def _cut_soon(self, descriptor: int) -> None:
+        with self._lock:
+            self._waiting.append(descriptor)
+            self._waiting_bytes += os.fstat(descriptor).st_size
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._thread = None
+                    return
+                descriptor = self._waiting[0]
+            size = os.fstat(descriptor).st_size
+            with contextlib.suppress(OSError):  # what cannot be cut goes with its descriptor
+                self._cut(descriptor, size)
+            with self._lock:
+                self._waiting.popleft()
+                self._waiting_bytes -= size
+            os.close(descriptor)
+
+    def _cut(self, descriptor: int, size: int) -> None:
+        """Cut the file to nothing, in slices, unless there is a hurry."""
+        if os.fstat(descriptor).st_nlink:
+            return  # it has another name, and all its bytes are somebody's
+        while size > 0 and not self._hurried(descriptor):
+            size = max(0, size - SLICE_BYTES)
+            os.ftruncate(descriptor, size)
+            pause_s = DRAIN_S * SLICE_BYTES / max(1, self._waiting_bytes)
+            time.sleep(min(max(pause_s, PAUSE_S_MIN), PAUSE_S_MAX))
+
+    def _hurried(self, descriptor: int) -> bool:
+        found = os.fstatvfs(descriptor)
+        return self._closed or self._waiting_bytes * FREE_PART > found.f_bavail * found.f_frsize

@@ -1,0 +1,283 @@
+"""Large files give their room back in slices, and nobody who reads them loses a byte by that."""
+
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from distributedlog.runtime import descriptors, removals
+from distributedlog.runtime.directory_file import DirectoryFile
+from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.removals import Removals
+
+SLICE = 4096
+SIZE = 64 * SLICE
+CONTENT = bytes(range(256)) * (SIZE // 256)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removals, "SLICED_FROM_BYTES", SIZE)
+    monkeypatch.setattr(removals, "SLICE_BYTES", SLICE)
+    monkeypatch.setattr(removals, "PAUSE_S_MAX", removals.PAUSE_S_MIN)
+
+
+@pytest.fixture
+async def disk(tmp_path: Path) -> AsyncIterator[DirectoryDisk]:
+    disk = DirectoryDisk(tmp_path)
+    yield disk
+    await disk.close()
+
+
+class Cuts:
+    """What `os.ftruncate` was asked for, and a gate before it."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._truncate = os.ftruncate
+
+    def __call__(self, descriptor: int, size: int) -> None:
+        self.gate.wait(10)
+        self.sizes.append(size)
+        self._truncate(descriptor, size)
+
+
+@pytest.fixture
+def cuts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuts]:
+    cuts = Cuts()
+    monkeypatch.setattr(os, "ftruncate", cuts)
+    yield cuts
+    cuts.gate.set()
+
+
+def made(path: Path, content: bytes = CONTENT) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def until_idle(waiting: Removals) -> None:
+    thread = waiting._thread
+    if thread is not None:
+        thread.join(20)
+    assert waiting._thread is None
+    assert not waiting._waiting
+    assert waiting._waiting_bytes == 0
+
+
+def held(path: Path) -> int:
+    """Descriptors of this process that have a file which was in that directory and is deleted."""
+    links = (os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
+    return sum(link.startswith(str(path)) and link.endswith(" (deleted)") for link in _there(links))
+
+
+def _there(links: Iterator[str]) -> Iterator[str]:
+    while True:
+        try:
+            yield next(links)
+        except StopIteration:
+            return
+        except OSError:  # the listing's own
+            return
+
+
+async def test_a_large_file_is_cut_in_slices_once_its_name_is_gone(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
+) -> None:
+    cuts.gate.clear()
+    made(tmp_path / "large")
+    await disk.delete("large")
+    assert disk.list() == []
+    assert held(tmp_path) == 1
+    cuts.gate.set()
+    until_idle(disk._removals)
+    assert cuts.sizes == list(range(SIZE - SLICE, -1, -SLICE))
+    assert held(tmp_path) == 0
+
+
+async def test_a_small_file_goes_as_it_is(disk: DirectoryDisk, tmp_path: Path, cuts: Cuts) -> None:
+    made(tmp_path / "small", CONTENT[:-1])
+    await disk.delete("small")
+    assert disk.list() == []
+    assert held(tmp_path) == 0
+    assert cuts.sizes == []
+
+
+async def test_an_open_file_stays_readable(disk: DirectoryDisk, tmp_path: Path) -> None:
+    made(tmp_path / "large")
+    file = await disk.open("large")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert file.read_at(0, SIZE) == CONTENT
+    file.close()
+
+
+async def test_a_renamed_file_that_is_open_stays_readable(
+    disk: DirectoryDisk, tmp_path: Path
+) -> None:
+    made(tmp_path / "large")
+    file = await disk.open("large")
+    await disk.rename("large", "other")
+    await disk.delete("other")
+    until_idle(disk._removals)
+    assert file.read_at(0, SIZE) == CONTENT
+    file.close()
+
+
+async def test_who_just_opens_a_file_reads_all_of_it(disk: DirectoryDisk, tmp_path: Path) -> None:
+    """It was asked for before the deletion, and is known only when the worker has it."""
+    made(tmp_path / "large")
+    found: list[bytes] = []
+
+    async def read() -> None:
+        file = await disk.open("large")
+        await trio.sleep(0.2)
+        found.append(file.read_at(0, SIZE))
+        file.close()
+
+    async with trio.open_nursery() as nursery, disk._directory_worker:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(disk.delete, "large")
+        await trio.testing.wait_all_tasks_blocked()
+    assert found == [CONTENT]
+
+
+async def test_a_read_that_goes_on_after_the_close_gets_all_of_it(
+    disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bookie closes what it deletes; a read of it may be on its way in a worker."""
+    began, go_on = threading.Event(), threading.Event()
+    read: Callable[[DirectoryFile, int, int], bytes] = DirectoryFile._read
+
+    def late(file: DirectoryFile, offset: int, length: int) -> bytes:
+        began.set()
+        go_on.wait(20)
+        return read(file, offset, length)
+
+    monkeypatch.setattr(DirectoryFile, "_read", late)
+    made(tmp_path / "large")
+    file = await disk.open("large")
+    found: list[bytes] = []
+
+    async def read_all() -> None:
+        found.append(await file.read_cold(0, SIZE))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_all)
+        await trio.to_thread.run_sync(began.wait)
+        file.close()
+        await disk.delete("large")
+        until_idle(disk._removals)
+        go_on.set()
+    assert found == [CONTENT]
+    assert not disk._files
+
+
+async def test_another_name_of_the_file_keeps_its_bytes(
+    disk: DirectoryDisk, tmp_path: Path
+) -> None:
+    """A copy by hard links is a copy to whoever made it."""
+    made(tmp_path / "large")
+    os.link(tmp_path / "large", tmp_path / ".kept")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert (tmp_path / ".kept").read_bytes() == CONTENT
+
+
+async def test_there_are_no_pauses_where_room_is_wanted(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "FREE_PART", 1 << 60)
+    made(tmp_path / "large")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert cuts.sizes == []
+    assert held(tmp_path) == 0
+
+
+async def test_so_many_wait_and_no_more(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "WAITING_MAX", 2)
+    cuts.gate.clear()
+    names = [made(tmp_path / f"large-{number}").name for number in range(4)]
+    await disk.delete(*names)
+    assert disk.list() == []
+    assert held(tmp_path) == 2
+    cuts.gate.set()
+    until_idle(disk._removals)
+    assert len(cuts.sizes) == 2 * SIZE // SLICE
+
+
+@pytest.mark.parametrize("few", [{"first_kept": 0}, {"limit": removals.DESCRIPTORS_PART - 1}])
+async def test_the_last_descriptors_are_for_others(
+    disk: DirectoryDisk,
+    tmp_path: Path,
+    cuts: Cuts,
+    monkeypatch: pytest.MonkeyPatch,
+    few: dict[str, int],
+) -> None:
+    for name, value in few.items():
+        assert callable(getattr(descriptors, name))
+        monkeypatch.setattr(removals, name, lambda value=value: value)
+    made(tmp_path / "large")
+    await disk.delete("large")
+    assert disk.list() == []
+    assert held(tmp_path) == 0
+    assert cuts.sizes == []
+
+
+async def test_a_name_that_is_not_there_holds_nothing(disk: DirectoryDisk, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await disk.delete("nobody")
+    until_idle(disk._removals)
+
+
+async def test_what_cannot_be_removed_is_not_cut(
+    disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(1, "not permitted")
+
+    made(tmp_path / "large")
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(Exception, match="not permitted"):
+        await disk.delete("large")
+    until_idle(disk._removals)
+    assert (tmp_path / "large").read_bytes() == CONTENT
+    links = (os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
+    assert str(tmp_path / "large") not in list(_there(links))
+
+
+async def test_a_closed_disk_gives_the_rest_back_at_once(tmp_path: Path, cuts: Cuts) -> None:
+    disk = DirectoryDisk(tmp_path)
+    cuts.gate.clear()
+    made(tmp_path / "large")
+    made(tmp_path / "next")
+    await disk.delete("large", "next")
+    await disk.close()
+    cuts.gate.set()
+    until_idle(disk._removals)
+    assert len(cuts.sizes) <= 1, "what was under way"
+    assert held(tmp_path) == 0
+
+
+def test_a_forked_child_cuts_nothing(tmp_path: Path, cuts: Cuts) -> None:
+    """H15: the descriptors of a child are copies, and the file is the parent's to cut."""
+    cuts.gate.clear()
+    waiting = Removals("test")
+    waiting.unlink(made(tmp_path / "large"))
+    child = os.fork()
+    if not child:
+        kept = held(tmp_path)
+        waiting.unlink(made(tmp_path / "own"))
+        os._exit(kept or held(tmp_path) or bool(waiting._thread))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    cuts.gate.set()
+    until_idle(waiting)
+    assert len(cuts.sizes) == SIZE // SLICE
