@@ -176,6 +176,22 @@ class DirectoryFile:
                 )
             return self._read(offset, length)
 
+        return await self._read_in_worker(read)
+
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`; the kernel reads nothing ahead. See `File.read_aside`."""
+        self._check_alive()
+
+        def read() -> bytes:
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
+            try:
+                return self._read(offset, length)
+            finally:
+                os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NORMAL)
+
+        return await self._read_in_worker(read)
+
+    async def _read_in_worker(self, read: Callable[[], bytes]) -> bytes:
         self._users += 1
         try:
             return await trio.to_thread.run_sync(read, limiter=self._cold_readers)

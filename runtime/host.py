@@ -143,6 +143,13 @@ class File(Protocol):
         """As `read_at`, in a worker, off the loop."""
         ...
 
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`, and not a byte more of the device than was asked for.
+
+        For work in the background: what is read ahead keeps commits waiting.
+        """
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         ...

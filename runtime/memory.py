@@ -207,6 +207,10 @@ class MemoryFile:
         await trio.lowlevel.checkpoint()
         return self.read_at(offset, length)
 
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`."""
+        return await self.read_cold(offset, length)
+
     def truncate(self, size: int) -> None:
         """Cut or extend. Raises `DiskFull`."""
         self._check_open()

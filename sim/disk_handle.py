@@ -245,6 +245,10 @@ class SimFile:
         await self._disk.wait(self._handle.incarnation)
         return self._content.show(offset, length)
 
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`."""
+        return await self.read_cold(offset, length)
+
     def truncate(self, size: int) -> None:
         """Cut or extend; durable with the next sync."""
         self._check()

@@ -85,6 +85,7 @@ async def test_writes_are_read_back(disk: Disk) -> None:
     assert file.read_at(1000, 1) == b""
     assert file.read_hot(0, 3) in (None, b"abc")
     assert await file.read_cold(0, 3) == b"abc"
+    assert await file.read_aside(3, 100) == b"DEFghi" + bytes(11) + b"z"
     file.close()
 
 
@@ -325,6 +326,8 @@ async def test_a_closed_file_says_so(disk: Disk) -> None:
         await file.write_synced(0, b"x")
     with pytest.raises(AlreadyClosed):
         await file.read_cold(0, 1)
+    with pytest.raises(AlreadyClosed):
+        await file.read_aside(0, 1)
     with pytest.raises(AlreadyClosed):
         await file.write_aside(0, b"x")
     with pytest.raises(AlreadyClosed):

@@ -53,6 +53,24 @@ async def test_a_write_that_found_no_space_fails_the_file_for_good(disk: Directo
     file.close()
 
 
+async def test_nothing_is_read_ahead_of_what_is_read_aside(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's way is as it was afterwards: readers in sequence want it."""
+    advised: list[int] = []
+
+    def noted(descriptor: int, offset: int, length: int, advice: int) -> None:
+        advised.append(advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    file = await disk.create("f")
+    file.write_at(0, (bytes(PAGE),))
+    assert await file.read_aside(0, PAGE) == bytes(PAGE)
+    assert await file.read_aside(PAGE - 1, 10) == b"\0"
+    assert advised == 2 * [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL]
+    file.close()
+
+
 async def test_a_synced_write_that_failed_raises_where_it_is_awaited(disk: DirectoryDisk) -> None:
     os.symlink("/dev/full", disk.path / "full")
     file = await disk.open("full")
