@@ -14,12 +14,12 @@ from . import entry as entries
 from . import journal_blocks as jb
 from .runs import Located
 
-STEP_BYTES = 1024 * 1024
+STEP_BYTES = 256 * 1024
 """Read, and written, in one call: a commit waits for one such step of the device at most."""
 WINDOW_BYTES = 4 * 1024 * 1024
 """Put in order in memory, then written."""
 WINDOW_RUNS = 1000
-"""The same: single entries of a hundred bytes are many in 4 MiB, and all are looked at in one turn."""
+"""The same: single entries of a hundred bytes are many in 4 MiB, and all are sorted in one turn."""
 GAP_BYTES = 64 * 1024
 """Between two live runs: cheaper to read than to ask twice."""
 RECORDS_A_TURN = 200
@@ -87,9 +87,11 @@ class ColdWriter:
             buffer = self._disk.aligned_buffer(_aligned(end - base))
             buffer[: len(rest)] = rest
             await self._fill(buffer, base, window)
-            for move in window:
+            for number, move in enumerate(window, 1):
                 at = move.new.offset - base
                 self._note_run(move, buffer[at : at + move.new.length])
+                if number % RECORDS_A_TURN == 0:
+                    await trio.lowlevel.checkpoint()
             last = window[-1] is moves[-1]
             whole = len(buffer) if last else (end - base) // blocks.ALIGN * blocks.ALIGN
             if not self.rotten:

@@ -28,7 +28,7 @@ from .cold_writer import ColdWriter, Move
 from .commits import Commits
 from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
 from .gather import GatheringBlock
-from .index import SLICE, Index
+from .index import MOVES_A_TURN, Index
 from .journal import Journal
 from .options import BookieOptions
 from .pacer import QUIET_S, WORK_S, Pacer
@@ -44,11 +44,12 @@ SMALL_BYTES = 1024 * 1024
 PUNCH_BYTES = 16 * 1024 * 1024
 """Given back in one call. It costs the device about as much as reading a hundredth of it."""
 PUNCH_COST = 100
+REST_S = 0.002
 FIRST_LOOK_S = 2.0
 """After a start, at the latest: where it is killed again and again nothing would ever move."""
 YOUNG_S = 600.0
-"""A journal file of small commits is a fifth headers, padding and footer. It is not rewritten for that alone
-so soon: much of what is young is deleted, and who writes now has the CPU."""
+"""A journal file of small commits is a fifth headers, padding and footer, of lone records nearly all of it.
+It is not rewritten for that so soon: much is deleted young, and who writes now has CPU and device."""
 YOUNG_FREE_PART = 8
 """What is left alone so is no more than this part of what is free, the youngest first: a disk that fills in
 that time is to have room for cold files, and not to become read-only before."""
@@ -132,6 +133,11 @@ class Compactor:
         up_s = trio.current_time() - self._begun_at
         return output_bytes_max(live, self._options.first_file_bytes, up_s)
 
+    @property
+    def _rest_s(self) -> float:
+        """Between two turns of the loop that go to moving: for who writes, and nobody does without room."""
+        return 0.0 if self._space.read_only else REST_S
+
     def _facts(self) -> list[FileFacts]:
         """Of the files all of whose runs are in the index's map."""
         journal, live = self._journal, self._index.live_bytes
@@ -156,7 +162,7 @@ class Compactor:
         return found
 
     def _own_bytes(self, number: int, taken: int, room: int) -> int:
-        """Of a journal file what no entry ever took, and is left alone for now, unless it is most of it.
+        """Of a journal file what no entry ever took, and is left alone for now.
 
         ``room``: for what of all files is left alone.
         """
@@ -164,7 +170,7 @@ class Compactor:
         if left is None or trio.current_time() >= left.at + YOUNG_S:
             return 0
         padding = max(0, taken - left.record_bytes)
-        return padding if padding <= min(left.record_bytes, room) else 0
+        return padding if padding <= room else 0
 
     def _is_there(self, ledger_id: int, run: Located) -> bool:
         """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""
@@ -178,13 +184,15 @@ class Compactor:
         held = {*sources, number}
         self._journal.held |= held
         try:
-            runs, whole = await self._index.runs_in(sources, RUNS_MAX, self._output_bytes_max)
+            runs, whole = await self._index.runs_in(
+                sources, RUNS_MAX, self._output_bytes_max, rest_s=self._rest_s
+            )
             if runs and not await self._copy(number, runs):
                 return False
             if whole or not all(self._index.live_bytes.get(source, 0) > 0 for source in sources):
                 async with self._upkeep.checkpoint_lock:
                     # Never from what was counted while adds, deletions and moves went on (H84).
-                    await self._index.count_again(sources)
+                    await self._index.count_again(sources, rest_s=self._rest_s)
             return True
         finally:
             self._journal.held -= held
@@ -195,8 +203,8 @@ class Compactor:
         moves: list[Move] = []
         for at, (ledger_id, run) in enumerate(runs, 1):
             moves.append(Move(ledger_id, run, layout.place(ledger_id, run)))
-            if at % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+            if at % MOVES_A_TURN == 0:
+                await trio.sleep(self._rest_s)
         cold = layout.file
         if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
             return False
@@ -237,7 +245,9 @@ class Compactor:
         if not await self._upkeep.checkpoint_if_room():
             return False  # nothing points to the file: it is removed again
         async with self._upkeep.checkpoint_lock:
-            await self._index.move((move.ledger, move.old, move.new) for move in moves)
+            await self._index.move(
+                ((move.ledger, move.old, move.new) for move in moves), rest_s=self._rest_s
+            )
         self._stats.files_compacted += 1
         self._stats.moved_bytes += cold.data_end - cb.DATA_OFFSET
         return True
@@ -261,7 +271,7 @@ class Compactor:
 
     async def _read(self, file_number: int, offset: int, length: int) -> bytes:
         file = await self._files.open(file_number)
-        return await file.read_cold(offset, length)
+        return await file.read_aside(offset, length)
 
     # --- giving pages back ------------------------------------------------------------------------
 

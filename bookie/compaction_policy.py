@@ -31,7 +31,7 @@ class FileFacts:
     """Of the device."""
     own_bytes: int
     """What is no reason to rewrite it: head, footer and trailer of a cold file, which another one has too;
-    of a journal file all that is no entry, for the first minutes and unless it is most of it."""
+    of a journal file all that is no entry, for the first minutes."""
     live_bytes: int
     cold: bool
 

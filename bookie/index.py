@@ -45,6 +45,8 @@ SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
+MOVES_A_TURN = 200
+"""Runs whose copies are pointed to: some half a millisecond."""
 TOMBSTONES_AT_ONCE = 5_000
 """So many end with one checkpoint."""
 STATES_AT_ONCE = 50_000
@@ -359,12 +361,14 @@ class Index:
             totals.add_run(run)
         return totals
 
-    async def _pairs(self, start: bytes, end: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+    async def _pairs(
+        self, start: bytes, end: bytes, rest_s: float = 0.0
+    ) -> AsyncIterator[tuple[bytes, bytes]]:
         while page := self._map.scan(start, end, PAGE):
             for pair in page:
                 yield pair
             start = page[-1][0] + b"\0"
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(rest_s)
 
     async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
@@ -574,15 +578,16 @@ class Index:
     # --- moving -----------------------------------------------------------------------------------
 
     async def runs_in(
-        self, numbers: Container[int], runs_max: int, bytes_max: int
+        self, numbers: Container[int], runs_max: int, bytes_max: int, *, rest_s: float = 0.0
     ) -> tuple[list[tuple[int, Located]], bool]:
         """What the map has in these files, sorted: (ledger, run). False: there is more.
 
         At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
+        ``rest_s``: between two turns of the loop that are spent here, also in `move` and `count_again`.
         """
         found: list[tuple[int, Located]] = []
         size = 0
-        async for key, value in self._pairs(b"r", b"s"):
+        async for key, value in self._pairs(b"r", b"s", rest_s):
             if file_of(value) not in numbers:
                 continue
             run = located(key, value)
@@ -592,7 +597,9 @@ class Index:
             found.append((RUN_KEY.unpack(key)[1], run))
         return found, True
 
-    async def move(self, moves: Iterable[tuple[int, Located, Located]]) -> None:
+    async def move(
+        self, moves: Iterable[tuple[int, Located, Located]], *, rest_s: float = 0.0
+    ) -> None:
         """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
 
         Only of those that are in the map as they were: what was deleted or replaced meanwhile is passed
@@ -612,8 +619,8 @@ class Index:
                 totals.add_run(run)
 
         for at, (ledger_id, old, new) in enumerate(moves, 1):
-            if at % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+            if at % MOVES_A_TURN == 0:
+                await trio.sleep(rest_s)
             key = RUN_KEY.pack(b"r", ledger_id, old.first)
             stored = self._map.get(key)
             if stored is None or located(key, stored) != old:
@@ -627,13 +634,13 @@ class Index:
         put_last()
         await self._apply(puts, deletes, totals)
 
-    async def count_again(self, numbers: Container[int]) -> None:
+    async def count_again(self, numbers: Container[int], *, rest_s: float = 0.0) -> None:
         """Take what is live in these files from the map, not from what was counted.
 
         All their runs are in the map, and the caller holds off checkpoints.
         """
         live = {number: 0 for number in self.live_bytes if number in numbers}
-        async for key, value in self._pairs(b"r", b"s"):
+        async for key, value in self._pairs(b"r", b"s", rest_s):
             number = file_of(value)
             if number in live:
                 live[number] += located(key, value).length
