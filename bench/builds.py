@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from .campaign import CASES, Case, await_ready
+from .machine import data_directory
 
 Bench = Callable[..., dict[str, Any]]
 """Runs `dlog bench` with some flags; its result."""
@@ -38,14 +39,16 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=6.0, help="of each case")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--data", help="where the clusters' data goes (default: temporary)")
+    parser.add_argument(
+        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+    )
     asked = parser.parse_args()
     builds = (sys.executable, whole(asked.other))
     found: dict[tuple[str, str], list[float]] = {}
     for turn in range(asked.turns):
         for build in builds if turn % 2 == 0 else builds[::-1]:
             print(f"turn {turn + 1} of {asked.turns}: {build}", file=sys.stderr, flush=True)
-            with tempfile.TemporaryDirectory(dir=asked.data and whole(asked.data)) as directory:
+            with tempfile.TemporaryDirectory(dir=asked.data) as directory:
                 for case, figure in one_turn(build, Path(directory), asked.seconds):
                     found.setdefault((case.name, build), []).append(figure)
     print(table(found, *builds))

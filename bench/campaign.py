@@ -24,7 +24,7 @@ from typing import Any
 
 from ..cluster.processes import environment
 from .interpreter import this_build
-from .machine import anonymous_bytes, cpu_seconds
+from .machine import anonymous_bytes, cpu_seconds, data_directory
 
 SAMPLE_S = 0.25
 READY_S = 60.0
@@ -126,7 +126,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--data", help="where the cluster's data goes (default: temporary)")
+    parser.add_argument(
+        "--data", type=data_directory, help="where the cluster's data goes (default: temporary)"
+    )
     parser.add_argument("--json", help="write all results there")
     parser.add_argument("--cases", choices=SETS, default="all")
     asked = parser.parse_args()

@@ -1,5 +1,6 @@
 """What else the machine did during a run, and what it is: a rate means little without it."""
 
+import argparse
 import os
 import platform
 from pathlib import Path
@@ -86,3 +87,16 @@ def _process_ticks(path: Path) -> tuple[int, int] | None:
         return None
     rest = text.rpartition(")")[2].split()  # the name before may hold anything
     return int(rest[3]), int(rest[11]) + int(rest[12])
+
+
+def data_directory(text: str) -> Path:
+    """An argument's directory, from the root, made where it is missing.
+
+    From the root, for each build runs in a directory of its own. Raises `argparse.ArgumentTypeError`.
+    """
+    path = Path(os.path.abspath(text))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    return path

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .builds import cluster_of, own_environment, whole
 from .interpreter import this_build
-from .machine import OthersCpu, cpu_seconds
+from .machine import OthersCpu, cpu_seconds, data_directory
 
 CASES = "1@5000,10@5000,100@5000,1000@5000,5000@5000,1000@20000"
 IDLE_S = 5.0
@@ -39,7 +39,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--size", type=int, default=1024, help="of a record, bytes")
     parser.add_argument("--other", help="the Python of another build, measured by turns")
-    parser.add_argument("--data", help="where the clusters' data goes (default: temporary)")
+    parser.add_argument(
+        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+    )
     parser.add_argument("--json", help="write all turns there")
     asked = parser.parse_args()
     cases = [tuple(map(int, case.split("@"))) for case in asked.cases.split(",")]
@@ -51,7 +53,7 @@ def main() -> None:
             for build in builds if turn % 2 == 0 else builds[::-1]:
                 name = f"{logs:,} at {rate:,}/s"
                 print(f"turn {turn + 1} of {asked.turns}: {name}, {build}", file=sys.stderr)
-                with tempfile.TemporaryDirectory(dir=asked.data and whole(asked.data)) as directory:
+                with tempfile.TemporaryDirectory(dir=asked.data) as directory:
                     figures = one_case(
                         build, Path(directory), logs, rate, asked.size, asked.seconds
                     )

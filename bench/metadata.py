@@ -30,7 +30,7 @@ from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
 from .histogram import Histogram
 from .interpreter import this_build
-from .machine import OthersCpu, cpu_seconds, settings
+from .machine import OthersCpu, cpu_seconds, data_directory, settings
 
 KEYS = 10_000
 VALUE_BYTES = 100
@@ -124,7 +124,7 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=5.0, help="a case (default: 5)")
     parser.add_argument("--turns", type=int, default=3, help="quorums, one after the other")
-    parser.add_argument("--data", type=Path, help="a directory on the device to measure")
+    parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     others = OthersCpu()

@@ -30,7 +30,7 @@ from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
 from .histogram import Histogram
 from .interpreter import this_build
-from .machine import OthersCpu, settings
+from .machine import OthersCpu, data_directory, settings
 
 KEY_VALUE_BYTES = 200
 A_TRANSACTION = 500
@@ -137,7 +137,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--filler", type=float, default=100.0, help="puts of 32 KiB a second")
-    parser.add_argument("--data", type=Path, help="a directory on the device to measure")
+    parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
     others = OthersCpu()

@@ -37,7 +37,7 @@ from ..cluster.processes import environment
 from .campaign import await_ready
 from .histogram import Histogram
 from .interpreter import this_build
-from .machine import OthersCpu, anonymous_bytes, cpu_seconds
+from .machine import OthersCpu, anonymous_bytes, cpu_seconds, data_directory
 from .write import OPENED_AT_ONCE, TICK_S, Timed
 
 KINDS = ("write-proxy", "bookie", "metadata")
@@ -380,7 +380,9 @@ def main() -> None:
     """Run the cases, print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", nargs="+", choices=("fan-in", "many-logs"), default=None)
-    parser.add_argument("--data", help="where the clusters' data goes (default: temporary)")
+    parser.add_argument(
+        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+    )
     parser.add_argument("--json", help="write all results there")
     parser.add_argument("--turns", type=int, default=3, help="of the fan-in")
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load of it")

@@ -45,7 +45,6 @@ def test_another_build_and_the_data_are_found_from_any_directory(
         return TURN
 
     (tmp_path / "here").mkdir()
-    (tmp_path / "data").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(many_logs, "one_case", one_case)
     given = ["--cases", "1@5", "--other", "../before/python", "--data", "../data"]
@@ -55,3 +54,15 @@ def test_another_build_and_the_data_are_found_from_any_directory(
 
     assert [python for python, _ in ran] == [sys.executable, str(tmp_path / "before" / "python")]
     assert {directory.parent for _, directory in ran} == {tmp_path / "data"}
+
+
+def test_data_that_cannot_be_anywhere_are_a_fault_of_the_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["many_logs", "--data", str(tmp_path / "file" / "below")])
+
+    with pytest.raises(SystemExit):
+        many_logs.main()
+
+    assert "file/below: Not a directory" in capsys.readouterr().err
