@@ -55,6 +55,7 @@ SEAM = {
     "runtime/local_secret.py",
     "runtime/machine.py",
     "runtime/memory.py",
+    "runtime/removals.py",
     "runtime/settled_files.py",
     "runtime/stderr.py",
     "runtime/sync_mode.py",
