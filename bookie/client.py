@@ -86,6 +86,11 @@ def raise_it(error: Exception) -> None:
 class AddStream:
     """Adds to one ledger over one connection, acked by count in sending order. See `open_stream`."""
 
+    __slots__ = (
+        "_link", "_on_refused", "_opening", "acked", "client", "number", "on_acked", "on_broken",
+        "on_progress", "refused", "sent", "watched",
+    )  # fmt: skip
+
     def __init__(
         self,
         client: "BookieClient",

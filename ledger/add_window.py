@@ -61,6 +61,12 @@ class Slot:
 class AddWindow:
     """See the module. The driver pushes records, sends what `begin_stream` says, reports counts."""
 
+    __slots__ = (
+        "_ack_quorum", "_ahead", "_attached", "_base", "_ends", "_everywhere", "_records", "_released",
+        "_start", "awaited", "changing", "epoch", "holes", "lac", "lac_bytes", "last", "pushed_bytes",
+        "released_bytes", "slots", "striping",
+    )  # fmt: skip
+
     def __init__(
         self,
         striping: Striping,

@@ -67,6 +67,11 @@ def _nothing() -> None:
 class SlotStreams:
     """See the module. One a `LedgerWriter`, one a recovery's write-back."""
 
+    __slots__ = (
+        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_progressed",
+        "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
+    )  # fmt: skip
+
     def __init__(
         self,
         window: AddWindow,

@@ -44,6 +44,13 @@ log = logging.getLogger("distributedlog.ledger")
 class LedgerWriter:
     """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
 
+    __slots__ = (
+        "_care", "_change", "_closing", "_kept", "_lac_due", "_lacs", "_length", "_on_confirmed",
+        "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting", "_room_event",
+        "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
+        "error", "lac", "ledger_id",
+    )  # fmt: skip
+
     def __init__(
         self,
         new: NewLedger,

@@ -56,6 +56,13 @@ log = logging.getLogger("distributedlog.log")
 class SegmentKeeper:
     """The segment in progress of one writer, the one before it, and the next one."""
 
+    __slots__ = (
+        "_ahead_bytes", "_backoff", "_compression", "_context", "_drained", "_keep_alive", "_ledgers",
+        "_next", "_next_closed", "_on_confirmed", "_on_failed", "_on_replaced", "_on_sendable", "_opening",
+        "_options", "_over", "_owned", "_permit", "_readers_told", "_room_wanted", "_round", "_rounds",
+        "_trouble_since", "_turn", "_turns", "_unprepared", "_wake", "_wall_ms", "_why_roll", "current",
+    )  # fmt: skip
+
     def __init__(
         self,
         context: LogContext,

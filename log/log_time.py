@@ -22,6 +22,8 @@ log = logging.getLogger("distributedlog.log")
 class LogClock:
     """What one writer stamps its entries with."""
 
+    __slots__ = ("_last_ms", "_name", "_told_ms", "_wall_ms")
+
     def __init__(self, wall_ms: Callable[[], int], name: str, floor_ms: int = 0) -> None:
         """``floor_ms``: the time so far of the log ``name``."""
         self._wall_ms = wall_ms

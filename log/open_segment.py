@@ -30,6 +30,13 @@ SNAPSHOT_SHARE = 32
 class OpenSegment:
     """A segment in progress, as its writer sees it."""
 
+    __slots__ = (
+        "_age_share", "_begin", "_bytes", "_compression", "_confirmed", "_first_txid", "_last_time_ms",
+        "_last_txid", "_names_snapshot", "_newest", "_newest_records", "_snapshot_after", "_snapshot_bytes",
+        "_snapshot_entry", "last_entry", "ledger", "opened_at", "record", "sent_bytes", "sent_records",
+        "start_sequence_id",
+    )  # fmt: skip
+
     def __init__(
         self,
         record: SegmentRecord,

@@ -125,6 +125,14 @@ class Sink(Protocol):
 class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
 
+    __slots__ = (
+        "_byte_rate", "_due", "_entry_bytes_max", "_held_bytes", "_in_flight", "_in_order", "_last",
+        "_meters", "_now_ms", "_on_failed", "_opening", "_ready", "_record_rate", "_room", "_timed",
+        "_timed_at", "_turn", "_waiting", "batch", "buffered", "direct", "error", "last_stored",
+        "last_txid", "limits", "name", "outside_bytes", "over", "over_rate", "part", "pause", "producers",
+        "rated", "sent_bytes", "sink",
+    )  # fmt: skip
+
     def __init__(
         self,
         context: LogContext,

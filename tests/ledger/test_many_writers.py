@@ -17,13 +17,14 @@ from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.runtime.errors import WriteFailed
 from distributedlog.runtime.turns import LOOKED_AT_A_TURN
 
+from ..plant import plant
 from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster
 
 
 class Told:
     """Which LACs a writer sends in messages of their own, when, and to how many."""
 
-    def __init__(self, writer: LedgerWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, writer: LedgerWriter) -> None:
         self.lacs: list[int] = []
         self.times: list[float] = []
         self.watched: list[bool] = []
@@ -36,7 +37,7 @@ class Told:
             self.watched.append(watched_only)
             send(lac, watched_only=watched_only)
 
-        monkeypatch.setattr(streams, "send_lac", noted)
+        plant(streams, "send_lac", noted)
 
 
 async def acked(writer: LedgerWriter) -> float:
@@ -50,14 +51,12 @@ def lacs_at(cluster: ModelCluster, writer: LedgerWriter) -> list[int]:
     return [cluster[b].model.ledgers[writer.ledger_id].lac for b in ("b0", "b1", "b2")]
 
 
-async def test_a_lone_record_waits_for_no_company(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lone_record_waits_for_no_company(autojump_clock: MockClock) -> None:
     """H167: its LAC is at all bookies after `LAC_REST_S`, whatever other ledgers do or do not."""
     async with model_cluster(3) as cluster:
         client = await cluster.client()
         writer, busy = await client.create(), await client.create()
-        told = Told(writer, monkeypatch)
+        told = Told(writer)
         for count in range(5):
             add(writer, 1)
             at = await acked(writer)
@@ -69,15 +68,13 @@ async def test_a_lone_record_waits_for_no_company(
             add(busy, 3)
 
 
-async def test_a_lac_goes_at_once_where_a_reader_waits(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lac_goes_at_once_where_a_reader_waits(autojump_clock: MockClock) -> None:
     """H167: and only there; the others hear of it later."""
     async with model_cluster(3) as cluster:
         writer = await (await cluster.client()).create()
         add(writer, 1)
         await confirmed(writer)
-        told = Told(writer, monkeypatch)
+        told = Told(writer)
         for sink in writer._streams._live[1:2]:
             sink.watched = True
         add(writer, 1)
@@ -91,14 +88,12 @@ async def test_a_lac_goes_at_once_where_a_reader_waits(
         assert lacs_at(cluster, writer) == [1, 1, 1]
 
 
-async def test_what_an_add_says_needs_no_message(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_add_says_needs_no_message(autojump_clock: MockClock) -> None:
     """Whoever writes one record after the other pays no message a record for its LAC."""
     async with model_cluster(3) as cluster:
         writer = await (await cluster.client()).create()
         await trio.sleep(0.01)
-        told = Told(writer, monkeypatch)
+        told = Told(writer)
         for _ in range(100):
             add(writer, 1)
             await acked(writer)
@@ -107,14 +102,12 @@ async def test_what_an_add_says_needs_no_message(
         assert told.lacs == [99]
 
 
-async def test_a_commit_tells_its_lac_before_it_returns(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_commit_tells_its_lac_before_it_returns(autojump_clock: MockClock) -> None:
     """H167: `publish_lac` waits for no round, and the next one does not say it again."""
     async with model_cluster(3) as cluster:
         writer = await (await cluster.client()).create()
         await trio.sleep(0.01)
-        told = Told(writer, monkeypatch)
+        told = Told(writer)
         add(writer, 1)
         await acked(writer)
 

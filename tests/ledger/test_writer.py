@@ -22,6 +22,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 
+from ..plant import plant
 from .model_bookie import (
     ModelCluster,
     add,
@@ -542,7 +543,7 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
         if where == "a count":
             writer._window._ack_quorum = None  # type: ignore[assignment]
         elif where == "an acknowledgement":
-            writer._tell_confirmed = breaks  # type: ignore[method-assign]
+            plant(writer, "_tell_confirmed", breaks)
         elif where == "a refusal":
             writer._care._give_up_on = breaks  # type: ignore[method-assign]
             cluster["b1"].refuse_adds = BookieReadOnly("planted")
@@ -552,7 +553,7 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
         elif where == "the sweep":
             writer._care.sweep = breaks  # type: ignore[method-assign, assignment]
         else:
-            writer._streams.send_lac = breaks  # type: ignore[method-assign]
+            plant(writer._streams, "send_lac", breaks)
         add(writer, 1)
         await trio.sleep(10)
 

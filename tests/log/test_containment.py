@@ -14,6 +14,7 @@ from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import InternalError, WriteFailed
 from tests.log.conftest import World
 from tests.log.records import everything
+from tests.plant import plant
 
 
 def rec(txid: int) -> LogRecord:
@@ -58,19 +59,19 @@ def logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def roll_breaks(writer: Any) -> None:
-    writer.pipeline.keeper._step = breaks_later
+    plant(writer.pipeline.keeper, "_step", breaks_later)
     writer.pipeline.keeper.wake()
 
 
 def replacing_breaks(writer: Any) -> None:
-    writer.pipeline.keeper.current.end = breaks
+    plant(writer.pipeline.keeper.current, "end", breaks)
     writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
     "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
     "the rolling task": roll_breaks,
-    "an acknowledgement": lambda writer: setattr(writer.pipeline.keeper.current, "confirm", breaks),
+    "an acknowledgement": lambda writer: plant(writer.pipeline.keeper.current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
 }
 
