@@ -1,5 +1,7 @@
 """What a writer accepts, how it batches, and what its errors mean."""
 
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -322,3 +324,32 @@ async def test_what_was_sent_when_a_writer_ends_is_unknown_whatever_ended_it(
         await writer.abort()
         async with log.open_writer(wait_s=1), log.open_reader(to="end") as reader:
             assert [record.txid for record in await reader.read_bulk(9, wait_s=1)] == [1]
+
+
+@pytest.mark.parametrize("config", [{}, {"max_txid_check": False}])
+@pytest.mark.parametrize("rule", ["given", "count"])
+async def test_a_list_may_be_changed_while_its_records_wait(
+    world: World, autojump_clock: MockClock, rule: Any, config: dict[str, Any]
+) -> None:
+    """What was checked is what is written, also where the call has to wait for room first."""
+    async with world.process(in_flight_bytes_max=1000, entry_bytes_max=1000, **config) as ns:
+        await ns.create_log("l", txids=rule)
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write(rec(0) if rule == "given" else b"x")
+            world.ledgers.held = True
+            for _ in range(2):
+                more = b"m" * 900
+                await writer.submit(rec(0, more) if rule == "given" else more)
+            txids, payloads = list(range(1, 31)), [b"%02d" % n * 30 for n in range(30)]
+            async with trio.open_nursery() as nursery:
+                given = txids if rule == "given" else None
+                nursery.start_soon(writer.submit_columns, given, payloads)
+                await trio.sleep(1)
+                txids[:], payloads[:] = [-1] * 30, ["no bytes"] * 30  # type: ignore[list-item]
+                world.ledgers.release()
+            await writer.commit()
+        found = await everything(log)
+
+    assert [bytes(r.payload) for r in found[3:]] == [b"%02d" % n * 30 for n in range(30)]
+    assert [r.txid for r in found[3:]] == [n + (1 if rule == "given" else 3) for n in range(30)]
