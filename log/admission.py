@@ -105,16 +105,19 @@ def set_bytes(payloads: Sequence[bytes]) -> int:
 class Taken:
     """The records of one call up to the first that is refused."""
 
-    __slots__ = ("_ends", "_total", "number", "payloads", "refusal")
+    __slots__ = ("_ends", "_total", "number", "payloads", "refusal", "sizes")
 
     def __init__(
-        self, payloads: Sequence[bytes], number: int, refusal: DistributedLogError | None
+        self, payloads: Sequence[bytes], sizes: list[int], refusal: DistributedLogError | None
     ) -> None:
         self.payloads = payloads
+        self.sizes = sizes
+        """Of the payloads, bytes."""
+        number = len(sizes)
         self.number = number
         """How many are taken; the record after them has ``refusal``, if that is not None."""
         self.refusal = refusal
-        self._total = sum(map(len, payloads)) + number * RECORD_COLUMN_BYTES
+        self._total = sum(sizes) + number * RECORD_COLUMN_BYTES
         self._ends: list[int] | None = None
 
     def stop(self, at: int, entry_bytes_max: int, used: int) -> int:
@@ -140,8 +143,8 @@ class Taken:
 
     def _offsets(self) -> list[int]:
         if self._ends is None:
-            sizes = [len(payload) + RECORD_COLUMN_BYTES for payload in self.payloads]
-            self._ends = list(accumulate(sizes, initial=0))
+            costs = [size + RECORD_COLUMN_BYTES for size in self.sizes]
+            self._ends = list(accumulate(costs, initial=0))
         return self._ends
 
 
@@ -150,13 +153,14 @@ def admit_columns(
 ) -> Taken:
     """Check many records at once. ``ordered``: txids must not decrease, nor be below ``floor``."""
     if not txids:
-        return Taken((), 0, None)
+        return Taken((), [], None)
+    number = len(txids)
     try:
         plain = (
-            len(txids) == len(payloads)
+            number == len(payloads)
             # An int's sum with anything that is no int is no int either, or fails.
             and type(sum(txids)) is int
-            and set(map(type, payloads)) == {bytes}
+            and list(map(type, payloads)).count(bytes) == number
             and (
                 floor <= txids[0] and txids[-1] <= TXID_MAX and sorted(txids) == txids
                 if ordered
@@ -166,10 +170,8 @@ def admit_columns(
     except TypeError:
         plain = False
     if plain:
-        taken = Taken(payloads, len(txids), None)
-        if taken.bytes_of(0, len(txids)) <= RECORD_BYTES_MAX or max(map(len, payloads)) <= (
-            RECORD_BYTES_MAX
-        ):
+        taken = Taken(payloads, list(map(len, payloads)), None)
+        if taken.bytes_of(0, number) <= RECORD_BYTES_MAX or max(taken.sizes) <= RECORD_BYTES_MAX:
             return taken
     return _one_by_one(txids, payloads, floor, ordered, name)
 
@@ -179,12 +181,12 @@ def admit_payloads(
 ) -> Taken:
     """Check many records of a log that gives their txids; ``txids``: None, or None for each."""
     number = len(payloads)
-    if (
-        (txids is None or (len(txids) == number == txids.count(None)))
-        and set(map(type, payloads)) <= {bytes}
-        and max(map(len, payloads), default=0) <= RECORD_BYTES_MAX
+    if (txids is None or (len(txids) == number == txids.count(None))) and (
+        list(map(type, payloads)).count(bytes) == number
     ):
-        return Taken(payloads, number, None)
+        sizes = list(map(len, payloads))
+        if max(sizes, default=0) <= RECORD_BYTES_MAX:
+            return Taken(payloads, sizes, None)
     return _one_by_one([None] * number if txids is None else txids, payloads, 0, False, name, rule)
 
 
@@ -205,5 +207,5 @@ def _one_by_one(
             if ordered:
                 floor = txid
     except DistributedLogError as error:
-        return Taken(admitted, len(admitted), error)
-    return Taken(admitted, len(admitted), None)
+        return Taken(admitted, list(map(len, admitted)), error)
+    return Taken(admitted, list(map(len, admitted)), None)

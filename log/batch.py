@@ -26,12 +26,15 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_event", "bytes", "bytes_max", "carried", "columns", "count", "done", "entry", "error",
-        "first_slot", "payloads", "segment", "sets", "stored_bytes", "txids",
+        "first_slot", "payloads", "segment", "sets", "sizes", "stored_bytes", "txids",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.txids: list[int] = []
+        self.txids: Any = []
+        """Ints: a list, or a view of what came packed."""
         self.payloads: list[bytes] = []
+        self.sizes: list[int] | None = None
+        """Of the payloads, bytes, from the first one on as far as they were counted; None: they were not."""
         self.columns: PackedColumns | None = None
         """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
         self.sets: list[tuple[int, int]] | None = None
@@ -62,6 +65,17 @@ class Batch:
         self.txids, self.columns = columns.txids, columns
         self.bytes = columns.column_bytes - 4
 
+    def take_columns(
+        self, txids: Sequence[int], payloads: Sequence[bytes], sizes: Sequence[int]
+    ) -> None:
+        """Put records into it; ``sizes``: of the payloads, bytes."""
+        if not self.payloads:
+            self.sizes = list(sizes)
+        elif self.sizes is not None and len(self.sizes) == len(self.payloads):
+            self.sizes += sizes
+        self.txids += txids
+        self.payloads += payloads
+
     def take_set(self, txid: int, payloads: Sequence[bytes]) -> int:
         """Put a set into it; its first slot."""
         first, number = len(self.txids), len(payloads)
@@ -85,7 +99,7 @@ class Batch:
         self.count = len(self.txids)
         self.done = True
         # Whoever keeps a handle must not keep the bytes.
-        self.txids, self.payloads, self.columns = [], [], None
+        self.txids, self.payloads, self.columns, self.sizes = [], [], None, None
         if self._event is not None:
             self._event.set()
         while self._callbacks:

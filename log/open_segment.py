@@ -153,6 +153,7 @@ class OpenSegment:
                 wall_ms=wall_ms,
                 record_flags=None if batch.sets is None else batch.record_flags(),
                 sections=sections,
+                sizes=batch.sizes,
             )
         buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
         for kind, _, data in sections:

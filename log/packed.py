@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from ..runtime.errors import InvalidRequest, RecordTooLarge
 from ..runtime.host import Buffer
@@ -15,6 +14,8 @@ from .record import (
     RECORD_BYTES_MAX,
     TXID_MAX,
     VERSION,
+    ascends,
+    even_bytes,
 )
 
 PACKED_BYTES_MAX = RECORD_BYTES_MAX
@@ -25,35 +26,26 @@ PACKED_BYTES_MAX = RECORD_BYTES_MAX
 class PackedColumns:
     """The columns of one entry, checked. Who keeps it sees to it that nobody changes the buffers."""
 
-    txids: list[int]
-    ids: Buffer
-    """The txids, int64 each."""
-    offsets: Buffer
-    payloads: Buffer
+    txids: memoryview
+    """i64 each."""
+    offsets: memoryview
+    """i32 each, one more."""
+    payloads: memoryview
     column_bytes: int
     """All three."""
     ascending: bool
     """Do the txids not decrease?"""
     flags: int
 
-    @property
-    def sizes(self) -> list[int]:
-        """Of the payloads, bytes."""
-        ends = memoryview(self.offsets).cast("B").cast("i").tolist()
-        return [end - start for start, end in pairwise(ends)]
-
     def each_payload(self) -> Iterator[memoryview]:
         """One by one: views."""
-        data, ends = (
-            memoryview(self.payloads),
-            memoryview(self.offsets).cast("B").cast("i").tolist(),
-        )
-        return map(data.__getitem__, map(slice, ends, ends[1:]))
+        ends = self.offsets.tolist()
+        return map(self.payloads.__getitem__, map(slice, ends, ends[1:]))
 
-    def with_txids(self, txids: list[int]) -> "PackedColumns":
-        """The same records with these, which do not decrease."""
-        ids = array("q", txids).tobytes()
-        return replace(self, txids=txids, ids=ids, ascending=True)
+    def with_txids(self, txids: "array[int]") -> "PackedColumns":
+        """The same records with these, int64 each, which do not decrease."""
+        assert len(txids) == len(self.txids), "each record has one"
+        return replace(self, txids=memoryview(txids), ascending=True)
 
     def build(self, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
         """As `record.build`: the buffers of the entry and their length in bytes."""
@@ -62,15 +54,17 @@ class PackedColumns:
             MAGIC, VERSION, self.flags, len(txids), len(self.payloads), self.column_bytes, 0,
             txids[0], txids[-1], records_before, wall_ms, 0,
         )  # fmt: skip
-        return [header, self.ids, self.offsets, self.payloads], HEADER_BYTES + self.column_bytes
+        ids, offsets = txids.cast("B"), self.offsets.cast("B")
+        return [header, ids, offsets, self.payloads], HEADER_BYTES + self.column_bytes
 
 
 def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:
     """Columns of an entry from an int64, an int32 and a byte buffer. Without txids: given at the link.
 
     Raises `InvalidRequest` for columns that do not fit each other, `RecordTooLarge`. A reader checks the
-    offsets of every entry; here they are checked too, so that nobody writes what nobody can read. Some 60 ns
-    a record, in sorts and comparisons of whole columns.
+    offsets of every entry; here they are checked too, so that nobody writes what nobody can read. Next to
+    nothing a record where all payloads are as long and all txids the same; else some 5 ns for the offsets and
+    10 for the txids, in comparisons of whole columns (`ascends`), and 20 for txids that do decrease.
     """
     try:
         ends = memoryview(offsets).cast("B").cast("i")
@@ -82,32 +76,35 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
     number = len(ids)
     if number == 0 or len(ends) != number + 1:
         raise InvalidRequest(f"an entry of {number} txids and {len(ends)} offsets")
-    listed = ends.tolist()
-    if listed[0] != 0 or listed[-1] != len(data) or sorted(listed) != listed:
-        raise InvalidRequest(
-            f"offsets of an entry ascend from 0 to its {len(data)} payload bytes, these go from "
-            f"{listed[0]} to {listed[-1]}"
-        )
     column_bytes = 12 * number + 4 + len(data)
     if column_bytes > PACKED_BYTES_MAX:
         raise RecordTooLarge(
             f"an entry of {number} records and {len(data)} payload bytes; the most are "
             f"{PACKED_BYTES_MAX} in sum with 12 bytes a record"
         )
-    values = [0] * number if txids is None else ids.tolist()
-    ascending = txids is None or sorted(values) == values
-    least, most = (values[0], values[-1]) if ascending else (min(values), max(values))
+    if ends[number] != len(data) or not (
+        even_bytes(ends, number) or (ends[0] == 0 and ascends(ends))
+    ):
+        raise InvalidRequest(
+            f"offsets of an entry ascend from 0 to its {len(data)} payload bytes, these go from "
+            f"{ends[0]} to {ends[number]}"
+        )
+    ascending, least, most = _bounds(ids)
     if least < 0 or most > TXID_MAX:
         raise InvalidRequest(f"a txid is 0 to 2**63 - 2; here are {least} to {most}")
     return PackedColumns(
-        values,
-        ids.cast("B"),
-        ends.cast("B"),
-        data,
-        column_bytes,
-        ascending,
-        FLAG_TXID_AT_LINK if txids is None else 0,
+        ids, ends, data, column_bytes, ascending, FLAG_TXID_AT_LINK if txids is None else 0
     )
+
+
+def _bounds(ids: memoryview) -> tuple[bool, int, int]:
+    """Do txids not decrease? And the least and the greatest of them."""
+    first, last = ids[0], ids[-1]
+    data = ids.cast("B")
+    if (first == last and (bytes(data[:8]) * len(ids)).startswith(data)) or ascends(ids):
+        return True, first, last
+    listed = ids.tolist()
+    return sorted(listed) == listed, min(listed), max(listed)
 
 
 def own_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:

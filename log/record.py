@@ -77,7 +77,9 @@ SHOWN_BYTES = 32
 RECORD_COLUMN_BYTES = 12
 """What a record costs in an entry beside its payload: its txid and its offset."""
 EVEN_RECORDS_MIN, EVEN_RECORDS_MAX = 8, 16 * 1024 - 1
-"""In an entry of so many it is looked whether all payloads are as long: then they are read in fewer steps."""
+"""In an entry of so many it is looked whether all payloads are as long: they take fewer steps then."""
+LANES_MIN = 64
+"""A column of so many numbers is compared as one (`ascends`); a shorter one as a list."""
 UNPACKED_AT_ONCE = 64
 """Payloads of one length, by one call: of each length there are so many formats at most."""
 
@@ -197,16 +199,20 @@ def build(
     flags: int = 0,
     record_flags: Buffer | None = None,
     sections: Sequence[tuple[int, int, Buffer]] = (),
+    sizes: list[int] | None = None,
 ) -> tuple[list[Buffer], int]:
     """The buffers of one entry and their length in bytes, for one join by whoever sends it.
 
     ``records_before`` counts the user records of the segment before this entry. ``sections`` are
-    (kind, flags, bytes). At least one record, all within their limits: the writer has checked them.
+    (kind, flags, bytes). ``sizes``: of the payloads, bytes, as far as they were counted. At least one record,
+    all within their limits: the writer has checked them. Some 5 ns a record where all payloads are as long,
+    else 20, and 10 more where they must be counted here.
     """
     number = len(txids)
     assert number == len(payloads) > 0, "an entry holds a payload for each txid, and at least one"
-    offsets = list(accumulate(map(len, payloads), initial=0))
-    payload_bytes = offsets[-1]
+    if sizes is None or len(sizes) < number:
+        sizes = list(map(len, payloads))
+    offsets, payload_bytes = _offsets_of(sizes)
     column_bytes = 12 * number + 4 + payload_bytes
     if record_flags is not None:
         assert len(record_flags) == number
@@ -217,12 +223,22 @@ def build(
         MAGIC, VERSION, flags, number, payload_bytes, column_bytes, len(packed_sections),
         txids[0], txids[-1], records_before, wall_ms, 0,
     )  # fmt: skip
-    columns = pack(f"<{number}q{number + 1}i", *txids, *offsets)  # one call: 40 ns a record
-    buffers: list[Buffer] = [header, packed_sections, columns]
+    buffers: list[Buffer] = [header, packed_sections, pack(f"<{number}q", *txids), offsets]
     if record_flags is not None:
         buffers.append(record_flags)
     buffers.extend(payloads)
     return buffers, HEADER_BYTES + len(packed_sections) + column_bytes
+
+
+def _offsets_of(sizes: list[int]) -> tuple[Buffer, int]:
+    """The offsets of payloads of these sizes, as an entry has them, and their end."""
+    number, size = len(sizes), sizes[0]
+    if EVEN_RECORDS_MIN <= number <= EVEN_RECORDS_MAX and size and sizes.count(size) == number:
+        return memoryview(_even_offsets(size, 1 << number.bit_length()))[: 4 * (number + 1)], (
+            size * number
+        )
+    ends = list(accumulate(sizes, initial=0))
+    return pack(f"<{number + 1}i", *ends), ends[-1]
 
 
 def build_lone(
@@ -406,7 +422,7 @@ class Columns:
         """A copy of each payload, in order: 50 ns a record of 1 KB where all are as long, else 95."""
         if self.count == 1:
             return (bytes(self.payload[self.offsets[0] : self.offsets[1]]),)
-        size = _even_bytes(self.offsets, self.count)
+        size = even_bytes(self.offsets, self.count)
         if not size:
             ends = self.offsets.tolist()
             return map(BytesIO(self.payload[ends[0] : ends[-1]]).read, map(sub, ends[1:], ends))
@@ -417,7 +433,7 @@ class Columns:
         return found
 
 
-def _even_bytes(offsets: memoryview, number: int) -> int:
+def even_bytes(offsets: memoryview, number: int) -> int:
     """The length of each payload where all are as long, not empty, and the first begins at 0; else 0.
 
     ``offsets``: i32[number + 1], of which the last one is where the payloads end, and the others are
@@ -443,9 +459,27 @@ def _unpack_of(size: int, number: int) -> Callable[[Buffer, int], tuple[bytes, .
     return struct.Struct(f"{size}s" * number).unpack_from
 
 
-def _ascend(offsets: list[int]) -> bool:
-    """Do they begin at 0 and never go back? Sorting what is sorted is cheap."""
-    return offsets[0] == 0 and sorted(offsets) == offsets
+def ascends(column: memoryview) -> bool:
+    """Is none of these numbers, int32 or int64 each and at least one, below 0 or below the one before it?
+
+    Many are compared at once, as the lanes of one large number: where no lane has its sign bit, each one is
+    set in the numbers from the second on, the numbers up to the last but one are subtracted, and no lane
+    borrows from the next. The sign is still there where it was not needed: 5 ns an int32, 10 an int64.
+    """
+    if len(column) < LANES_MIN:
+        listed = column.tolist()
+        return listed[0] >= 0 and sorted(listed) == listed
+    lanes, width = column.cast("B"), column.itemsize
+    signs = _signs(len(column) - 1, width)
+    before = int.from_bytes(lanes[:-width], "little")
+    after = int.from_bytes(lanes[width:], "little")
+    return not (before | after) & signs and ((after | signs) - before) & signs == signs
+
+
+@lru_cache(maxsize=8)
+def _signs(number: int, width: int) -> int:
+    """So many numbers of so many bytes each, with nothing but their sign bits; as much memory as they."""
+    return int.from_bytes((bytes(width - 1) + b"\x80") * number, "little")
 
 
 def decode_header(entry: Buffer) -> EntryHeader:
@@ -520,7 +554,7 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
         origin.flags = _checked_flags(bytes(flags), origin)
     # Arrow trusts offsets; an unsorted one would read foreign memory.
     if offsets[number] != header.payload_bytes or not (
-        _even_bytes(offsets, number) or _ascend(offsets.tolist())
+        even_bytes(offsets, number) or (offsets[0] == 0 and ascends(offsets))
     ):
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"

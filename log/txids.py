@@ -7,6 +7,7 @@ a txid. Two that open an empty log cannot decide differently: the second one fen
 segments before it writes.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -70,6 +71,20 @@ class TxidSource:
         else:
             assert self.rule == BYTES, "else whoever writes gives them"
             txids = list(accumulate(sizes, initial=max(last, 0)))[1:]
+        self.last = txids[-1]
+        return txids
+
+    def draw_packed(self, offsets: memoryview) -> "array[int]":
+        """As `draw`, of records whose payloads are between these offsets, the first of which is 0."""
+        number, last = len(offsets) - 1, self.last
+        if self.rule == MS:
+            txids = array("q", [min(max(self._wall_ms(), last), TXID_MAX)]) * number
+        elif self.rule == COUNT:
+            txids = array("q", range(last + 1, last + 1 + number))
+        else:
+            assert self.rule == BYTES, "else whoever writes gives them"
+            before = max(last, 0)
+            txids = array("q", [before + end for end in offsets[1:].tolist()])
         self.last = txids[-1]
         return txids
 

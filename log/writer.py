@@ -245,7 +245,9 @@ class LogWriter:
         kept = False
         while at < taken.number:
             if pipeline.pause or wanted:
-                if not kept:  # as they were checked, whatever becomes of the caller's lists meanwhile
+                if (
+                    not kept
+                ):  # as they were checked, whatever becomes of the caller's lists meanwhile
                     kept, own, taken.payloads = True, list(own), list(taken.payloads)
                 try:
                     if wanted:
@@ -284,9 +286,10 @@ class LogWriter:
             if not batch.txids:
                 pipeline.wake()
             bulk.took(at, batch, len(batch.txids))
-            span = taken.payloads[at:stop]
-            batch.txids += own[at:stop] if own else self._source.draw(list(map(len, span)))
-            batch.payloads += span
+            ids, span, sizes = own, taken.payloads, taken.sizes
+            if stop - at < len(bulk):  # else they are not copied
+                ids, span, sizes = own[at:stop], span[at:stop], sizes[at:stop]
+            batch.take_columns(ids or self._source.draw(sizes), span, sizes)
             batch.bytes += size
             if self._ordered:
                 self._floor = own[stop - 1]
@@ -324,8 +327,9 @@ class LogWriter:
         if self._ordered and not columns.ascending and not self._strict:
             await self._note_unordered()
         if self._ordered and not columns.ascending:
-            falls = next(b for a, b in pairwise(columns.txids) if b < a)
-            raise out_of_order(falls, max(columns.txids[: columns.txids.index(falls)]), self._name)
+            listed = columns.txids.tolist()
+            falls = next(b for a, b in pairwise(listed) if b < a)
+            raise out_of_order(falls, max(listed[: listed.index(falls)]), self._name)
         if pipeline.pause:
             await pipeline.before_submit()
         size = columns.column_bytes - 4
@@ -343,7 +347,7 @@ class LogWriter:
         if self._ordered:
             self._floor = last
         if not given:
-            columns = columns.with_txids(self._source.draw(columns.sizes))
+            columns = columns.with_txids(self._source.draw_packed(columns.offsets))
         batch = pipeline.batch
         batch.take_packed(columns)
         bulk = PendingBulk(len(columns.txids))

@@ -2,6 +2,8 @@
 
 import random
 import struct
+from array import array
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +12,12 @@ from hypothesis import strategies as st
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import (
     HEADER_BYTES,
+    LANES_MIN,
     SECTION_CRITICAL,
     Columns,
     LogRecord,
     Origin,
+    ascends,
     build,
     build_lone,
     decode,
@@ -105,6 +109,61 @@ def test_one_record_is_built_as_several_are(txid: int, payload: bytes, before: i
     assert (header.count, header.payload_bytes) == (1, len(payload))
     assert one[24:64] == two[24:64]
     assert read(one).tuples()[0] == read(two).tuples()[0]
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.sampled_from([1, 2, 7, 8, 9, 63, 64, 255, 256, 2000, 16 * 1024 - 1, 16 * 1024, 20_000]),
+    st.sampled_from([0, 1, 100, 257, 1000]),
+    st.one_of(st.none(), st.integers(0, 20_000)),
+    st.sampled_from(["nobody", "all", "all but the last"]),
+)
+def test_payloads_of_one_length_are_built_as_others_are(
+    number: int, size: int, odd: int | None, counted: str
+) -> None:
+    """Whether somebody has counted their lengths, or some of them. ``odd``: which one is longer."""
+    payloads = [b"x" * size] * number
+    if odd is not None:
+        payloads[odd % number] = b"y" * (size + 1)
+    sizes: list[int] | None = list(map(len, payloads))
+    if counted != "all":
+        sizes = None if counted == "nobody" else list(map(len, payloads[:-1]))
+
+    buffers, length = build(range(number), payloads, records_before=0, wall_ms=0, sizes=sizes)
+
+    ends = list(accumulate(map(len, payloads), initial=0))
+    plain = struct.pack(f"<{number}q{number + 1}i", *range(number), *ends) + b"".join(payloads)
+    assert b"".join(buffers)[HEADER_BYTES:] == plain
+    assert length == HEADER_BYTES + len(plain)
+
+
+LEAST_AND_MOST = {"i": (-(2**31), 2**31 - 1), "q": (-(2**63), 2**63 - 1)}
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.sampled_from("iq"),
+    st.integers(1, 3 * LANES_MIN),
+    st.lists(st.tuples(st.integers(0, 3 * LANES_MIN), st.integers(-2, 2)), max_size=3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_a_column_ascends_where_its_numbers_do(
+    kind: str, number: int, flaws: list[tuple[int, int]], near: bool, chance: random.Random
+) -> None:
+    """As one large number and as a list; with numbers below 0, the least and the greatest there are."""
+    least, most = LEAST_AND_MOST[kind]
+    numbers = sorted(chance.choice((0, 1, 2, chance.randint(0, most), most)) for _ in range(number))
+    if near:
+        numbers = [most - 7 + k // number for k in range(number)]
+    for at, by in flaws:
+        at %= number
+        around = numbers[at - 1] + by
+        numbers[at] = chance.choice((max(least, min(most, around)), least, -1, most))
+
+    found = ascends(memoryview(array(kind, numbers)))
+
+    assert found == (numbers[0] >= 0 and all(a <= b for a, b in pairwise(numbers)))
 
 
 @settings(max_examples=examples(100))

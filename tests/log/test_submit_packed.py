@@ -2,6 +2,10 @@
 
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate
+from mmap import mmap
+from random import Random
+from typing import Any
 
 import pytest
 import trio
@@ -215,6 +219,94 @@ async def test_a_closed_writer_takes_no_columns(world: World, autojump_clock: Mo
             await writer.submit_packed(*columns([2], [b"x"]))
 
 
+@settings(max_examples=examples(300))
+@given(
+    st.integers(1, 200),
+    st.sampled_from(["same", "up", "steps", "down"]),
+    st.booleans(),
+    st.lists(st.tuples(st.sampled_from("to"), st.integers(0, 200), st.integers(-3, 3)), max_size=2),
+    st.integers(-1, 1),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_checked_at_once_is_checked_as_one_by_one(
+    number: int,
+    order: str,
+    even: bool,
+    flaws: list[tuple[str, int, int]],
+    beyond: int,
+    chance: Random,
+) -> None:
+    """Payloads of one length, one txid for all, neither, and a number that is wrong anywhere."""
+    top = 2**63 - 2
+    txids = {
+        "same": [chance.choice((0, 5, top - 3))] * number,
+        "up": list(range(number)),
+        "steps": sorted(chance.choice((0, 7, chance.randint(0, top))) for _ in range(number)),
+        "down": list(range(number, 0, -1)),
+    }[order]
+    sizes = [5 if even else chance.choice((0, 1, 9)) for _ in range(number)]
+    offsets = list(accumulate(sizes, initial=0))
+    data = bytes(max(0, offsets[-1] + beyond * chance.randint(0, 1)))
+    for which, at, by in flaws:
+        column = txids if which == "t" else offsets
+        column[at % len(column)] += by
+
+    found: object
+    try:
+        packed = check_packed(
+            array("q", txids).tobytes(), array("i", offsets).tobytes(), memoryview(data)
+        )
+        found = packed.txids.tolist(), packed.offsets.tolist(), packed.ascending
+    except InvalidRequest as error:
+        found = str(error)[:7]
+
+    if offsets[0] or offsets != sorted(offsets) or offsets[-1] != len(data):
+        assert found == "offsets"
+    elif min(txids) < 0 or max(txids) > top:
+        assert found == "a txid "
+    else:
+        assert found == (txids, offsets, txids == sorted(txids))
+
+
+def test_columns_of_gigabytes_are_too_large_before_anything_is_made_of_them() -> None:
+    """Of even offsets that would be another column as long as theirs."""
+    size = 2**27
+    data = memoryview(mmap(-1, 8 * size))  # zeros that nobody has touched
+    with pytest.raises(RecordTooLarge, match="8 records"):
+        check_packed(bytes(64), array("i", range(0, 8 * size + 1, size)).tobytes(), data)
+
+
+@pytest.mark.parametrize("rule", ["count", "ms", "bytes"])
+async def test_txids_that_the_log_gives_are_those_of_other_calls(
+    world: World, autojump_clock: MockClock, rule: Any
+) -> None:
+    """One by one, in bulk and packed, in turn."""
+    payloads = [b"a", b"", b"ccc"] * 30
+    async with world.process() as ns:
+        for name in "lm":
+            await ns.create_log(name, txids=rule)
+        async with ns.open_log("l").open_writer() as writer:
+            for _ in range(2):
+                await writer.submit_packed(None, *columns([0] * len(payloads), payloads)[1:])
+                await writer.submit_columns(None, payloads)
+        async with ns.open_log("m").open_writer() as writer:
+            for _ in range(4):
+                for payload in payloads:
+                    await writer.submit(payload)
+        packed, single = [
+            [(r.txid, bytes(r.payload)) for r in await everything(ns.open_log(name))]
+            for name in "lm"
+        ]
+
+    assert [payload for _, payload in packed] == payloads * 4
+    if rule == "ms":  # they were written at another time
+        assert (
+            len({txid - other for (txid, _), (other, _) in zip(packed, single, strict=True)}) == 1
+        )
+    else:
+        assert packed == single
+
+
 @settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(st.integers(0, 2**63 - 2), st.binary(max_size=20)), min_size=1, max_size=30)
@@ -228,6 +320,6 @@ def test_what_the_check_lets_through_a_reader_takes(records: list[tuple[int, byt
     found = decode(entry, decode_header(entry), Origin(1, 0, 3))
 
     assert found.tuples() == records
-    assert packed.txids == txids
+    assert packed.txids.tolist() == txids
     assert packed.ascending == (txids == sorted(txids))
     assert packed.build(records_before=3, wall_ms=1)[1] == len(entry)

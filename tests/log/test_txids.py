@@ -1,7 +1,8 @@
 """Whose txids: one rule a log, in its state, the same for everybody who writes (H147)."""
 
 import contextlib
-from itertools import permutations
+from array import array
+from itertools import accumulate, permutations
 from typing import Any
 
 import pytest
@@ -69,6 +70,18 @@ def test_of_one_record_the_same_is_drawn_as_of_many(kind: str) -> None:
         one, many = (TxidSource(kind, last, iter(clock).__next__, "l") for _ in range(2))
         assert [one.draw_one(size) for size in sizes] == [many.draw([s])[0] for s in sizes]
         assert one.last == many.last
+
+
+@pytest.mark.parametrize("kind", [COUNT, MS, BYTES])
+def test_of_packed_records_the_same_is_drawn_as_of_a_list(kind: str) -> None:
+    """Over a clock that goes back, and records without bytes."""
+    for last in (-1, 0, 6, TXID_MAX - 5):
+        for sizes in ([0], [3], [3, 0, 1, 0], [0, 0]):
+            packed, listed = (TxidSource(kind, last, lambda: 5, "l") for _ in range(2))
+            offsets = memoryview(array("i", accumulate(sizes, initial=0)))
+            for _ in range(2 if last < TXID_MAX - 5 else 1):
+                assert packed.draw_packed(offsets).tolist() == listed.draw(sizes)
+            assert packed.last == listed.last
 
 
 @pytest.mark.parametrize("kind", [COUNT, MS, BYTES])

@@ -326,6 +326,32 @@ async def test_what_was_sent_when_a_writer_ends_is_unknown_whatever_ended_it(
             assert [record.txid for record in await reader.read_bulk(9, wait_s=1)] == [1]
 
 
+async def test_bulks_and_single_records_share_an_entry(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Whose lengths are known from their bulk, and whose are counted when it is sent, in any order."""
+    bulk, odd = [b"x" * 100] * 20, b"y" * 101
+    payloads: list[bytes] = []
+    async with world.process() as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            for step in "bb", "bsb", "sb", "bss", "bsbb", "o", "bo":
+                for one in step:
+                    first, more = len(payloads), bulk if one == "b" else [odd]
+                    payloads += more
+                    if one == "b":
+                        await writer.submit_columns(list(range(first, len(payloads))), bulk)
+                    elif one == "s":
+                        await writer.submit(rec(first, odd))
+                    else:
+                        await writer.submit_columns([first], [odd])
+                await writer.commit()
+        found = await everything(log)
+
+    assert [(r.txid, bytes(r.payload)) for r in found] == list(enumerate(payloads))
+    assert found[-1].dlsn.entry == 6
+
+
 @pytest.mark.parametrize("config", [{}, {"max_txid_check": False}])
 @pytest.mark.parametrize("rule", ["given", "count"])
 async def test_a_list_may_be_changed_while_its_records_wait(
