@@ -137,12 +137,13 @@ class LogWriter:
         txid: Any
         payload: Any
         batch = pipeline.batch
-        if type(record) is bytes and self._draws:
-            txid, payload = None, record
-            size = batch.bytes + len(payload) + RECORD_COLUMN_BYTES
-            if size > batch.bytes_max or len(payload) > RECORD_BYTES_MAX:
-                return await self._submit_slowly(txid, payload)
-            txid = self._source.draw_one(len(payload))
+        if self._draws and type(record) is bytes:
+            size = len(record)
+            if size > RECORD_BYTES_MAX or (
+                (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
+            ):
+                return await self._submit_slowly(None, record)
+            txid, payload = self._source.draw_one(len(record)), record
         else:
             try:
                 txid, payload = record.txid, record.payload  # type: ignore[union-attr]
@@ -152,8 +153,8 @@ class LogWriter:
                 type(payload) is not bytes
                 or type(txid) is not int
                 or not self._floor <= txid <= TXID_MAX
-                or (size := batch.bytes + len(payload) + RECORD_COLUMN_BYTES) > batch.bytes_max
-                or len(payload) > RECORD_BYTES_MAX
+                or (size := len(payload)) > RECORD_BYTES_MAX
+                or (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
                 return await self._submit_slowly(txid, payload)
             if self._ordered:

@@ -351,6 +351,7 @@ ONE_SUBCLASS: dict[str, str] = {
     "Namespace": "likewise",
     "LogRun": "seeds of a log are run as they are; with certificates the same work is done among others",
     "Link": "a server's end is one as it is; with two objects an end every frame would cost a call more",
+    "LogRecord": "what is written is one as it is; with the place of one that was read it would cost more",
 }
 """Bases with one subclass, and why they are two classes."""
 

@@ -7,7 +7,7 @@ from distributedlog.chaos.life import Life
 from distributedlog.chaos.readers import pieces
 from distributedlog.chaos.writers import WriterSession, consecutive
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import LogRecord, Origin
+from distributedlog.log.record import LogRecord, Origin, ReadRecord
 from distributedlog.runtime.errors import DistributedLogError, WriteCancelled, WriteFailed
 from distributedlog.verify.history import Value, to_payload
 from distributedlog.verify.notes import Notebook, Piece
@@ -21,7 +21,7 @@ def test_positions_stand_in_runs_by_entry() -> None:
 
 def read(slot: int, value: Value, txid: int = 5, payload: bytes | None = None) -> LogRecord:
     body = to_payload(value, 40) if payload is None else payload
-    return LogRecord(txid, body, Origin(1, 7, 100), slot)
+    return ReadRecord(txid, body, Origin(1, 7, 100), slot)
 
 
 def test_records_that_were_read_stand_in_runs_by_writer_and_txid() -> None:

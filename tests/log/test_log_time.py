@@ -13,7 +13,7 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.log_time import LogClock, iso_of, ms_of
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.record import LogRecord, Origin
+from distributedlog.log.record import LogRecord, Origin, ReadRecord
 from distributedlog.runtime.errors import InvalidRequest
 from tests.log.conftest import World
 from tests.log.records import everything
@@ -195,7 +195,7 @@ def test_a_time_as_text_and_as_ms() -> None:
 def test_a_record_shows_where_it_is_and_never_all_of_itself() -> None:
     """A payload is cut at 32 bytes: it may be a megabyte, or a secret."""
     origin = Origin(1, 12, 0, time_ms=1_767_323_045_678)
-    read = LogRecord(7, b'{"id": 7, "user": "somebody", "pass": "secret"}' * 9, origin, 3)
+    read = ReadRecord(7, b'{"id": 7, "user": "somebody", "pass": "secret"}' * 9, origin, 3)
     assert repr(read) == (
         "LogRecord(1.12.3, txid=7, time=2026-01-02T03:04:05.678Z, 423 B "
         'b\'{"id": 7, "user": "somebody", "p\'…)'

@@ -1,8 +1,11 @@
 """The bytes of an entry: golden, round trips, and every kind of damage."""
 
+import copy
+import pickle
 import random
 import struct
 from array import array
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import pytest
@@ -17,6 +20,7 @@ from distributedlog.log.record import (
     Columns,
     LogRecord,
     Origin,
+    ReadRecord,
     ascends,
     build,
     build_lone,
@@ -322,6 +326,25 @@ def test_a_record_that_was_not_read_has_no_place() -> None:
     with pytest.raises(InvalidRequest, match="not read"):
         _ = record.sequence_id
     assert HEADER_BYTES % 8 == 0
+
+
+def test_a_record_that_was_read_is_equal_to_the_one_that_was_written() -> None:
+    """It is one, with what one that is written has not; copies keep that."""
+    written = LogRecord(7, b"a")
+    (found,) = read(entry_of([(7, b"a")])).records()
+
+    assert isinstance(found, LogRecord)
+    assert found == written
+    assert written == found
+    assert LogRecord(payload=b"a") != found
+    assert found not in (LogRecord(8, b"a"), LogRecord(7, b"b"), LogRecord(payload=b"a"), (7, b"a"))
+    assert (written.origin, written.slot) == (None, -1)
+    for same in (copy.copy(found), pickle.loads(pickle.dumps(found)), replace(found)):
+        assert (type(same), same, same.dlsn) == (ReadRecord, found, found.dlsn)
+    assert replace(found, txid=9).dlsn == found.dlsn
+    assert pickle.loads(pickle.dumps(written)) == written
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(found)
 
 
 def test_log_time_is_never_before_the_segments_floor() -> None:
