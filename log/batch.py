@@ -34,7 +34,7 @@ class Batch:
         """Ints: a list, or a view of what came packed."""
         self.payloads: list[bytes] = []
         self.sizes: list[int] | None = None
-        """Of the payloads, bytes, from the first one on as far as they were counted; None: they were not."""
+        """Of the payloads, bytes, where all came with them (`take_columns`); fewer say nothing."""
         self.columns: PackedColumns | None = None
         """Instead of `payloads`, where they came as the columns of an entry (`take_packed`)."""
         self.sets: list[tuple[int, int]] | None = None
@@ -71,7 +71,7 @@ class Batch:
         """Put records into it; ``sizes``: of the payloads, bytes."""
         if not self.payloads:
             self.sizes = list(sizes)
-        elif self.sizes is not None and len(self.sizes) == len(self.payloads):
+        elif self.sizes is not None:
             self.sizes += sizes
         self.txids += txids
         self.payloads += payloads

@@ -219,7 +219,7 @@ def build(
     """The buffers of one entry and their length in bytes, for one join by whoever sends it.
 
     ``records_before`` counts the user records of the segment before this entry. ``sections`` are
-    (kind, flags, bytes). ``sizes``: of the payloads, bytes, as far as they were counted. At least one record,
+    (kind, flags, bytes). ``sizes``: of the payloads, bytes; fewer say nothing. At least one record,
     all within their limits: the writer has checked them. Some 5 ns a record where all payloads are as long,
     else 20, and 10 more where they must be counted here.
     """

@@ -170,6 +170,18 @@ def test_a_column_ascends_where_its_numbers_do(
     assert found == (numbers[0] >= 0 and all(a <= b for a, b in pairwise(numbers)))
 
 
+@pytest.mark.parametrize("kind", "iq")
+@pytest.mark.parametrize("at", [0, 1, LANES_MIN])
+@pytest.mark.parametrize("number", [LANES_MIN + 1, 2 * LANES_MIN])
+def test_a_number_below_zero_never_ascends(kind: str, at: int, number: int) -> None:
+    """Though the lanes after it do, with room for what one of them borrows."""
+    numbers = list(range(5, 5 + 3 * number, 3))
+    assert ascends(memoryview(array(kind, numbers)))
+    for below in (-1, LEAST_AND_MOST[kind][0]):
+        numbers[at] = below
+        assert not ascends(memoryview(array(kind, numbers)))
+
+
 @settings(max_examples=examples(100))
 @given(records, st.integers(0, 2**40), st.booleans())
 def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flagged: bool) -> None:

@@ -379,3 +379,52 @@ async def test_a_list_may_be_changed_while_its_records_wait(
 
     assert [bytes(r.payload) for r in found[3:]] == [b"%02d" % n * 30 for n in range(30)]
     assert [r.txid for r in found[3:]] == [n + (1 if rule == "given" else 3) for n in range(30)]
+
+
+async def test_a_list_may_be_changed_while_the_log_is_told_that_it_goes_back(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first txid that is lower is noted in the log's state before its record is sent."""
+    async with world.process(max_txid_check=False) as ns:
+        log = ns.open_log("l")
+        async with log.open_writer() as writer:
+            await writer.write(rec(9))
+            txids, payloads = [5, 3], [b"a", b"bb"]
+            note = writer._note_unordered
+
+            async def change_and_note() -> None:
+                txids[:], payloads[:] = [-1, -1], [b"ccc", b""]
+                await note()
+
+            monkeypatch.setattr(writer, "_note_unordered", change_and_note)
+            await writer.submit_columns(txids, payloads)
+            await writer.commit()
+        found = await everything(log)
+
+    assert [(r.txid, bytes(r.payload)) for r in found[1:]] == [(5, b"a"), (3, b"bb")]
+
+
+async def test_a_record_is_too_large_also_for_the_largest_entries(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """One by one and in bulk, with a txid and without."""
+    most, more = bytes(RECORD_BYTES_MAX), bytes(RECORD_BYTES_MAX + 1)
+    async with world.process(entry_bytes_max=4 * RECORD_BYTES_MAX) as ns:
+        await ns.create_log("l", txids="given")
+        await ns.create_log("m", txids="count")
+        async with ns.open_log("l").open_writer() as writer:
+            for _ in range(2):  # a log that is busy is given room ahead
+                await writer.flush()
+                await writer.submit(rec(0, most))
+            with pytest.raises(RecordTooLarge):
+                await writer.submit(rec(1, more))
+            with pytest.raises(RecordTooLarge):
+                await writer.write_bulk([rec(1, b""), rec(1, more)])
+        async with ns.open_log("m").open_writer() as writer:
+            for _ in range(2):
+                await writer.flush()
+                await writer.submit(most)
+            with pytest.raises(RecordTooLarge):
+                await writer.submit(more)
+            with pytest.raises(RecordTooLarge):
+                await (await writer.submit_columns(None, [b"", more]))
