@@ -4,9 +4,16 @@ A fresh megabyte is zeroed and faulted in page by page, which costs as much as r
 whether a `bytearray` is looked at: it refuses to change its length while a memoryview of it, or of a part
 of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16), and no
 one has to give anything back.
+
+Takers who keep a little more than what is kept here, the oldest first, must not find nothing: so what is
+kept stays the same, and those beyond it are fresh each time. What nobody has taken for long is given up for
+a fresh one now and then, or views that live for ever would hold all places.
 """
 
 from collections import deque
+
+SMALL_PART = 16
+"""What takes less than this part of a buffer gets none: it would keep the rest from being used."""
 
 
 class ReusedMemory:
@@ -16,19 +23,28 @@ class ReusedMemory:
         self._buffer_bytes = buffer_bytes
         self._buffers_max = buffers_max
         self._kept: deque[bytearray] = deque()
+        """Those that were taken last are last."""
+        self._missed = 0
+        """How often all were looked at since one of them was given up."""
 
     def take(self, size: int) -> memoryview:
         """Writable memory of ``size`` bytes, whatever they hold. What is small or very large is fresh."""
-        if not self._buffer_bytes // 8 <= size <= self._buffer_bytes:
+        if not self._buffer_bytes // SMALL_PART <= size <= self._buffer_bytes:
             return memoryview(bytearray(size))
         kept = self._kept
-        for buffer in kept:
+        for at, buffer in enumerate(kept):
             if _unseen(buffer):
+                del kept[at]
+                kept.append(buffer)
                 return memoryview(buffer)[:size]
         buffer = bytearray(self._buffer_bytes)
-        kept.append(buffer)
-        if len(kept) > self._buffers_max:
+        if len(kept) == self._buffers_max:
+            self._missed += 1
+            if self._missed < self._buffers_max:
+                return memoryview(buffer)[:size]
+            self._missed = 0
             kept.popleft()  # its views keep it alive; it does not come back
+        kept.append(buffer)
         return memoryview(buffer)[:size]
 
 

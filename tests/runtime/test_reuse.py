@@ -1,5 +1,8 @@
 """Memory that is used again: never while anybody can see it."""
 
+from collections import deque
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,3 +51,38 @@ def test_no_more_is_kept_than_was_said() -> None:
     views.clear()
     assert len(memory._kept) == 2
     assert memory._kept[0] is not memory._kept[1]
+
+
+def test_who_keeps_a_few_more_than_are_kept_finds_most_of_them_again() -> None:
+    """A reader that had 13 replies in memory, of which 12 are kept, got a fresh one each time."""
+    memory = ReusedMemory(BYTES, 6)
+    fresh = 0
+    held: deque[memoryview] = deque()
+    for _ in range(600):
+        if len(held) == 7:
+            held.popleft()  # the oldest first, as a reader takes them
+        view = memory.take(BYTES)
+        fresh += bytes(view) == bytes(BYTES)
+        view[:] = b"u" * BYTES
+        held.append(view)
+
+    assert fresh < 600 // 4
+
+
+def test_what_somebody_keeps_for_ever_gives_its_place_up() -> None:
+    memory = ReusedMemory(BYTES, 3)
+    kept = [memory.take(BYTES) for _ in range(3)]
+    for _ in range(3):
+        assert bytes(memory.take(BYTES)) == bytes(BYTES)
+    memory.take(BYTES)[:] = b"u" * BYTES  # it has a place now
+
+    assert bytes(memory.take(BYTES)) == b"u" * BYTES
+    assert all(bytes(view) == bytes(BYTES) for view in kept)
+
+
+@pytest.mark.parametrize(("size", "reused"), [(BYTES // 16, True), (BYTES // 16 - 1, False)])
+def test_what_is_small_takes_no_buffer(size: int, reused: bool) -> None:
+    memory = ReusedMemory(BYTES, 2)
+    memory.take(BYTES)[:] = b"u" * BYTES
+
+    assert (bytes(memory.take(size)) == b"u" * size) == reused
