@@ -3,7 +3,7 @@
 Where a range ends is said by entry ids, not by bytes, so that the next one can be asked for before the
 answer is here: as many entries as fit, by the sizes of those that came last. A guess that was too large is
 answered in part, and the rest is asked for again. What is under way is bounded: `RANGES_MAX` requests of at
-most the bytes that the reader asks for.
+most the bytes that the reader asks for, fewer where those are many.
 """
 
 from collections import deque
@@ -17,6 +17,9 @@ from ..runtime.errors import DistributedLogError
 
 RANGES_MAX = 3
 """One is received, one is made by the bookie, one waits there for its turn."""
+RANGES_MIN = 2
+AHEAD_BYTES = 4 * 1024 * 1024
+"""Long replies need no third one under way: what has come and is not taken stays in memory."""
 FULL = 0.9
 """How full of its bytes a range is meant to be where entries differ."""
 
@@ -51,8 +54,9 @@ class ReadAhead:
         # A writer at full speed makes entries of one size, and then of those it is known how many fit.
         surely = request.bytes_max // self._longest_bytes
         count = max(1, surely, int(FULL * request.bytes_max / self._mean_bytes))
+        most = min(RANGES_MAX, max(RANGES_MIN, AHEAD_BYTES // request.bytes_max))
         with suppress(DistributedLogError):  # the connection is gone: whoever reads next sees it
-            while len(ranges) < RANGES_MAX and first <= request.last:
+            while len(ranges) < most and first <= request.last:
                 last = min(request.last, first + count - 1)
                 self._begin(client, self._part(request, first, last), at_front=False)
                 first = last + 1

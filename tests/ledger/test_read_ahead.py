@@ -4,9 +4,11 @@ import pytest
 from trio.testing import MockClock
 
 from distributedlog.bookie.messages import ReadRequest
-from distributedlog.ledger.read_ahead import RANGES_MAX, ReadAhead
+from distributedlog.ledger.read_ahead import AHEAD_BYTES, RANGES_MAX, ReadAhead
 
 from .model_bookie import ModelClient, ModelCluster, model_cluster
+
+MIB = 1024 * 1024
 
 
 def count_pending(cluster: ModelCluster) -> list[ReadRequest]:
@@ -69,6 +71,30 @@ async def test_no_question_is_left_unanswered(autojump_clock: MockClock) -> None
 )
 async def test_a_range_is_as_many_entries_as_fit(sizes: list[int], count: int) -> None:
     """Of entries of one size it is known; where they differ some room is left."""
+    asked = await asked_ahead(1000, sizes)
+
+    assert [one.last + 1 - one.first for one in asked] == [count] * RANGES_MAX
+    assert [one.first for one in asked] == [10, 10 + count, 10 + 2 * count]
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "count"),
+    [
+        (1, 3),
+        (MIB, 3),
+        (AHEAD_BYTES // 3, 3),
+        (AHEAD_BYTES // 3 + 1, 2),
+        (2 * MIB, 2),
+        (8 * MIB, 2),
+    ],
+)
+async def test_fewer_long_replies_are_under_way(bytes_max: int, count: int) -> None:
+    """What has come and is not taken stays in memory; one is received while another is made."""
+    assert len(await asked_ahead(bytes_max, [1000])) == count
+
+
+async def asked_ahead(bytes_max: int, sizes: list[int]) -> list[ReadRequest]:
+    """What is asked for at once after entries of these sizes."""
     async with model_cluster(1) as cluster:
         (node,) = cluster.pool.nodes.values()
         assert node.client is not None
@@ -82,7 +108,5 @@ async def test_a_range_is_as_many_entries_as_fit(sizes: list[int], count: int) -
             return begin(request, timeout_s)
 
         node.client.begin_read = begin_read  # type: ignore[method-assign]
-        ahead.ask(node.client, ReadRequest(7, bytes(16), 10, 99, 1000))  # type: ignore[arg-type]
-
-    assert [one.last + 1 - one.first for one in asked] == [count] * RANGES_MAX
-    assert [one.first for one in asked] == [10, 10 + count, 10 + 2 * count]
+        ahead.ask(node.client, ReadRequest(7, bytes(16), 10, 99_999, bytes_max))  # type: ignore[arg-type]
+    return asked
