@@ -78,7 +78,7 @@ class BookieOptions:
         at_least=0,
     )
     reply_bytes_max: int = option(
-        1 * MIB, "bytes", "of one reply, whatever was asked; a longer entry goes alone"
+        2 * MIB, "bytes", "of one reply, whatever was asked; a longer entry goes alone"
     )
     outgoing_bytes_max: int = option(
         4 * MIB,

@@ -22,7 +22,7 @@ from .options import BookieOptions
 from .read_sources import Extent, Source, Sources, wanted_bytes
 from .runs import Located
 
-HOT_BYTES_MAX = 1024 * 1024
+HOT_BYTES_MAX = 2 * 1024 * 1024
 """Read at once from the page cache for one reply."""
 RUNS_MAX = 256
 """Looked at for one reply: 10,922 of one record each held the loop for 0.3 s."""

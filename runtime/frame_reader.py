@@ -26,9 +26,9 @@ PARTIAL_FIRST_BYTES = 256 * 1024
 SLOW_AFTER_S = 0.1
 SLOW_BYTES_PER_SECOND = 1024 * 1024
 """An unfinished frame that stands still for so long, or comes so slowly, gives its memory up to others."""
-LARGE_BYTES = 1024 * 1024 + 64 * 1024
+LARGE_BYTES = 2 * 1024 * 1024 + 64 * 1024
 LARGE_BUFFERS = 12
-"""A reader in sequence has three replies under way and about five not yet taken by its caller."""
+"""A reader in sequence has two or three replies under way and about five not yet taken by its caller."""
 FRAME_SECONDS = 5.0
 FRAME_BYTES_PER_SECOND = 256 * 1024
 """A started frame must be complete within FRAME_SECONDS plus its length at this rate."""

@@ -26,8 +26,8 @@ PIECES_AHEAD = 2
 READ_AHEAD_BYTES = 6 * 1024 * 1024
 """Besides the pieces. All together hardly more than the buffers that a process receives into again and again
 (`frame_reader.LARGE_BUFFERS`): beyond them each megabyte is fresh, zeroed and faulted in, and in no cache."""
-READ_BYTES = 1024 * 1024
-"""Of one request."""
+READ_BYTES = 2 * 1024 * 1024
+"""Of one request: what a bookie replies at once. Half of what a reply costs is the same whatever its size."""
 
 log = logging.getLogger("distributedlog.spark")
 
