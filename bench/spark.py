@@ -2,12 +2,17 @@
 
     python -m distributedlog.bench.spark --mib 256
 
-One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of the same Arrow
-batches, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
+One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of Arrow batches of
+the same size, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
 cluster's nodes, this one): the latter depends less on what else the machine does. Each is also done with
 `FEW` records: what a job takes whatever it moves, and what is left for the bytes; with 256 MiB that is a
-sixth to a third of the time. Needs the extra ``spark`` and Java. A cluster of its own, each node a process,
-is started and removed.
+sixth to a third of the time. A last line a size says where the CPU went, also that of a sink that drops what
+it is handed: of ours it is Spark's own part.
+
+All are warm: turns pass before the first that counts, for the JVM compiles what it meets often, which makes
+the floor twice as fast. Both floors have their records in memory, each at a place of its own, and the plain
+writer's namespace stays open, as those of Spark's workers do. Needs the extra ``spark`` and Java. A cluster
+of its own, each node a process, is started and removed.
 """
 
 import argparse
@@ -26,15 +31,49 @@ from .. import Namespace, open_namespace
 from ..cluster.local import local_cluster
 
 TURNS = 5
+READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3
+"""By then the JVM has compiled what such a job runs; writing takes disk space, three times its bytes."""
+KINDS = ("JVM", "Spark's Python", "nodes", "this process")
 MIB = 1024 * 1024
-ENTRY_BYTES = 256 * 1024
+BATCH_BYTES = 2 * MIB
+"""Of the batches of the source in memory: the default of the option ``batchBytes``."""
+BULK_BYTES = 4 * MIB
+"""Of the records that the plain writer is given at a time."""
 FEW = 10
 
+_in_memory: dict[tuple[int, int], list[Any]] = {}
+"""Of this worker of Spark's: the batches of the source in memory, by size and number of the records."""
 
-def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
-    """A Python source whose tasks yield the same columns, made once, from memory."""
+
+def batches_in_memory(records: int, size: int) -> list[Any]:
+    """So many records as Arrow batches, each in memory of its own; made once a process."""
     import numpy as np
     import pyarrow as pa
+
+    def batch(first: int, rows: int) -> Any:
+        ids: Any = np.arange(first, first + rows, dtype=np.int64)
+        offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size).buffers()[1]
+        payload = pa.py_buffer(np.random.default_rng(first).bytes(rows * size))
+        columns = {
+            "log": pa.repeat("a", rows), "segment": pa.array(ids), "entry": pa.array(ids.copy()),
+            "slot": pa.array(ids.astype(np.int32)), "sequence_id": pa.array(ids.copy()),
+            "txid": pa.array(ids.copy()),
+            "payload": pa.Array.from_buffers(pa.binary(), rows, [None, offsets, payload]),
+            "timestamp": pa.repeat(pa.scalar(0, pa.timestamp("us", tz="UTC")), rows),
+        }  # fmt: skip
+        return pa.RecordBatch.from_pydict(columns)
+
+    each = max(1, BATCH_BYTES // size)
+    if records and (records, size) not in _in_memory:
+        _in_memory.clear()
+        _in_memory[records, size] = [
+            batch(first, min(each, records - first)) for first in range(0, records, each)
+        ]
+    return _in_memory.get((records, size), [])
+
+
+def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
+    """A Python source whose tasks yield the same columns from memory."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     class Reader(DataSourceReader):
@@ -42,27 +81,16 @@ def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
             return [InputPartition(task) for task in range(tasks)]
 
         def read(self, partition: Any) -> Iterator[Any]:
-            from ..spark.heap import settle
+            from distributedlog.bench.spark import batches_in_memory  # that of the worker
+            from distributedlog.spark.heap import settle
 
             settle()
-            each = max(1, ENTRY_BYTES // (size + 12))
-            payload = pa.py_buffer(bytes(each * size))
-            offsets = pa.array(np.arange(each + 1, dtype=np.int32) * size).buffers()[1]
-            ids = pa.array(np.arange(each, dtype=np.int64))
-            columns = {
-                "log": pa.repeat("a", each), "segment": ids, "entry": ids,
-                "slot": pa.array(np.arange(each, dtype=np.int32)), "sequence_id": ids, "txid": ids,
-                "payload": pa.Array.from_buffers(pa.binary(), each, [None, offsets, payload]),
-                "timestamp": pa.repeat(pa.scalar(0, pa.timestamp("us", tz="UTC")), each),
-            }  # fmt: skip
-            batch = pa.RecordBatch.from_pydict(columns)
-            for _ in range(records // tasks // each):
-                yield batch
+            yield from batches_in_memory(records // tasks, size)
 
     class Source(DataSource):
         @classmethod
         def name(cls) -> str:
-            return f"synthetic{size}"
+            return f"memory{size}"
 
         def schema(self) -> str:
             return str(schema)
@@ -73,14 +101,42 @@ def synthetic(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
     return Source
 
 
-async def fill(namespace: Namespace, name: str, records: int, size: int) -> None:
+def dropping_sink() -> type[Any]:
+    """A Python sink that looks at nothing of what it is handed."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, batches: Iterator[Any]) -> Any:
+            from distributedlog.spark.heap import settle
+
+            settle()
+            for _ in batches:
+                pass
+            return WriterCommitMessage()
+
+    class Sink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dropped"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return Writer()
+
+    return Sink
+
+
+def payloads_in_memory(size: int) -> list[bytes]:
+    """The records that the plain writer is given again and again, each an object of its own."""
+    data = os.urandom(size * max(1, BULK_BYTES // size))
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence[bytes]) -> None:
     """Write a log, as fast as one plain writer does."""
-    payload = os.urandom(size)
-    each = max(1, 4 * MIB // size)
     async with namespace.open_log(name).open_writer() as writer:
-        for at in range(0, records, each):
-            number = min(each, records - at)
-            await writer.submit_columns(list(range(at, at + number)), [payload] * number)
+        for at in range(0, records, len(payloads)):
+            some = payloads[: records - at]
+            await writer.submit_columns(list(range(at, at + len(some))), list(some))
 
 
 @dataclass(slots=True)
@@ -88,13 +144,21 @@ class Taken:
     """What the turns of one of the compared took."""
 
     seconds: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    """Of this process and all below it."""
+    cpu_s: list[dict[str, float]] = field(default_factory=list)
+    """Of this process and all below it, by kind (`KINDS`)."""
 
     @property
     def median(self) -> tuple[float, float]:
         """Seconds and CPU seconds of the median turn."""
-        return statistics.median(self.seconds), statistics.median(self.cpu_s)
+        return statistics.median(self.seconds), statistics.median(
+            sum(one.values()) for one in self.cpu_s
+        )
+
+    def __str__(self) -> str:
+        """CPU by kind of process, medians."""
+        return ", ".join(
+            f"{kind} {statistics.median(one[kind] for one in self.cpu_s):.2f}" for kind in KINDS
+        )
 
 
 def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
@@ -103,7 +167,7 @@ def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
     ``taken``: ours of ``mb``, ours of few records, then the floor of both.
     """
     (seconds, cpu_s), (few_s, few_cpu_s), (floor_seconds, floor_cpu_s), floor_few = (
-        one.median for one in taken
+        one.median for one in taken[:4]
     )
     floor_few_s, floor_few_cpu_s = floor_few
     gb = mb / 1e3
@@ -117,65 +181,78 @@ def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
     )
 
 
-def by_turns(calls: Sequence[Callable[[], object]]) -> list[Taken]:
-    """One after the other, `TURNS` times, after a turn that starts the workers."""
+def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[Taken]:
+    """One after the other, `TURNS` times, after turns that make all warm."""
     taken = [Taken() for _ in calls]
-    for turn in range(TURNS + 1):
+    for turn in range(turns_before + TURNS):
         for call, into in zip(calls, taken, strict=True):
             before, started = _cpu_s(), time.perf_counter()
             call()
-            if turn:
+            if turn >= turns_before:
                 into.seconds.append(time.perf_counter() - started)
-                into.cpu_s.append(sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s().items()))
+                into.cpu_s.append(_used_s(before))
     return taken
 
 
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
     """One size of records; lines of rates and ratios, medians of turns."""
+    from ..spark import recommended_conf
+    from ..spark.client import client
     from ..spark.schema import ddl
 
     name = f"bench-{size}"
     fresh = count()
-
-    def write(log: str, number: int) -> None:
-        async def run() -> None:
-            async with open_namespace(uri) as namespace:
-                await fill(namespace, log, number, size)
-
-        trio.run(run)
+    held = client(uri, 10.0)
+    payloads = payloads_in_memory(size)
+    batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(batch, recommended_conf(record_bytes=size)[batch])
 
     def read(frame: Any) -> None:
         frame.write.format("noop").mode("overwrite").save()
 
+    def made(number: int) -> Any:
+        frame = spark.range(0, number, 1, 2)
+        return frame.selectExpr(f"cast(repeat('x', {size}) as binary) as payload").write
+
     def link(number: int) -> None:
-        frame = spark.range(0, number, 1, 2).selectExpr(
-            f"cast(repeat('x', {size}) as binary) as payload"
-        )
-        writer = frame.write.format("distributedlog").mode("append").option("createLogs", "true")
+        writer = made(number).format("distributedlog").mode("append").option("createLogs", "true")
         writer.option("log", f"out-{size}").save(uri)
+
+    def drop() -> None:
+        made(records).format("dropped").mode("append").save()
+
+    def write(log: str, number: int) -> None:
+        held.run(fill, held.namespace, log, number, payloads)
 
     write(name, records)
     write(f"{name}-few", FEW)
-    spark.dataSource.register(synthetic(ddl(), records, size, 2))
+    spark.dataSource.register(dropping_sink())
+    spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
     ours = spark.read.format("distributedlog")
     ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
     frame, few = (ours.option("log", one).load(uri) for one in (name, f"{name}-few"))
-    memory = spark.read.format(f"synthetic{size}").load()
-    spark.dataSource.register(synthetic(ddl(), 0, size, 2))
-    memory_few = spark.read.format(f"synthetic{size}").load()
+    memory = spark.read.format(f"memory{size}").load()
+    spark.dataSource.register(source_in_memory(ddl(), 0, size, 2))
+    memory_few = spark.read.format(f"memory{size}").load()
     mb = records * size / 1e6
-    reads = by_turns([partial(read, one) for one in (frame, few, memory, memory_few)])
+    reads = by_turns(
+        [partial(read, one) for one in (frame, few, memory, memory_few)], READ_TURNS_BEFORE
+    )
     writes = by_turns(
         [
             lambda: link(records),
             lambda: link(FEW),
             lambda: write(f"plain-{size}-{next(fresh)}", records),
             lambda: write(f"plain-{size}-{next(fresh)}", FEW),
-        ]
+            drop,
+        ],
+        WRITE_TURNS_BEFORE,
     )
     return (
         f"{size:5} B: {compared('source beside one in memory', mb, reads)}\n"
-        f"         {compared('sink beside a plain writer', mb, writes)}"
+        f"         {compared('sink beside a plain writer', mb, writes)}\n"
+        f"         CPU s: source ({reads[0]}), in memory ({reads[2]}); sink ({writes[0]}), plain "
+        f"({writes[2]}), dropped ({writes[4]}), {writes[4].median[0] / writes[0].median[0]:.2f} of its time"
     )
 
 
@@ -184,7 +261,7 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
 
     async def prepare() -> None:
         async with open_namespace(uri) as namespace:
-            await fill(namespace, "idle", 1_000, 100)
+            await fill(namespace, "idle", 1_000, payloads_in_memory(100))
 
     trio.run(prepare)
     query = _stream(spark, uri, "idle").format("noop").trigger(processingTime="1 second").start()
@@ -192,14 +269,9 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
         while query.lastProgress is None or query.lastProgress.numInputRows:
             time.sleep(0.5)
         time.sleep(5.0)
-        batch, before, started = (
-            query.lastProgress.batchId,
-            _cpu_s(python_of_spark=True),
-            time.monotonic(),
-        )
+        batch, before, started = query.lastProgress.batchId, _cpu_s(), time.monotonic()
         time.sleep(seconds)
-        used = sum(cpu - before.get(pid, 0.0) for pid, cpu in _cpu_s(python_of_spark=True).items())
-        share = used / (time.monotonic() - started)
+        share = _used_s(before)["Spark's Python"] / (time.monotonic() - started)
         batches = query.lastProgress.batchId - batch
     finally:
         query.stop()
@@ -253,8 +325,16 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
     return reader.option("startingPosition", "earliest").load(uri).writeStream
 
 
-def _cpu_s(*, python_of_spark: bool = False) -> dict[int, float]:
-    """CPU seconds of this process and each below it, by /proc; or only of the Python ones below a JVM."""
+def _used_s(before: dict[int, tuple[str, float]]) -> dict[str, float]:
+    """CPU seconds since ``before``, by kind."""
+    used = dict.fromkeys(KINDS, 0.0)
+    for pid, (kind, cpu) in _cpu_s().items():
+        used[kind] += cpu - before.get(pid, (kind, 0.0))[1]
+    return used
+
+
+def _cpu_s() -> dict[int, tuple[str, float]]:
+    """Kind (`KINDS`) and CPU seconds of this process and of each below it, by /proc."""
     parents: dict[int, int] = {}
     used: dict[int, tuple[str, float]] = {}
     tick = os.sysconf("SC_CLK_TCK")
@@ -274,14 +354,15 @@ def _cpu_s(*, python_of_spark: bool = False) -> dict[int, float]:
             pid = parents[pid]
             yield pid
 
+    jvm, sparks_python, nodes, this = KINDS
     found = {}
     for pid, (name, cpu) in used.items():
         ancestors = list(above(pid))
-        below_a_jvm = any(one in used and used[one][0] == "java" for one in ancestors)
-        ours = os.getpid() in (pid, *ancestors)
-        wanted = below_a_jvm and name != "java" if python_of_spark else ours
-        if wanted:
-            found[pid] = cpu
+        if pid == os.getpid():
+            found[pid] = (this, cpu)
+        elif os.getpid() in ancestors:
+            below_a_jvm = any(used.get(one, ("", 0.0))[0] == "java" for one in ancestors)
+            found[pid] = (jvm if name == "java" else sparks_python if below_a_jvm else nodes, cpu)
     return found
 
 
