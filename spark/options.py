@@ -238,8 +238,9 @@ class SinkOptions:
         shown="the micro-batch's id",
     )  # fmt: skip
     entry_bytes: int = option(
-        "entryBytes", size, "bytes of one entry, up to 1,000,000", default=256 * KIB, shown="`256k`",
-        kafka="kafka.batch.size",
+        "entryBytes", size, "bytes of one entry, up to 1,000,000; a query is limited by whole ones",
+        default=511 * KIB,  # four of them, with their headers, are a reply of 2 MiB
+        shown="`511k`", kafka="kafka.batch.size",
     )  # fmt: skip
     segment_bytes: int = option(
         "segmentBytes", size, "a task begins another segment at this size", default=1024 * MIB,
