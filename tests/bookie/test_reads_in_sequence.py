@@ -5,9 +5,13 @@ from random import Random
 import pytest
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.read_sources import Extent
-from distributedlog.bookie.reads import Reader
+from distributedlog.bookie.reads import HOT_BYTES_MAX, Reader
 from distributedlog.bookie.runs import Located
+from distributedlog.runtime.files import HOT_BYTES
+from distributedlog.runtime.frame_reader import ReceiveSpace
+from distributedlog.runtime.frames import ENVELOPE_BYTES
 
 from .kit import KEY, CutDisk, record
 from .test_server import T, Writing, served
@@ -75,6 +79,16 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
             answered += len(answer.body)
 
     assert answered <= read_bytes < 1.2 * answered
+
+
+def test_the_longest_reply_is_read_and_received_in_one_piece_of_memory_that_is_used_again() -> None:
+    longest = BookieOptions().reply_bytes_max
+
+    assert longest <= HOT_BYTES_MAX <= HOT_BYTES
+    space = ReceiveSpace(4096, 0)
+    frame = ENVELOPE_BYTES + 64 + longest
+    space.large.take(frame)[:1] = b"u"
+    assert bytes(space.large.take(frame)[:1]) == b"u"
 
 
 @pytest.mark.parametrize("hot", [True, False])

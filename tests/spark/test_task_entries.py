@@ -1,6 +1,7 @@
 """What a task fetches: everything once and in order, bounded, from a client that outlives tasks and forks."""
 
 import os
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,17 +9,21 @@ import pytest
 
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
+from distributedlog.bookie.client import BookieClient, ReadAnswer
 from distributedlog.log import range_reader
 from distributedlog.log.range_reader import RangeReader
 from distributedlog.log.ranges import SegmentRange
+from distributedlog.log.record import RECORD_COLUMN_BYTES
 from distributedlog.log.view import view_log
 from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import task_entries
 from distributedlog.spark.client import SparkClient, client
+from distributedlog.spark.options import SinkOptions
 from distributedlog.spark.task_entries import TaskEntries
 
 RECORDS = 3_000
+URI = "distributedlog://h:1/n"
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,42 @@ def test_everything_once_and_in_order(
     assert found == [(f"{name}/a", n) for n in range(RECORDS + 100)] + [
         (f"{name}/b", n) for n in range(7)
     ]
+
+
+def test_four_entries_of_the_sink_are_one_reply(
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of what a reply costs is the same whatever its size."""
+    entry_bytes, entries = SinkOptions.parse({"uri": URI, "log": "full"}, "batch").entry_bytes, 12
+    records = entry_bytes // (1000 + RECORD_COLUMN_BYTES)
+    rest = entry_bytes - records * (1000 + RECORD_COLUMN_BYTES)
+    payloads = b"x" * (1000 * records + rest)
+    offsets = struct.pack(f"<{records + 1}i", *range(0, 1000 * records, 1000), len(payloads))
+
+    async def write() -> None:
+        log = held.namespace.open_log("full", config={"create_if_missing": True})
+        await held.namespace.create_log("full")
+        async with await log.open_segment_writer(app="", version=0) as writer:
+            for _ in range(entries):
+                await writer.write_packed(None, offsets, payloads)
+            token = await writer.aclose()
+        await log.link_segments([token])
+
+    held.run(write)
+    replies: list[int] = []
+    finish = BookieClient.finish_read
+
+    async def finish_read(client: BookieClient, *asked: Any) -> ReadAnswer:
+        answer = await finish(client, *asked)
+        replies.append(len(answer.body))
+        return answer
+
+    plan = ranges(held, "full")
+    monkeypatch.setattr(BookieClient, "finish_read", finish_read)
+
+    assert len(taken(held, plan)) == entries * records
+    assert sum(replies) > entries * entry_bytes
+    assert len(replies) == entries // 4
 
 
 def test_leaving_in_the_middle_stops_the_fetching(held: SparkClient) -> None:
