@@ -80,6 +80,20 @@ def test_what_somebody_keeps_for_ever_gives_its_place_up() -> None:
     assert all(bytes(view) == bytes(BYTES) for view in kept)
 
 
+def test_what_was_taken_last_is_not_what_gives_its_place_up() -> None:
+    memory = ReusedMemory(BYTES, 3)
+    held = [memory.take(BYTES) for _ in range(3)]
+    del held[0]
+    last = memory.take(BYTES)
+    for _ in range(3):
+        memory.take(BYTES)  # nothing is free: the third time one gives its place up
+    last[:] = b"u" * BYTES
+    del last
+
+    taken = [memory.take(BYTES) for _ in range(3)]
+    assert b"u" * BYTES in [bytes(view) for view in taken]
+
+
 @pytest.mark.parametrize(("size", "reused"), [(BYTES // 16, True), (BYTES // 16 - 1, False)])
 def test_what_is_small_takes_no_buffer(size: int, reused: bool) -> None:
     memory = ReusedMemory(BYTES, 2)
