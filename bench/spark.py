@@ -81,8 +81,8 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
             return [InputPartition(task) for task in range(tasks)]
 
         def read(self, partition: Any) -> Iterator[Any]:
-            from distributedlog.bench.spark import batches_in_memory  # that of the worker
-            from distributedlog.spark.heap import settle
+            from ..spark.heap import settle
+            from .spark import batches_in_memory  # that of the worker
 
             settle()
             yield from batches_in_memory(records // tasks, size)
@@ -107,7 +107,7 @@ def dropping_sink() -> type[Any]:
 
     class Writer(DataSourceArrowWriter):
         def write(self, batches: Iterator[Any]) -> Any:
-            from distributedlog.spark.heap import settle
+            from ..spark.heap import settle
 
             settle()
             for _ in batches:
