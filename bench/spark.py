@@ -370,7 +370,10 @@ def main() -> None:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--mib", type=int, default=256, help="MiB of payload at 1 KB; half of it at 100 B"
+        "--mib",
+        type=int,
+        default=256,
+        help="MiB of payload at 1 KB; half of it at 100 B; takes some 80 times as much of the disk",
     )
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="of the idle and the slow query"
