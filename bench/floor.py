@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from ..runtime.tcp import tune
 from .histogram import Histogram
 from .machine import OthersCpu, settings
 
@@ -175,7 +176,7 @@ def _nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket
         for process in processes:
             assert process.stdout is not None
             connection = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            tune(connection)
             connections.append(connection)
         yield connections
     finally:

@@ -13,6 +13,8 @@ import socket
 import sys
 from pathlib import Path
 
+from ..runtime.tcp import tune
+
 RECEIVE_BYTES = 1 << 20
 FILE_BYTES = 256 << 20
 PAGE = 4096
@@ -24,7 +26,7 @@ def main() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    tune(connection)
     with contextlib.suppress(ConnectionError):  # the measurement is over when the other end closes
         (serve_messages if mode == "message" else serve_stream)(connection, directory, size)
 

@@ -23,6 +23,9 @@ SEND_BUFFERS_MAX = 1024
 BACKLOG = 1024
 KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Options of a socket, in seconds and probes."""
+LOOPBACK_CONTROL = b"reno"
+"""Of what is sent to this very machine, where nothing is congested. A congestion control that paces (BBR,
+which some systems come with) takes two and a half times the CPU for it; this one is in every kernel."""
 STARVED_WAIT_S = 0.075
 """How long `accept` waits when the process or the system has no descriptor left."""
 
@@ -40,7 +43,7 @@ class TcpConnection:
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         sock.setblocking(False)
-        _tune(sock)
+        tune(sock)
         self.peer = peer
         self._sock = sock
         self._sendmsg = _sendmsg_of(sock)
@@ -246,15 +249,25 @@ def _bind(
     return sock
 
 
-def _tune(sock: socket.socket) -> None:
+def tune(sock: socket.socket) -> None:
+    """Set a connected socket as connections here are: no delays, keepalive, and nothing paced on loopback."""
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in KEEPALIVE.items():
             if (option := getattr(socket, name, None)) is not None:  # clients also run elsewhere
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        peer = sock.getpeername()[0]
     except OSError:
-        pass  # broken already: the first read or send says so
+        return  # broken already: the first read or send says so
+    if (option := getattr(socket, "TCP_CONGESTION", None)) is not None and is_loopback(peer):
+        with contextlib.suppress(OSError):  # as the system has it, then
+            sock.setsockopt(socket.IPPROTO_TCP, option, LOOPBACK_CONTROL)
+
+
+def is_loopback(host: str) -> bool:
+    """Is the address, as a socket has it, one that no packet leaves the machine for?"""
+    return host.removeprefix("::ffff:").startswith("127.") or host == "::1"
 
 
 def _sendmsg_of(sock: socket.socket) -> Callable[[Sequence[Buffer]], int]:

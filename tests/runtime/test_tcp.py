@@ -13,7 +13,7 @@ import trio.testing
 from distributedlog.runtime import tcp
 from distributedlog.runtime.errors import REFUSED, AddressInUse, ConnectionLost, InvalidRequest
 from distributedlog.runtime.host import Connection
-from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, listen, place
+from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, is_loopback, listen, place
 
 
 async def test_errors_name_the_address_and_the_reason() -> None:
@@ -113,6 +113,40 @@ async def test_delays_are_off_and_keepalive_is_on() -> None:
         assert end._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         end.close()
     listener.close()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_CONGESTION"), reason="this system has no such choice")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_nothing_is_paced_within_a_machine(host: str) -> None:
+    """Both ends: what one sends is its own end's to pace."""
+    listener = await listen((host, 0))
+    dialled = await dial(listener.address)
+    accepted = await listener.accept()
+
+    for end in (dialled, accepted):
+        assert isinstance(end, TcpConnection)
+        control = end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert control.rstrip(b"\0") == b"reno"
+        end.close()
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "within"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::1", True),
+        ("10.127.0.1", False),
+        ("::ffff:10.0.0.1", False),
+        ("fe80::1", False),
+        ("128.0.0.1", False),
+        ("0.0.0.0", False),
+    ],
+)
+def test_between_machines_the_control_is_the_systems(host: str, within: bool) -> None:
+    assert is_loopback(host) is within
 
 
 async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
