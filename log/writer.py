@@ -166,7 +166,10 @@ class LogWriter:
         batch.payloads.append(payload)
         if not slot:
             pipeline.wake()
-        return PendingWrite(batch, slot)
+        pending = PendingWrite()  # as `PendingWrite.of`
+        pending._batch = batch
+        pending._slot = slot
+        return pending
 
     async def _submit_slowly(self, txid: object, payload: object) -> PendingWrite:
         """A record that is not plainly fine, whose txid the log gives, or for which there is no room yet."""
@@ -188,7 +191,7 @@ class LogWriter:
         batch.txids.append(own)
         batch.payloads.append(plain)
         batch.bytes += size
-        return PendingWrite(batch, len(batch.txids) - 1)
+        return PendingWrite.of(batch, len(batch.txids) - 1)
 
     async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
         """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
