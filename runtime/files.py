@@ -63,6 +63,9 @@ class DirectoryDisk:
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
         self._opening = 0
+        """Calls of `open` under way."""
+        self._creating: list[str] = []
+        """The names of calls of `create` under way."""
         self._removals = Removals(f"removals {self.path}")
         self._lock_fd: int | None = None
         self._dead = ""
@@ -93,8 +96,11 @@ class DirectoryDisk:
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
         """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
         check_file_name(name)
-        fd, direct_fd = await self._in_worker(self._create, name, size, direct)
-        return self._file(name, fd, direct_fd)
+        self._creating.append(name)
+        try:
+            return self._file(name, *await self._in_worker(self._create, name, size, direct))
+        finally:
+            self._creating.remove(name)
 
     async def open(self, name: str) -> File:
         """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
@@ -115,10 +121,11 @@ class DirectoryDisk:
     async def delete(self, *names: str) -> None:
         """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
 
-        The room of large files that are not open comes back within seconds (`removals.py`).
+        The room of large files that are not open comes back over a minute or two (`removals.py`).
         """
+        self._check_alive()
         unlink: Callable[[Path], object] = os.unlink  # what is just being opened may be any of them
-        if not self._opening:
+        if not self._opening and not any(name in names for name in self._creating):
             unlink = partial(self._removals.unlink, in_use={file.inode for file in self._files})
         await self._in_worker(self._delete, unlink, *map(check_file_name, names))
 

@@ -144,7 +144,7 @@ class File(Protocol):
         ...
 
     async def read_aside(self, offset: int, length: int) -> bytes:
-        """As `read_cold`, and not a byte more of the device than was asked for.
+        """As `read_cold`, and nothing is read of the device ahead of what was asked for.
 
         For work in the background: what is read ahead keeps commits waiting.
         """
@@ -228,6 +228,7 @@ class Disk(Protocol):
     async def delete(self, *names: str) -> None:
         """Remove the names; durable when this returns. Open files stay readable.
 
+        The room of large files may come back later, over minutes; where it is short, at once.
         Many together cost the device one update of the directory, and whoever syncs beside it one wait.
         Raises `FileNotFoundError`; those named before that one are gone then, perhaps not durably.
         """
@@ -242,7 +243,7 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Space left on the device."""
+        """Space left on the device; not what deleted files have yet to give back."""
         ...
 
     def lock(self) -> None:

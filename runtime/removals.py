@@ -22,7 +22,8 @@ SLICED_FROM_BYTES = 8 * 1024 * 1024
 """A smaller file is removed as it is."""
 SLICE_BYTES = 512 * 1024
 DRAIN_S = 60.0
-"""A slice follows another so soon that what waits would all be gone after so long."""
+"""A slice follows another so soon that what waits now would all be gone after so long. It waits longer as less
+does: 5 GB are gone after two minutes."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.02
 FREE_PART = 8
 """There are pauses while at most one part in so many of the free space waits to be given back."""
@@ -40,7 +41,8 @@ class Removals:
     def __init__(self, name: str) -> None:
         self._name = name
         self._lock = threading.Lock()
-        self._waiting: deque[int] = deque()
+        self._waiting: deque[tuple[int, int]] = deque()
+        """Descriptor and size of each, in bytes."""
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -72,7 +74,7 @@ class Removals:
         self._lock = threading.Lock()  # the thread may have held it
         self._thread, self._closed = None, True
         while self._waiting:
-            close_descriptor(self._waiting.popleft())
+            close_descriptor(self._waiting.popleft()[0])
 
     def _hold(self, path: Path, in_use: Collection[int]) -> int | None:
         """A descriptor of a file that is worth it; None: it goes at once, also where none can be had."""
@@ -96,12 +98,18 @@ class Removals:
         return None
 
     def _cut_soon(self, descriptor: int) -> None:
+        size = os.fstat(descriptor).st_size
         with self._lock:
-            self._waiting.append(descriptor)
-            self._waiting_bytes += os.fstat(descriptor).st_size
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no thread for it: as it is
+                    os.close(descriptor)
+                    return
+                self._thread = thread
+            self._waiting.append((descriptor, size))
+            self._waiting_bytes += size
 
     def _run(self) -> None:
         while True:
@@ -109,8 +117,7 @@ class Removals:
                 if not self._waiting:
                     self._thread = None
                     return
-                descriptor = self._waiting[0]
-            size = os.fstat(descriptor).st_size
+                descriptor, size = self._waiting[0]
             with contextlib.suppress(OSError):  # what cannot be cut goes with its descriptor
                 self._cut(descriptor, size)
             with self._lock:

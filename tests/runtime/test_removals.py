@@ -10,6 +10,7 @@ import trio
 
 from distributedlog.runtime import descriptors, removals
 from distributedlog.runtime.directory_file import DirectoryFile
+from distributedlog.runtime.errors import AlreadyClosed
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.removals import Removals
 
@@ -147,6 +148,28 @@ async def test_who_just_opens_a_file_reads_all_of_it(disk: DirectoryDisk, tmp_pa
     assert found == [CONTENT]
 
 
+async def test_who_just_makes_a_file_keeps_what_is_written(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
+) -> None:
+    """Deleted before the call that makes it has returned."""
+    found: list[bytes] = []
+
+    async def make() -> None:
+        file = await disk.create("large", size=SIZE)
+        file.write_at(0, (CONTENT,))
+        await trio.sleep(0.2)
+        found.append(file.read_at(0, SIZE))
+        file.close()
+
+    async with trio.open_nursery() as nursery, disk._directory_worker:
+        nursery.start_soon(make)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(disk.delete, "large")
+        await trio.testing.wait_all_tasks_blocked()
+    assert found == [CONTENT]
+    assert cuts.sizes == []
+
+
 async def test_a_read_that_goes_on_after_the_close_gets_all_of_it(
     disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,6 +261,25 @@ async def test_a_name_that_is_not_there_holds_nothing(disk: DirectoryDisk, tmp_p
     until_idle(disk._removals)
 
 
+async def test_a_file_goes_as_it_is_where_there_is_no_thread_for_it(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the next one in slices, where there is one again."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as few:
+        few.setattr(removals.threading.Thread, "start", refused)
+        disk._removals.unlink(made(tmp_path / "large"))
+    assert disk.list() == []
+    assert held(tmp_path) == 0
+    made(tmp_path / "next")
+    await disk.delete("next")
+    until_idle(disk._removals)
+    assert len(cuts.sizes) == SIZE // SLICE
+
+
 async def test_what_cannot_be_removed_is_not_cut(
     disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,6 +307,16 @@ async def test_a_closed_disk_gives_the_rest_back_at_once(tmp_path: Path, cuts: C
     until_idle(disk._removals)
     assert len(cuts.sizes) <= 1, "what was under way"
     assert held(tmp_path) == 0
+
+
+async def test_a_disk_that_a_fork_left_behind_says_so(tmp_path: Path) -> None:
+    """Though its open files have no descriptors any more."""
+    disk = DirectoryDisk(tmp_path)
+    file = await disk.create("f")
+    disk.on_forked()
+    file.on_forked()  # type: ignore[attr-defined]
+    with pytest.raises(AlreadyClosed, match="fork"):
+        await disk.delete("f")
 
 
 def test_a_forked_child_cuts_nothing(tmp_path: Path, cuts: Cuts) -> None:
