@@ -16,6 +16,7 @@ import trio
 from ..cluster import plan as plans
 from ..cluster.plan import Plan
 from ..runtime.errors import DistributedLogError
+from ..runtime.held_ports import HeldPorts
 from ..runtime.machine import real_host
 from . import disks as loops
 from .adapter import NODE_MODULE, STORING, Capability, ChaosFailed, Link, Needs, Node, Role
@@ -85,7 +86,8 @@ class LocalProcesses(RealCluster):
         needs = self._needs
         nursery = await stack.enter_async_context(trio.open_nursery())
         stack.callback(nursery.cancel_scope.cancel)
-        self._plan = private = await _planned(needs)
+        ports = stack.enter_context(HeldPorts())
+        self._plan = private = await _planned(needs, ports)
         if needs.capabilities & PROXIED:
             # The public ports are taken by the doors first, so that the private ones are others.
             doors = []
@@ -95,7 +97,7 @@ class LocalProcesses(RealCluster):
                 door = Door(node.name, node.address, (HOST, 0), self._weather, self._who)
                 await nursery.start(door.run)
                 doors.append(door)
-            private = await _planned(needs)
+            private = await _planned(needs, ports)
             for door in doors:
                 [door.private] = [one.address for one in private.nodes if one.name == door.name]
         taken = [node.address for plan in (self._plan, private) for node in plan.nodes]
@@ -228,7 +230,7 @@ class LocalProcesses(RealCluster):
         return self._nodes[name].log()
 
 
-async def _planned(needs: Needs) -> Plan:
+async def _planned(needs: Needs, ports: HeldPorts) -> Plan:
     here = real_host("chaos")
     more = [
         *[Role.WRITE_PROXY.value] * needs.write_proxies,
@@ -243,6 +245,7 @@ async def _planned(needs: Needs) -> Plan:
             port=0,
             host=HOST,
             listen=here.listen,
+            hold=ports.hold,
             chance=here.random,
         )
     except DistributedLogError as error:

@@ -18,6 +18,7 @@ import trio
 
 from ..runtime.cpu_policy import AS_STARTED
 from ..runtime.errors import DistributedLogError
+from ..runtime.held_ports import HeldPorts
 from ..runtime.host import Host
 from ..runtime.local_secret import SECRET_BYTES, guarded
 from ..runtime.machine import needs_linux, real_host
@@ -106,10 +107,10 @@ async def local_cluster(
     `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
     """
     needs_linux("a cluster of one's own")
-    with _directory(data, memory) as directory:
+    with _directory(data, memory) as directory, HeldPorts() as ports:
         plan = None
         if in_process or processes:
-            plan = await _plan(directory, bookies, metadata_nodes, port)
+            plan = await _plan(directory, bookies, metadata_nodes, port, ports)
             plan = plans.with_proxies(plan, write_proxies, read_proxies, HOST)
             plan = replace(plan, cpu_policy=cpu_policy)
         secret = real_host("local").secret_bytes(SECRET_BYTES)
@@ -322,7 +323,9 @@ class _Run:
             self._own_forks.close()
 
 
-async def _plan(directory: str | None, bookies: int, metadata_nodes: int, port: int) -> Plan:
+async def _plan(
+    directory: str | None, bookies: int, metadata_nodes: int, port: int, ports: HeldPorts
+) -> Plan:
     """The plan that the directory keeps, or a new one, kept there from now on."""
     here = real_host("local", disks={})
     file = Path(directory) / plans.FILE_NAME if directory is not None else None
@@ -336,6 +339,7 @@ async def _plan(directory: str | None, bookies: int, metadata_nodes: int, port: 
         port=port,
         host=HOST,
         listen=here.listen,
+        hold=ports.hold,
         chance=here.random,
     )
     if file is not None and plan != kept:

@@ -115,10 +115,13 @@ async def make(
     port: int,
     host: str,
     listen: Callable[[Address], Awaitable[Listener]],
+    hold: Callable[[Address], object],
     chance: random.Random,
 ) -> Plan:
     """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
 
+    Ports that nobody asked for are kept by ``hold``, so that nobody else chooses them before they are
+    listened on (`runtime/held_ports.py`); whether ports that were asked for are free is tried by ``listen``.
     More bookies than kept are added, fewer leave the last ones out. Raises `InvalidRequest` for another
     number of metadata nodes than kept (the quorum is replicated state, not an option), `AddressInUse`.
     """
@@ -142,7 +145,7 @@ async def make(
     wanted += [f"bookie{number + 1}" for number in range(present, bookies)]
     taken = [node.address[1] for node in nodes]
     start = port + len(nodes) if port else 0
-    ports = await _free_ports(len(wanted), start, host, taken, listen, chance)
+    ports = await _free_ports(len(wanted), start, host, taken, listen, hold, chance)
     for name, found in zip(wanted, ports, strict=True):
         nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, found)))
     nodes.sort(key=lambda node: node.kind != "metadata")
@@ -171,9 +174,10 @@ async def _free_ports(
     host: str,
     taken: Sequence[int],
     listen: Callable[[Address], Awaitable[Listener]],
+    hold: Callable[[Address], object],
     chance: random.Random,
 ) -> list[int]:
-    """``count`` ports that nobody listens on now: from ``first`` on in a row, or where there are some."""
+    """``count`` ports that nobody has now: from ``first`` on in a row, or where there are some."""
     found: list[int] = []
     place = first or chance.randrange(PORT_LOW, PORT_HIGH - 500)
     for port in range(place, min(place + 500, 65_536)):
@@ -182,7 +186,10 @@ async def _free_ports(
         if port in taken:
             continue
         try:
-            (await listen((host, port))).close()
+            if first:
+                (await listen((host, port))).close()
+            else:
+                hold((host, port))
         except AddressInUse:
             if first:
                 raise

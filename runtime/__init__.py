@@ -6,7 +6,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     errors.py                   every error, by what its caller can do; the codes on the wire
     host.py                     the seam: connections, disks, maps, chance, the wall clock, as protocols
     machine.py                  the real machine as a host, made of
-        tcp.py                      connections
+        tcp.py, held_ports.py       connections; ports that are kept for who is to listen there
         files.py, directory_file.py, sync_mode.py   a directory as a disk; where its syncs run
         removals.py                 large files of it that go in slices
         lmdb_map.py                 an ordered map

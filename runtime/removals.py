@@ -22,8 +22,8 @@ SLICED_FROM_BYTES = 8 * 1024 * 1024
 """A smaller file is removed as it is."""
 SLICE_BYTES = 512 * 1024
 DRAIN_S = 60.0
-"""A slice follows another so soon that what waits now would all be gone after so long. It waits longer as less
-does: 5 GB are gone after two minutes."""
+"""A slice follows another so soon that what waits now would all be gone after so long; later ones follow
+more slowly, as less waits: 5 GB are gone after two minutes."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.02
 FREE_PART = 8
 """There are pauses while at most one part in so many of the free space waits to be given back."""

@@ -51,6 +51,7 @@ SEAM = {
     "runtime/files.py",
     "runtime/forked.py",
     "runtime/full_collections.py",
+    "runtime/held_ports.py",
     "runtime/lmdb_map.py",
     "runtime/local_secret.py",
     "runtime/machine.py",

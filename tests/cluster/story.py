@@ -17,6 +17,7 @@ from distributedlog.cluster import plan as plans
 from distributedlog.cluster.options import PROXIES
 from distributedlog.cluster.plan import Plan, PlannedNode
 from distributedlog.cluster.processes import environment
+from distributedlog.runtime.held_ports import HeldPorts
 from distributedlog.runtime.machine import real_host
 
 READY_S = 120.0
@@ -47,6 +48,7 @@ class Cluster:
 
     directory: Path
     plan: Plan
+    ports: HeldPorts = field(default_factory=HeldPorts)
     served: dict[str, Served] = field(default_factory=dict)
     descriptors: int = 0
     """How many a node may have, for good; 0: as many as we."""
@@ -58,7 +60,7 @@ class Cluster:
     @classmethod
     def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
         """Choose names and free ports."""
-        here = real_host("test")
+        here, ports = real_host("test"), HeldPorts()
 
         async def make() -> Plan:
             return await plans.make(
@@ -68,10 +70,11 @@ class Cluster:
                 port=0,
                 host="127.0.0.1",
                 listen=here.listen,
+                hold=ports.hold,
                 chance=here.random,
             )
 
-        return cls(directory, trio.run(make))
+        return cls(directory, trio.run(make), ports)
 
     @property
     def uri(self) -> str:

@@ -7,7 +7,9 @@ import pytest
 from distributedlog.cluster import plan as plans
 from distributedlog.cluster.plan import Plan
 from distributedlog.runtime.errors import AddressInUse, CorruptData, InvalidRequest
+from distributedlog.runtime.held_ports import HeldPorts
 from distributedlog.runtime.host import Address, Connection, Listener
+from distributedlog.runtime.machine import real_host
 
 
 class _Listening:
@@ -20,6 +22,10 @@ class _Listening:
         if address[1] in self.taken:
             raise AddressInUse(f"port {address[1]} is taken")
         return _Idle(address)
+
+    def hold(self, address: Address) -> None:
+        if address[1] in self.taken:
+            raise AddressInUse(f"port {address[1]} is taken")
 
 
 class _Idle:
@@ -41,13 +47,15 @@ async def _make(
     port: int = 0,
     taken: tuple[int, ...] = (),
 ) -> Plan:
+    machine = _Listening(*taken)
     return await plans.make(
         kept,
         bookies=bookies,
         metadata_nodes=metadata_nodes,
         port=port,
         host="127.0.0.1",
-        listen=_Listening(*taken).listen,
+        listen=machine.listen,
+        hold=machine.hold,
         chance=random.Random(3),
     )
 
@@ -78,6 +86,25 @@ async def test_a_taken_port_is_an_error_where_ports_were_asked_for_and_skipped_w
     free = await _make()
     shifted = await _make(taken=(free.nodes[0].address[1],))
     assert free.nodes[0].address[1] not in [node.address[1] for node in shifted.nodes]
+
+
+async def test_two_that_start_at_one_moment_have_other_ports() -> None:
+    """Neither listens yet when both have chosen; and then each can."""
+    here = real_host("test")
+
+    async def plan(ports: HeldPorts) -> Plan:
+        chance = random.Random(3)
+        return await plans.make(
+            None, bookies=3, metadata_nodes=3, port=0, host="127.0.0.1", listen=here.listen,
+            hold=ports.hold, chance=chance,
+        )  # fmt: skip
+
+    with HeldPorts() as one, HeldPorts() as other:
+        places = [node.address for ports in (one, other) for node in (await plan(ports)).nodes]
+        assert len(set(places)) == 12
+        listeners = [await here.listen(place) for place in places]
+        for listener in listeners:
+            listener.close()
 
 
 async def test_ports_lie_below_the_ephemeral_range() -> None:

@@ -270,7 +270,7 @@ async def test_a_file_goes_as_it_is_where_there_is_no_thread_for_it(
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as few:
-        few.setattr(removals.threading.Thread, "start", refused)
+        few.setattr(threading.Thread, "start", refused)
         disk._removals.unlink(made(tmp_path / "large"))
     assert disk.list() == []
     assert held(tmp_path) == 0
