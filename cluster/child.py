@@ -56,11 +56,15 @@ def main() -> None:
     except BaseException as error:
         leaf = first_of(error)
         code = leaf.code if isinstance(leaf, DistributedLogError) else 500
-        print(json.dumps({"error": [code, type(leaf).__name__, str(leaf)]}), flush=True)
         known = isinstance(leaf, DistributedLogError | KeyboardInterrupt | OSError)
         logging.getLogger("distributedlog.cluster").error(
             "%s (%s): %s", type(leaf).__name__, code, leaf, exc_info=None if known else error
         )
+        line = json.dumps({"error": [code, type(leaf).__name__, str(leaf)]}) + "\n"
+        with contextlib.suppress(
+            OSError
+        ):  # whoever started it may be gone; nothing stays in a buffer
+            os.write(sys.stdout.fileno(), line.encode())
         sys.exit(1)
 
 
