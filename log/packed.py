@@ -107,15 +107,18 @@ def _bounds(ids: memoryview) -> tuple[bool, int, int]:
     return sorted(listed) == listed, min(listed), max(listed)
 
 
-def own_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> PackedColumns:
+def own_packed(
+    txids: Buffer | None, offsets: Buffer, payloads: Buffer, *, at_link: bool = False
+) -> PackedColumns:
     """As `check_packed`, of copies where the caller might still change what he gave. Raises as that.
 
-    Without txids: zeros, until `PackedColumns.with_txids`.
+    Without txids: zeros, until `PackedColumns.with_txids`; ``at_link``: as `check_packed`.
     """
     try:
-        if txids is None:
+        if txids is None and not at_link:
             txids = bytes(2 * max(0, memoryview(offsets).nbytes - 4))
-        return check_packed(*map(_own, (txids, offsets, payloads)))
+        ids = None if txids is None else _own(txids)
+        return check_packed(ids, _own(offsets), _own(payloads))
     except TypeError as error:
         raise InvalidRequest(f"columns of an entry are buffers: {error}") from None
 

@@ -31,7 +31,7 @@ from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import Ledgers, LedgerWriter, NewLedger
 from .log_time import LogClock
-from .packed import PACKED_BYTES_MAX, check_packed
+from .packed import PACKED_BYTES_MAX, own_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
@@ -134,14 +134,16 @@ class SegmentWriter:
         """
         self._check_open()
         self._decide(at_link=txids is None)
-        if txids is None:
-            txids = [0] * len(payloads)
-        taken = admit_columns(list(txids), payloads, self._floor, self._ordered, self._name)
+        own = [0] * len(payloads) if txids is None else list(txids)
+        taken = admit_columns(own, payloads, self._floor, self._ordered, self._name)
+        taken.payloads = list(
+            taken.payloads
+        )  # as they were checked, whatever becomes of the caller's
         at = 0
         while at < taken.number:
             stop = taken.stop(at, self._entry_bytes, self._bytes)
             if stop > at:
-                self._txids += txids[at:stop]
+                self._txids += own[at:stop]
                 self._payloads += taken.payloads[at:stop]
                 self._bytes += taken.bytes_of(at, stop)
                 if self._ordered:
@@ -166,7 +168,7 @@ class SegmentWriter:
         await self.flush()
         self._decide(at_link=txids is None)
         try:
-            columns = check_packed(txids, offsets, payloads)
+            columns = own_packed(txids, offsets, payloads, at_link=True)
         except RecordTooLarge as error:
             raise RecordTooLarge(f'log "{self._name}": {error}') from None
         first_txid, last_txid = columns.txids[0], columns.txids[-1]

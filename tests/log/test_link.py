@@ -653,3 +653,39 @@ async def test_records_whose_txids_the_log_gives_have_one_digest_wherever_they_a
 
         assert not (await log.link_segments(tokens[:1], app="etl", version=3)).already
         assert (await log.link_segments(tokens[1:], app="etl", version=3)).already
+
+
+async def test_what_is_given_to_a_segment_may_be_changed_while_it_waits(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """What was checked is what is written: lists and buffers alike, which the caller may use again."""
+    async with world.log("orders") as log:
+        async with log.open_segment_writer() as writer:
+            for changed in (False, True):
+                txids, given = list(range(30)), [bytes([n]) * 100_000 for n in range(30)]
+                ids = bytearray(struct.pack("<2q", 40, 41))
+                ends, data = bytearray(struct.pack("<3i", 0, 1, 3)), bytearray(b"abb")
+                await writer.flush()
+                await trio.sleep(1)
+                world.ledgers.held, world.ledgers.window = True, 1
+                async with trio.open_nursery() as nursery:
+                    if not changed:
+                        nursery.start_soon(writer.write_columns, txids, given)
+                    else:
+                        await writer.write_packed(
+                            struct.pack("<q", 40), struct.pack("<2i", 0, 1), b"1"
+                        )
+                        nursery.start_soon(writer.write_packed, ids, ends, data)
+                    await trio.sleep(1)
+                    txids[:], given[:] = [-1] * 30, ["no bytes"] * 30  # type: ignore[list-item]
+                    for buffer in (ids, ends, data):
+                        buffer[:] = b"\xff" * len(buffer)
+                    world.ledgers.window = 64
+                    world.ledgers.release()
+        assert writer.token is not None
+        await log.link_segments([writer.token])
+        found = await everything(log)
+
+    wanted = [(n, bytes([n]) * 100_000) for n in range(30)]
+    wanted += [(40, b"1"), (40, b"a"), (41, b"bb")]
+    assert [(r.txid, r.payload) for r in found] == wanted
