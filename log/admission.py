@@ -120,6 +120,14 @@ class Taken:
         self._total = sum(sizes) + number * RECORD_COLUMN_BYTES
         self._ends: list[int] | None = None
 
+    def keep(self, txids: Sequence[int | None] | None) -> list[int | None] | None:
+        """Before a wait: have the records as they were checked, whatever becomes of the caller's lists.
+
+        A copy of their txids too, which the caller goes on with.
+        """
+        self.payloads = list(self.payloads)
+        return None if txids is None else list(txids)
+
     def stop(self, at: int, entry_bytes_max: int, used: int) -> int:
         """How far the records from ``at`` on fit into an entry that holds ``used`` bytes already.
 

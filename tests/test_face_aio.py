@@ -17,6 +17,7 @@ from distributedlog.runtime.errors import (
     TransactionIdOutOfOrder,
     WriterFenced,
 )
+from distributedlog.write_buffer import BUFFER_BYTES_MAX
 from tests.face_world import model_namespace
 
 
@@ -129,5 +130,25 @@ def test_owners_and_ends() -> None:
         assert not await namespace.log_exists("l")
         with pytest.raises(LogNotFound):
             await log.open_reader()
+
+    run(body)
+
+
+def test_a_list_may_be_changed_while_its_records_wait() -> None:
+    """By another task of the program: what was checked is what is written."""
+
+    async def body(namespace: Namespace) -> None:
+        log = namespace.open_log("l")
+        number = 3 * BUFFER_BYTES_MAX // 500_000
+        async with log.open_writer() as writer:
+            txids, payloads = list(range(number)), [b"%02d" % n * 250_000 for n in range(number)]
+            wanted = list(zip(txids, payloads, strict=True))
+            waiting = asyncio.create_task(writer.submit_columns(txids, payloads))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            txids[:], payloads[:] = [-1], ["no bytes"]  # type: ignore[list-item]
+            await (await waiting)
+        async with log.open_reader(to="end") as reader:
+            assert [(r.txid, r.payload) async for r in reader] == wanted
 
     run(body)
