@@ -45,6 +45,8 @@ PUNCH_BYTES = 16 * 1024 * 1024
 """Given back in one call. It costs the device about as much as reading a hundredth of it."""
 PUNCH_COST = 100
 REST_S = 0.002
+RESTS_S_MAX = 5.0
+"""Of one cold file, in sum: to go twice through an index of ten million runs would take minutes of them."""
 FIRST_LOOK_S = 2.0
 """After a start, at the latest: where it is killed again and again nothing would ever move."""
 YOUNG_S = 600.0
@@ -89,6 +91,8 @@ class Compactor:
         """Not set in the quiet second of a round."""
         self._round_ends = -inf
         self._begun_at = trio.current_time()
+        self._rested_s = 0.0
+        """Since the last cold file was begun."""
         self._rotten: dict[int, tuple[int, Located]] = {}
         """Files with a run that cannot be copied, and one such: they stay until it is gone from there."""
         self._live_before: dict[int, int] = {}
@@ -133,10 +137,17 @@ class Compactor:
         up_s = trio.current_time() - self._begun_at
         return output_bytes_max(live, self._options.first_file_bytes, up_s)
 
-    @property
     def _rest_s(self) -> float:
-        """Between two turns of the loop that go to moving: for who writes, and nobody does without room."""
-        return 0.0 if self._space.read_only else REST_S
+        """Between two turns of the loop that go to moving: for who writes, and nobody does without room.
+
+        None where somebody waits for the index, as a checkpoint does: what is written meanwhile stays in
+        memory, of which too much makes a bookie read-only.
+        """
+        waiting = self._upkeep.checkpoint_lock.statistics().tasks_waiting
+        if waiting or self._space.read_only or self._rested_s >= RESTS_S_MAX:
+            return 0.0
+        self._rested_s += REST_S
+        return REST_S
 
     def _facts(self) -> list[FileFacts]:
         """Of the files all of whose runs are in the index's map."""
@@ -180,6 +191,7 @@ class Compactor:
     # --- moving -----------------------------------------------------------------------------------
 
     async def _move(self, sources: list[int]) -> bool:
+        self._rested_s = 0.0
         number = self._journal.take_number()
         held = {*sources, number}
         self._journal.held |= held
@@ -204,7 +216,7 @@ class Compactor:
         for at, (ledger_id, run) in enumerate(runs, 1):
             moves.append(Move(ledger_id, run, layout.place(ledger_id, run)))
             if at % MOVES_A_TURN == 0:
-                await trio.sleep(self._rest_s)
+                await trio.sleep(self._rest_s())
         cold = layout.file
         if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
             return False

@@ -10,7 +10,7 @@ it needs. What is damaged in there is met at its first use, at the latest by the
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -55,6 +55,10 @@ LEDGERS_A_TURN = 1_000
 """Of those that a checkpoint has written, when it lets go of what it kept for readers."""
 
 log = logging.getLogger("distributedlog.bookie.index")
+
+
+def _no_rest() -> float:
+    return 0.0
 
 
 class Index:
@@ -362,13 +366,13 @@ class Index:
         return totals
 
     async def _pairs(
-        self, start: bytes, end: bytes, rest_s: float = 0.0
+        self, start: bytes, end: bytes, rest_s: Callable[[], float] = _no_rest
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         while page := self._map.scan(start, end, PAGE):
             for pair in page:
                 yield pair
             start = page[-1][0] + b"\0"
-            await trio.sleep(rest_s)
+            await trio.sleep(rest_s())
 
     async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
@@ -578,12 +582,17 @@ class Index:
     # --- moving -----------------------------------------------------------------------------------
 
     async def runs_in(
-        self, numbers: Container[int], runs_max: int, bytes_max: int, *, rest_s: float = 0.0
+        self,
+        numbers: Container[int],
+        runs_max: int,
+        bytes_max: int,
+        *,
+        rest_s: Callable[[], float] = _no_rest,
     ) -> tuple[list[tuple[int, Located]], bool]:
         """What the map has in these files, sorted: (ledger, run). False: there is more.
 
         At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
-        ``rest_s``: between two turns of the loop that are spent here, also in `move` and `count_again`.
+        ``rest_s``: asked between two turns of the loop that are spent here, also in `move` and `count_again`.
         """
         found: list[tuple[int, Located]] = []
         size = 0
@@ -598,7 +607,10 @@ class Index:
         return found, True
 
     async def move(
-        self, moves: Iterable[tuple[int, Located, Located]], *, rest_s: float = 0.0
+        self,
+        moves: Iterable[tuple[int, Located, Located]],
+        *,
+        rest_s: Callable[[], float] = _no_rest,
     ) -> None:
         """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
 
@@ -620,7 +632,7 @@ class Index:
 
         for at, (ledger_id, old, new) in enumerate(moves, 1):
             if at % MOVES_A_TURN == 0:
-                await trio.sleep(rest_s)
+                await trio.sleep(rest_s())
             key = RUN_KEY.pack(b"r", ledger_id, old.first)
             stored = self._map.get(key)
             if stored is None or located(key, stored) != old:
@@ -634,7 +646,9 @@ class Index:
         put_last()
         await self._apply(puts, deletes, totals)
 
-    async def count_again(self, numbers: Container[int], *, rest_s: float = 0.0) -> None:
+    async def count_again(
+        self, numbers: Container[int], *, rest_s: Callable[[], float] = _no_rest
+    ) -> None:
         """Take what is live in these files from the map, not from what was counted.
 
         All their runs are in the map, and the caller holds off checkpoints.

@@ -4,13 +4,14 @@ import copy
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from distributedlog.bookie import cold_blocks as cb
-from distributedlog.bookie import compaction
+from distributedlog.bookie import compaction, index
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.cold_files import read_cold_footer
 from distributedlog.bookie.cold_writer import Move, _verify
@@ -27,6 +28,7 @@ from distributedlog.runtime.errors import CorruptData, LedgerFenced, NoSuchLedge
 
 from .kit import (
     KEY,
+    MANUAL,
     SMALL,
     Adder,
     CutDisk,
@@ -393,6 +395,50 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
         await trio.sleep(6)
         assert file_name(source) in disk.list()
         assert await read_all(store, 4) == wanted[4]
+
+
+async def test_nobody_waits_for_the_rests_of_a_move(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written while a checkpoint waits stays in memory, and of a large index there are many rests."""
+    monkeypatch.setattr(index, "PAGE", 1)
+    monkeypatch.setattr(compaction, "REST_S", 1.0)
+    monkeypatch.setattr(compaction, "RESTS_S_MAX", 1e6)
+    counting = trio.Event()
+    count_again = index.Index.count_again
+
+    async def told(self: index.Index, *arguments: Any, **more: Any) -> None:
+        counting.set()
+        await count_again(self, *arguments, **more)
+
+    monkeypatch.setattr(index.Index, "count_again", told)
+    async with running(CutDisk(), MANUAL) as store:
+        await interleaved(store, (1, 2, 3, 4), 60)
+        await delete(store, 1, 2, 3)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.compactor.go_once)
+            await counting.wait()
+            asked_at = trio.current_time()
+            await store.checkpoint()
+            assert trio.current_time() - asked_at < 2.0, "one rest, which had begun"
+
+
+async def test_a_move_rests_for_so_long_and_no_longer(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large the index is: else the disk fills while it is gone through."""
+    monkeypatch.setattr(index, "PAGE", 1)
+    monkeypatch.setattr(compaction, "REST_S", 100.0)
+    monkeypatch.setattr(compaction, "RESTS_S_MAX", 300.0)
+    async with running(CutDisk(), MANUAL) as store:
+        for files in (1, 2):  # the second one rests as well
+            ledgers = range(4 * files, 4 * files + 4)
+            await interleaved(store, ledgers, 60)
+            await delete(store, *ledgers[1:])
+            began_at = trio.current_time()
+            assert await store.compactor.go_once()
+            assert store.stats.files_compacted == files
+            assert 300.0 <= trio.current_time() - began_at < 400.0
 
 
 async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: Clock) -> None:
