@@ -439,6 +439,13 @@ async def test_a_move_rests_for_so_long_and_no_longer(
             assert await store.compactor.go_once()
             assert store.stats.files_compacted == files
             assert 300.0 <= trio.current_time() - began_at < 400.0
+        await interleaved(store, (12, 13), 60)
+        await delete(store, 13)
+        store.space.asked = True
+        store.space.look()
+        began_at = trio.current_time()
+        assert await store.compactor.go_once()
+        assert trio.current_time() - began_at < 100.0, "nobody writes"
 
 
 async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: Clock) -> None:

@@ -117,6 +117,19 @@ async def test_an_open_file_stays_readable(disk: DirectoryDisk, tmp_path: Path) 
     file.close()
 
 
+async def test_a_file_is_cut_whatever_was_opened_before(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
+) -> None:
+    """Also where the open failed: who only was in doubt is so no longer."""
+    made(tmp_path / "large")
+    (await disk.open("large")).close()
+    with pytest.raises(FileNotFoundError):
+        await disk.open("nobody")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert len(cuts.sizes) == SIZE // SLICE
+
+
 async def test_a_renamed_file_that_is_open_stays_readable(
     disk: DirectoryDisk, tmp_path: Path
 ) -> None:
@@ -317,6 +330,16 @@ async def test_a_disk_that_a_fork_left_behind_says_so(tmp_path: Path) -> None:
     file.on_forked()  # type: ignore[attr-defined]
     with pytest.raises(AlreadyClosed, match="fork"):
         await disk.delete("f")
+
+
+def test_after_the_close_files_go_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = Removals("test")
+    waiting.close()
+    monkeypatch.setattr(threading, "Thread", None)  # else one would be made
+    waiting.unlink(made(tmp_path / "large"))
+    assert held(tmp_path) == 0
 
 
 def test_a_forked_child_cuts_nothing(tmp_path: Path, cuts: Cuts) -> None:
