@@ -59,7 +59,7 @@ class Removals:
             os.unlink(path)
         except OSError:
             if descriptor is not None:
-                os.close(descriptor)
+                _close(descriptor)
             raise
         if descriptor is not None:
             self._cut_soon(descriptor)
@@ -94,7 +94,7 @@ class Removals:
             ):
                 return descriptor
         if descriptor >= 0:
-            os.close(descriptor)
+            _close(descriptor)
         return None
 
     def _cut_soon(self, descriptor: int) -> None:
@@ -105,7 +105,7 @@ class Removals:
                 try:
                     thread.start()
                 except RuntimeError:  # the system has no thread for it: as it is
-                    os.close(descriptor)
+                    _close(descriptor)
                     return
                 self._thread = thread
             self._waiting.append((descriptor, size))
@@ -123,7 +123,7 @@ class Removals:
             with self._lock:
                 self._waiting.popleft()
                 self._waiting_bytes -= size
-            os.close(descriptor)
+            _close(descriptor)
 
     def _cut(self, descriptor: int, size: int) -> None:
         """Cut the file to nothing, in slices, unless there is a hurry."""
@@ -138,3 +138,8 @@ class Removals:
     def _hurried(self, descriptor: int) -> bool:
         found = os.fstatvfs(descriptor)
         return self._closed or self._waiting_bytes * FREE_PART > found.f_bavail * found.f_frsize
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # it is closed all the same, and what it was is nobody's
+        os.close(descriptor)

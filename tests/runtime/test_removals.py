@@ -342,6 +342,26 @@ def test_after_the_close_files_go_as_they_are(
     assert held(tmp_path) == 0
 
 
+async def test_a_close_that_fails_keeps_no_other_file(
+    disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The descriptor is gone all the same, and its file is nobody's."""
+    close = os.close
+    failures = [OSError(5, "input/output error")]
+
+    def failing(descriptor: int) -> None:
+        close(descriptor)
+        if failures and threading.current_thread().name.startswith("removals"):
+            raise failures.pop()
+
+    monkeypatch.setattr(os, "close", failing)
+    names = [made(tmp_path / f"large-{number}").name for number in range(2)]
+    await disk.delete(*names)
+    until_idle(disk._removals)
+    assert not failures
+    assert held(tmp_path) == 0
+
+
 def test_a_forked_child_cuts_nothing(tmp_path: Path, cuts: Cuts) -> None:
     """H15: the descriptors of a child are copies, and the file is the parent's to cut."""
     cuts.gate.clear()
