@@ -20,7 +20,7 @@ COMMITS_MIN = 10
 """Of fewer in a second nothing is learnt: hardly anybody writes."""
 ROUNDS = 6
 TOO_LONG, SHORT_ENOUGH = 1.7, 1.3
-SLACK_S = 0.0005
+SLACK_S = 0.001
 LOAD_CHANGED = 2.0
 
 
