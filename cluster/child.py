@@ -61,9 +61,7 @@ def main() -> None:
             "%s (%s): %s", type(leaf).__name__, code, leaf, exc_info=None if known else error
         )
         line = json.dumps({"error": [code, type(leaf).__name__, str(leaf)]}) + "\n"
-        with contextlib.suppress(
-            OSError
-        ):  # whoever started it may be gone; nothing stays in a buffer
+        with contextlib.suppress(OSError):  # who started it may be gone; nothing stays in a buffer
             os.write(sys.stdout.fileno(), line.encode())
         sys.exit(1)
 

@@ -367,12 +367,11 @@ class LogWriter(_Closable):
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         bulk, taken = self._buffer.offered(txids, payloads)
-        at, kept = 0, False
+        at = 0
         while at < taken.number:
             stop = self._buffer.append_many(bulk, txids, taken, at)
             if stop == at:
-                if not kept:
-                    kept, txids = True, taken.keep(txids)
+                txids = taken.keep(txids)
                 room = self._buffer.append_many_when_room
                 stop = self._background.run(room, bulk, txids, taken, at)
             at = stop

@@ -105,7 +105,7 @@ def set_bytes(payloads: Sequence[bytes]) -> int:
 class Taken:
     """The records of one call up to the first that is refused."""
 
-    __slots__ = ("_ends", "_total", "number", "payloads", "refusal", "sizes")
+    __slots__ = ("_ends", "_kept", "_total", "number", "payloads", "refusal", "sizes")
 
     def __init__(
         self, payloads: Sequence[bytes], sizes: list[int], refusal: DistributedLogError | None
@@ -119,12 +119,16 @@ class Taken:
         self.refusal = refusal
         self._total = sum(sizes) + number * RECORD_COLUMN_BYTES
         self._ends: list[int] | None = None
+        self._kept = False
 
-    def keep(self, txids: Sequence[int | None] | None) -> list[int | None] | None:
+    def keep(self, txids: Any) -> Any:
         """Before a wait: have the records as they were checked, whatever becomes of the caller's lists.
 
-        A copy of their txids too, which the caller goes on with.
+        Gives what to go on with instead of their ``txids``: a copy; after the first call what it is given.
         """
+        if self._kept:
+            return txids
+        self._kept = True
         self.payloads = list(self.payloads)
         return None if txids is None else list(txids)
 

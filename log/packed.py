@@ -98,13 +98,13 @@ def check_packed(txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> Pac
 
 
 def _bounds(ids: memoryview) -> tuple[bool, int, int]:
-    """Do txids not decrease? And the least and the greatest of them."""
+    """Do txids not decrease? And their least and greatest. Where one is below 0 the first says nothing."""
     first, last = ids[0], ids[-1]
     data = ids.cast("B")
     if (first == last and (bytes(data[:8]) * len(ids)).startswith(data)) or ascends(ids):
         return True, first, last
     listed = ids.tolist()
-    return sorted(listed) == listed, min(listed), max(listed)
+    return False, min(listed), max(listed)
 
 
 def own_packed(

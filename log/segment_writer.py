@@ -136,9 +136,7 @@ class SegmentWriter:
         self._decide(at_link=txids is None)
         own = [0] * len(payloads) if txids is None else list(txids)
         taken = admit_columns(own, payloads, self._floor, self._ordered, self._name)
-        taken.payloads = list(
-            taken.payloads
-        )  # as they were checked, whatever becomes of the caller's
+        taken.keep(None)
         at = 0
         while at < taken.number:
             stop = taken.stop(at, self._entry_bytes, self._bytes)

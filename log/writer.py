@@ -246,13 +246,9 @@ class LogWriter:
             bulk = PendingBulk(len(payloads) if txids is None else len(txids))
             taken, own = await self._admit_columns(txids, payloads)
         at = wanted = 0  # where it is, and for how many bytes there was no room there
-        kept = False
         while at < taken.number:
             if pipeline.pause or wanted:
-                if (
-                    not kept
-                ):  # as they were checked, whatever becomes of the caller's lists meanwhile
-                    kept, own, taken.payloads = True, list(own), list(taken.payloads)
+                own = taken.keep(own)
                 try:
                     if wanted:
                         await pipeline.wait_fit(1, wanted)
@@ -971,7 +967,7 @@ class LogWriter:
             if self._ordered and not self._strict and taken.number:
                 first = own[: taken.number]
                 if first[0] < self._floor or sorted(first) != first:
-                    own, taken.payloads = list(own), list(taken.payloads)  # they stay as they are
+                    own = taken.keep(own)
                     await self._note_unordered()
         else:
             taken = admit_payloads(txids, payloads, self._name, rule)
