@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -142,6 +142,15 @@ async def test_a_renamed_file_that_is_open_stays_readable(
     file.close()
 
 
+async def while_deleted(disk: DirectoryDisk, use: Callable[[], Awaitable[object]]) -> None:
+    """Have the file deleted behind the first call of ``use``, which the worker has not begun yet."""
+    async with trio.open_nursery() as nursery, disk._directory_worker:
+        nursery.start_soon(use)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(disk.delete, "large")
+        await trio.testing.wait_all_tasks_blocked()
+
+
 async def test_who_just_opens_a_file_reads_all_of_it(disk: DirectoryDisk, tmp_path: Path) -> None:
     """It was asked for before the deletion, and is known only when the worker has it."""
     made(tmp_path / "large")
@@ -153,11 +162,7 @@ async def test_who_just_opens_a_file_reads_all_of_it(disk: DirectoryDisk, tmp_pa
         found.append(file.read_at(0, SIZE))
         file.close()
 
-    async with trio.open_nursery() as nursery, disk._directory_worker:
-        nursery.start_soon(read)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(disk.delete, "large")
-        await trio.testing.wait_all_tasks_blocked()
+    await while_deleted(disk, read)
     assert found == [CONTENT]
 
 
@@ -174,11 +179,7 @@ async def test_who_just_makes_a_file_keeps_what_is_written(
         found.append(file.read_at(0, SIZE))
         file.close()
 
-    async with trio.open_nursery() as nursery, disk._directory_worker:
-        nursery.start_soon(make)
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(disk.delete, "large")
-        await trio.testing.wait_all_tasks_blocked()
+    await while_deleted(disk, make)
     assert found == [CONTENT]
     assert cuts.sizes == []
 
