@@ -137,7 +137,7 @@ class Compactor:
         up_s = trio.current_time() - self._begun_at
         return output_bytes_max(live, self._options.first_file_bytes, up_s)
 
-    def _rest_s(self) -> float:
+    def _next_rest_s(self) -> float:
         """Between two turns of the loop that go to moving: for who writes, and nobody does without room.
 
         None where somebody waits for the index, as a checkpoint does: what is written meanwhile stays in
@@ -197,14 +197,14 @@ class Compactor:
         self._journal.held |= held
         try:
             runs, whole = await self._index.runs_in(
-                sources, RUNS_MAX, self._output_bytes_max, rest_s=self._rest_s
+                sources, RUNS_MAX, self._output_bytes_max, next_rest_s=self._next_rest_s
             )
             if runs and not await self._copy(number, runs):
                 return False
             if whole or not all(self._index.live_bytes.get(source, 0) > 0 for source in sources):
                 async with self._upkeep.checkpoint_lock:
                     # Never from what was counted while adds, deletions and moves went on (H84).
-                    await self._index.count_again(sources, rest_s=self._rest_s)
+                    await self._index.count_again(sources, next_rest_s=self._next_rest_s)
             return True
         finally:
             self._journal.held -= held
@@ -216,7 +216,7 @@ class Compactor:
         for at, (ledger_id, run) in enumerate(runs, 1):
             moves.append(Move(ledger_id, run, layout.place(ledger_id, run)))
             if at % MOVES_A_TURN == 0:
-                await trio.sleep(self._rest_s())
+                await trio.sleep(self._next_rest_s())
         cold = layout.file
         if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
             return False
@@ -258,7 +258,7 @@ class Compactor:
             return False  # nothing points to the file: it is removed again
         async with self._upkeep.checkpoint_lock:
             await self._index.move(
-                ((move.ledger, move.old, move.new) for move in moves), rest_s=self._rest_s
+                ((move.ledger, move.old, move.new) for move in moves), next_rest_s=self._next_rest_s
             )
         self._stats.files_compacted += 1
         self._stats.moved_bytes += cold.data_end - cb.DATA_OFFSET

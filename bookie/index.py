@@ -366,13 +366,13 @@ class Index:
         return totals
 
     async def _pairs(
-        self, start: bytes, end: bytes, rest_s: Callable[[], float] = _no_rest
+        self, start: bytes, end: bytes, next_rest_s: Callable[[], float] = _no_rest
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         while page := self._map.scan(start, end, PAGE):
             for pair in page:
                 yield pair
             start = page[-1][0] + b"\0"
-            await trio.sleep(rest_s())
+            await trio.sleep(next_rest_s())
 
     async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
@@ -587,16 +587,17 @@ class Index:
         runs_max: int,
         bytes_max: int,
         *,
-        rest_s: Callable[[], float] = _no_rest,
+        next_rest_s: Callable[[], float] = _no_rest,
     ) -> tuple[list[tuple[int, Located]], bool]:
         """What the map has in these files, sorted: (ledger, run). False: there is more.
 
         At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
-        ``rest_s``: asked between two turns of the loop that are spent here, also in `move` and `count_again`.
+        ``next_rest_s``: asked between two turns of the loop that are spent here; also in `move` and
+        `count_again`.
         """
         found: list[tuple[int, Located]] = []
         size = 0
-        async for key, value in self._pairs(b"r", b"s", rest_s):
+        async for key, value in self._pairs(b"r", b"s", next_rest_s):
             if file_of(value) not in numbers:
                 continue
             run = located(key, value)
@@ -610,7 +611,7 @@ class Index:
         self,
         moves: Iterable[tuple[int, Located, Located]],
         *,
-        rest_s: Callable[[], float] = _no_rest,
+        next_rest_s: Callable[[], float] = _no_rest,
     ) -> None:
         """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
 
@@ -632,7 +633,7 @@ class Index:
 
         for at, (ledger_id, old, new) in enumerate(moves, 1):
             if at % MOVES_A_TURN == 0:
-                await trio.sleep(rest_s())
+                await trio.sleep(next_rest_s())
             key = RUN_KEY.pack(b"r", ledger_id, old.first)
             stored = self._map.get(key)
             if stored is None or located(key, stored) != old:
@@ -647,14 +648,14 @@ class Index:
         await self._apply(puts, deletes, totals)
 
     async def count_again(
-        self, numbers: Container[int], *, rest_s: Callable[[], float] = _no_rest
+        self, numbers: Container[int], *, next_rest_s: Callable[[], float] = _no_rest
     ) -> None:
         """Take what is live in these files from the map, not from what was counted.
 
         All their runs are in the map, and the caller holds off checkpoints.
         """
         live = {number: 0 for number in self.live_bytes if number in numbers}
-        async for key, value in self._pairs(b"r", b"s", rest_s):
+        async for key, value in self._pairs(b"r", b"s", next_rest_s):
             number = file_of(value)
             if number in live:
                 live[number] += located(key, value).length
