@@ -46,3 +46,17 @@ def test_the_largest_record_is_taken() -> None:
     taken = admit_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a")
     assert (taken.number, taken.refusal) == (1, None)
     assert taken.bytes_of(0, 1) == RECORD_BYTES_MAX + RECORD_COLUMN_BYTES
+
+
+def test_what_is_kept_before_a_wait_is_copied_once() -> None:
+    """A call may wait for each of a thousand entries, and its lists are as long."""
+    txids, payloads = [1, 2], [b"a", b"b"]
+    taken = admit_columns(txids, payloads, 0, True, "a")
+
+    own = taken.keep(txids)
+    kept = taken.payloads
+    txids[1], payloads[1] = 0, b"c"
+
+    assert (own, kept) == ([1, 2], [b"a", b"b"])
+    assert taken.keep(own) is own
+    assert taken.payloads is kept
