@@ -155,12 +155,17 @@ class TrustedRun(LogRun):
         chaos_s: float = CHAOS_S,
         keep_trace: bool = False,
         calm_beside: Sequence[str] | None = None,
+        with_proxy: bool = False,
     ) -> None:
-        """``calm_beside``: nothing goes wrong but by these machines (`progress.py`)."""
+        """``calm_beside``: nothing goes wrong but by these machines (`progress.py`).
+
+        ``with_proxy``: there is a read proxy, whatever the seed says.
+        """
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         simulation, chance = self.simulation, self.simulation.chance("trust")
         self.plan = chance.choice(PLANS)
-        there = calm_beside is None and simulation.chance("at proxies").random() < PROXY_CHANCE
+        drawn = simulation.chance("at proxies").random() < PROXY_CHANCE
+        there = calm_beside is None and (drawn or with_proxy)
         self.shape = replace(
             self.shape, others=7, certificates=CERTIFICATES, read_proxies=int(there)
         )

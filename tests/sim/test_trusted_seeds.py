@@ -11,14 +11,14 @@ import pytest
 from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.seed import CHAOS_S
 from distributedlog.sim.trusted import TrustedRun
-from distributedlog.sim.trusted_planted import PLANTED, seed_that_finds
+from distributedlog.sim.trusted_planted import AT_A_PROXY, PLANTED, seed_that_finds
 
 SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
 START = int(os.environ.get("DLOG_SIM_START", "2"))
 """In these somebody who is watched gets something done at a bookie: asserted below."""
 
-AT_A_PROXY = 9
-"""In this seed there is one, and rights are required."""
+PROXY_SEED = 9
+"""In this seed rights are required."""
 
 FOUND_AT_ONCE = (
     "a compare is not judged (H234)",
@@ -31,12 +31,6 @@ FOUND_AT_ONCE = (
     "one key for all bookies (H229)",
     "tokens end by the wall clock (H237)",
     "a revoked token is taken",
-)
-
-FOUND_AT_A_PROXY = (
-    "a token at a proxy does not end (H237)",
-    "a proxy goes on with a revoked token",
-    "a proxy does not narrow",
 )
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -68,7 +62,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 @pytest.mark.seeds
 def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
     """T3, T4, H237: and while there is one, it lets in whose token is good."""
-    run = TrustedRun(AT_A_PROXY)
+    run = TrustedRun(PROXY_SEED, with_proxy=True)
     result = run.run()
     if result.failed:
         pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
@@ -77,7 +71,8 @@ def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
 
 
 @pytest.mark.seeds
-@pytest.mark.parametrize("name", FOUND_AT_A_PROXY)
+@pytest.mark.parametrize("name", AT_A_PROXY)
 def test_a_bug_of_proxies_is_found(name: str) -> None:
+    """Two of three seeds find each."""
     assert name in PLANTED
-    assert seed_that_finds(name, 3) is not None
+    assert seed_that_finds(name, 6) is not None
