@@ -114,7 +114,8 @@ class Limbo:
         """Take the mark off, durably. The fence stays: nobody knows whether one was lost.
 
         Call when the ledger is closed, and all that its record wants here was read back and is sound: then
-        no entry that this bookie denies was ever acknowledged by it. Raises `NoSuchLedger`, `WrongLedgerKey`,
+        no entry that this bookie denies was ever acknowledged by it; or when it is in limbo for what was just
+        dropped (`rot.py`), and that is here again. Raises `NoSuchLedger`, `WrongLedgerKey`,
         `TooBusy` where its copy here is being dropped, or was: what was read back may be gone.
         """
         ledger = self._ledgers.get_or_make(ledger_id)

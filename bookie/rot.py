@@ -244,7 +244,7 @@ class Rot:
     async def drop(self, ledger_id: int, key: bytes, runs: list[RottenRun]) -> list[RottenRun]:
         """Take what is rotten of these runs out of the index, so that good copies can be added here.
 
-        Call when those were seen elsewhere a moment ago, and only for a closed ledger. In limbo it is, and
+        Call when those were seen elsewhere a moment ago, and not while it has a writer. In limbo it is, and
         fenced, from now on and durably: whoever calls this adds the copies and lifts it. Returns the runs
         that were changed: one that reads otherwise now than before stays as it is.
         Raises `NoSuchLedger`, `WrongLedgerKey`, `DiskFull`: then nothing was dropped.

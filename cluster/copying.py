@@ -1,8 +1,9 @@
 """Copies of entries of closed ledgers: which ones a bookie should hold, and how it gets them.
 
 Only closed ledgers, whose end is known and whose entries never change: nothing is fenced and no live
-writer is disturbed (H22b). Records go verbatim, as recovery adds, which a fenced ledger takes, and
-each is verified on its way (inv. 28). One batch of a ledger is in flight at a time, and a pause after each
+writer is disturbed (H22b). One that is being recovered has no writer; of that it is said where what is wanted
+ends (`rot_healing.py`). Records go verbatim, as recovery adds, which a fenced ledger takes, and each is
+verified on its way (inv. 28). One batch of a ledger is in flight at a time, and a pause after each
 keeps the rate, of all ledgers together: whoever repairs must not starve those who write.
 """
 
@@ -61,7 +62,7 @@ class Stretches:
 
 
 def wanted(metadata: LedgerMetadata, hole: Hole) -> Stretches:
-    """The entries of a closed ledger that the hole's bookie should hold.
+    """The entries of a ledger that the hole's bookie should hold; one of the two has an end.
 
     None where an ensemble change has put another bookie in its place since.
     """
@@ -91,13 +92,12 @@ def held_by_slot(
 def _held_by_slot(
     metadata: LedgerMetadata, index: int, slot: int, first: int, to: int | None
 ) -> Iterator[Missing]:
-    assert metadata.last_entry is not None, "only a closed ledger is repaired"
     striping = metadata.striping
-    fragment_end = metadata.fragment_end(index)
-    assert fragment_end is not None, "every fragment of a closed ledger ends"
-    stop = min(fragment_end, metadata.last_entry + 1)
-    if to is not None:
-        stop = min(stop, to)
+    ends = [metadata.fragment_end(index), to]
+    if metadata.last_entry is not None:
+        ends.append(metadata.last_entry + 1)
+    stop = min((end for end in ends if end is not None), default=None)
+    assert stop is not None, "of a ledger that is not closed, what ends somewhere is asked for"
     entry = striping.next_held(slot, max(first, metadata.ensembles[index].first_entry))
     while entry < stop:
         last = entry

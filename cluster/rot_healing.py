@@ -1,9 +1,11 @@
-"""A bookie that holds rotten entries heals itself: from copies that others hold, of closed ledgers.
+"""A bookie that holds rotten entries heals itself: from others' copies, of ledgers that have no writer.
 
 What may take a rotten entry's place is decided by the ledger's record as it is read *after* the rot was
 noted (H91): only entries that the record says belong here, fetched from the bookies that it names, each
 verified. A ledger has one writer, which gives an id to one record: so a sound record of an id that is not
-after the end of a closed ledger is that entry. Entries of open ledgers wait until they are closed.
+after the end of a closed ledger is that entry. Entries of open ledgers wait: limbo would have their writers
+leave this bookie. One whose recovery has begun does not: it writes back what it finds, and where all copies
+must acknowledge it waits for this one. What it finds after the end is copied, too, and nobody asks for it.
 
 First the copies are seen, then the rotten ones are dropped (in limbo), then the copies stored and read back:
 what nobody else has is kept as it is, for a device may read better tomorrow.
@@ -87,7 +89,7 @@ class RotHealing:
         return not self._rot.noted
 
     async def heal(self, ledger_id: int) -> bool:
-        """Heal one ledger. False: it is not closed, or a copy of something cannot be had now."""
+        """Heal one ledger. False: it has a writer, or a copy of something cannot be had now."""
         noted = self._rot.noted.get(ledger_id)
         if noted is None:
             return True
@@ -100,7 +102,7 @@ class RotHealing:
         ):
             self._rot.forget(ledger_id)  # nobody asks this bookie for it
             return True
-        if not ledger.closed:
+        if ledger.state is LedgerState.OPEN:
             self._held_up.note("the ledger is open", f"ledger {ledger_id}")
             return False
         own = self._pool.get(self._bookie_id)

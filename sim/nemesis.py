@@ -240,15 +240,15 @@ class Nemesis:
 
     def _rot(self, chance: Random) -> None:
         """Several places at once: most of a disk is not read again."""
-        if self._spared:
-            return
+        if self._wiped:
+            return  # what it held before it was wiped is lost already: that is all that may be
         self._lose_data()
         for _ in range(chance.choice((1, 5, 20))):
             self.cluster.machines[self.rotten].disks["journal"].rot()
 
     def lose_blocks(self, chance: Random) -> None:
         """The newest of the journal, but for its last syncs, is not there after a power cut: limbo."""
-        if self._spared:
+        if self._wiped:
             return
         host = self.cluster.machines[self.rotten]
         self._lose_data()
@@ -263,18 +263,6 @@ class Nemesis:
             return
         self._lose_data()
         self.cluster.machines[self.rotten].disks["index"].damage_map()
-
-    @property
-    def _spared(self) -> bool:
-        """May no record be destroyed?
-
-        What was held before a wipe is lost already: that is all that may be. And where nobody can stand in,
-        an entry that all its bookies must acknowledge, one of which has a rotten copy, keeps its open ledger
-        from being recovered until a further bookie is there (docs/open.md).
-        """
-        ensemble_size, write_quorum, ack_quorum = self.cluster.shape.quorums
-        alone = write_quorum == ack_quorum and len(self.cluster.bookies) == ensemble_size
-        return self._wiped or alone
 
     def _lose_data(self) -> None:
         self.cluster.oracles.bookies.lossy[self.rotten] = None

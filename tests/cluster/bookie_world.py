@@ -24,6 +24,7 @@ from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
+from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
@@ -92,13 +93,40 @@ class World:
             on_refused=lambda position, error: pytest.fail(str(error)),
         )
         for entry in entries:
-            payload = b"entry %d" % entry
-            stream.send(
-                encode(LEDGER, entry, 10 * (entry + 1), entry - 1, (payload,), len(payload))
-            )
+            stream.send(_record(entry))
         with trio.fail_after(5):
             await done.wait()
         stream.close()
+
+    async def refused(
+        self, bookie: str, entry: int, *, recovery: bool = False
+    ) -> DistributedLogError:
+        """Why a bookie does not take an entry."""
+        why: list[DistributedLogError] = []
+        told = trio.Event()
+
+        def on_refused(position: int, error: DistributedLogError) -> None:
+            why.append(error)
+            told.set()
+
+        stream = self.pool.clients[bookie].open_stream(
+            LEDGER,
+            KEY,
+            recovery=recovery,
+            fragment_epoch=0,
+            on_acked=lambda count: pytest.fail("it was taken"),
+            on_refused=on_refused,
+        )
+        stream.send(_record(entry))
+        with trio.fail_after(5):
+            await told.wait()
+        stream.close()
+        return why[0]
+
+    async def begin_recovery(self) -> None:
+        """The record says that the ledger's writer is gone."""
+        opened = await self.record()
+        await self.metadata.transact(transactions.change_share(opened, opened.in_recovery(), 1))
 
     async def ledger(
         self,
@@ -139,6 +167,11 @@ class World:
     async def ids(self, bookie: str) -> list[int]:
         listed = await self.pool.clients[bookie].list_entries(LEDGER, KEY, timeout_s=5)
         return [entry for first, n in listed.ranges for entry in range(first, first + n)]
+
+
+def _record(entry: int) -> bytearray:
+    payload = b"entry %d" % entry
+    return encode(LEDGER, entry, 10 * (entry + 1), entry - 1, (payload,), len(payload))
 
 
 @asynccontextmanager

@@ -1,5 +1,6 @@
 """A bookie heals what rotted in it from the copies of others, within what the ledger's record says (H91)."""
 
+import pytest
 import trio
 
 from distributedlog.bookie import journal_blocks as jb
@@ -10,7 +11,9 @@ from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.limbo import LimboHealing
 from distributedlog.cluster.rot_healing import RotHealing
 from distributedlog.ledger.metadata import Fragment
+from distributedlog.ledger.striping import Striping
 from distributedlog.ledger.transactions import closing_share
+from distributedlog.runtime.errors import CorruptData, LedgerFenced
 from distributedlog.runtime.reasons import HEALED, HEALED_S
 
 from .bookie_world import KEY, LEDGER, World, world
@@ -41,6 +44,12 @@ async def _rot(w: World, *entries: int, bookie: str = "b3") -> None:
 
 async def _sound(w: World, bookie: str, last: int) -> bool:
     return not await w.stores[bookie].rot.look(LEDGER, 0, last)
+
+
+def _forget_memory(w: World) -> None:
+    """There are no sound bytes in memory either."""
+    for store in w.stores.values():
+        store._ring.find = lambda *place: None  # type: ignore[method-assign]
 
 
 async def _written(w: World, count: int = 8) -> None:
@@ -106,8 +115,7 @@ async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
         for bookie in ("b1", "b2"):
             await _rot(w, 5, bookie=bookie)
         await _rot(w, 2, 5)
-        for bookie in ("b1", "b2", "b3"):  # no sound bytes in memory either
-            w.stores[bookie]._ring.find = lambda *place: None  # type: ignore[method-assign]
+        _forget_memory(w)
         store = w.stores["b3"]
         healing = _healing(w)
 
@@ -144,6 +152,54 @@ async def test_an_open_ledger_waits_until_it_is_closed() -> None:
         await w.metadata.transact(closing_share(closed, 1, ()))
         assert await healing.work()
         assert await _sound(w, "b3", 7)
+
+
+@pytest.mark.parametrize("write_quorum", [2, 3])
+async def test_what_a_recovery_meets_is_healed_before_the_ledger_is_closed(
+    write_quorum: int,
+) -> None:
+    """Where all copies must acknowledge and nobody can stand in, it could not be closed otherwise."""
+    async with world() as w:
+        striping = Striping(3, write_quorum, write_quorum)
+        held = [entry for entry in range(8) if striping.holds(2, entry)]
+        for slot, bookie in enumerate(w.stores):
+            await w.write(bookie, [entry for entry in range(8) if striping.holds(slot, entry)])
+        await w.ledger(None, sizes=(3, write_quorum, write_quorum))
+        await _rot(w, held[1], held[-1])
+        _forget_memory(w)
+        await w.begin_recovery()
+        store = w.stores["b3"]
+        assert isinstance(await w.refused("b3", held[1], recovery=True), CorruptData)
+
+        assert await _healing(w).work()
+
+        assert await _sound(w, "b3", 7)
+        assert await w.ids("b3") == held
+        assert store.rot.healed_entries == 2
+        assert not store.limbo.in_limbo(LEDGER)
+        await w.write("b3", held, recovery=True)
+        assert isinstance(await w.refused("b3", 8), LedgerFenced)
+
+
+async def test_what_only_a_rotten_copy_has_waits_for_the_end_of_the_ledger() -> None:
+    """The others' "no" closes the ledger before it: nobody asks for it any more, and it is forgotten."""
+    async with world() as w:
+        await _written(w)
+        await w.write("b3", [8])
+        await w.ledger(None, sizes=(3, 3, 3))
+        await _rot(w, 8)
+        await w.begin_recovery()
+        healing = _healing(w)
+
+        assert not await healing.work()
+        assert await w.ids("b3") == list(range(9))
+        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+
+        recovering = await w.record()
+        closed = recovering.close_by_recovery(7, 80, recovering.ensembles)
+        await w.metadata.transact(closing_share(closed, 2, ()))
+        assert await healing.work()
+        assert w.stores["b3"].rot.noted == {}
 
 
 async def test_nothing_is_copied_after_the_end_nor_from_who_was_replaced() -> None:
