@@ -875,7 +875,14 @@ class _FirstFile:
         )
         for survivor in decision.survivors:
             await self._copy(survivor)
-        controls = [jb.skip_record(first, last) for first, last in decision.corrupt]
+        # What only a survivor says of files is said again before it is skipped; the head has all else.
+        controls = [
+            jb.file_removed_record(control.subject)
+            for survivor in decision.survivors
+            for control in survivor.controls
+            if control.kind == jb.FILE_REMOVED and control.subject in removed
+        ]
+        controls += [jb.skip_record(first, last) for first, last in decision.corrupt]
         if decision.survivors:
             controls.append(jb.skip_record(decision.durable_to + 1, decision.tail_from - 1))
         if self._ledgers.limbo_below:

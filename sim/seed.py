@@ -216,7 +216,7 @@ class SeedRun(ABC):
                     await self._prove(namespace, host)
                     done.set()
                 except DistributedLogError as error:
-                    simulation.note("not yet", type(error).__name__, str(error)[:200])
+                    simulation.note("not yet", type(error).__name__, str(error)[:2000])
                     await trio.sleep(0.5)
             await self._settle(namespace)
 

@@ -16,7 +16,7 @@ from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, DiskFailed
 
-from .kit import SMALL, Adder, CutDisk, dies_at_step, host_of, read_all, record, running
+from .kit import MANUAL, SMALL, Adder, CutDisk, dies_at_step, host_of, read_all, record, running
 
 Clock = trio.testing.MockClock
 
@@ -51,6 +51,37 @@ async def test_a_start_that_dies_at_any_step_leaves_the_survivors_to_the_next(
         async with running(disk, SMALL, CutDisk() if lost_index else index) as store:
             assert (await _read(store))[: len(acked)] == acked, steps
             assert store.ledgers.limbo_below == 0
+        steps += 1
+    assert steps > 10
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+@pytest.mark.parametrize("survive", [0.0, 1.0])
+async def test_a_start_that_dies_leaves_to_the_next_which_files_were_removed(
+    autojump_clock: Clock, survive: float, lost_index: bool
+) -> None:
+    """Cluster seed 120: only a survivor said so, its copy did not, and a sound bookie was in limbo."""
+    steps, died = 0, True
+    while died:
+        disk, index = CutDisk(), CutDisk()
+        async with running(disk, MANUAL, index) as store:
+            gone, kept = Adder(store, 6), Adder(store, 7)
+            for n in range(8):
+                gone.send(record(6, n, bytes(40_000)))
+                await gone.all_acked()
+            await store.delete_ledger(6)
+            await store.checkpoint()
+            kept.send(record(7, 0, bytes(500)))
+            await kept.all_acked()
+            await store.upkeep._remove_dead_files()
+            assert store.stats.files_removed
+        disk = disk.cut(random.Random(1), survive=0.0)
+        died = await dies_at_step(steps, disk, index, MANUAL)
+        disk = disk.cut(random.Random(steps), survive)
+
+        async with running(disk, MANUAL, CutDisk() if lost_index else index) as store:
+            assert await _read(store) == kept.sent
+            assert store.limbo.reason == "", steps
         steps += 1
     assert steps > 10
 
