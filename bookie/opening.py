@@ -41,6 +41,7 @@ from .replay import (
     ReplayedJournal,
     decide,
     is_within,
+    leave_tails,
     open_file,
     read_footer,
     read_one,
@@ -896,7 +897,7 @@ class _FirstFile:
             block.controls.append(control)
         await self._journal.flush(self._store.commits.on_synced)
         self._journal.prove_survivors()
-        _leave_survivors(self._journal.sealed, decision.durable_to)
+        leave_tails(self._journal.sealed, decision.durable_to + 1, decision.tail_from - 1)
         proof = self._ring.newest()
         assert proof is not None, "an empty ring has room"
         proof.watermark = True
@@ -1012,13 +1013,3 @@ class _FirstFile:
             note = Note(ledger, record.entry, 1, target.buffer.view, position, len(record.raw))
             target.notes.append(note)
             ledger.add_pending(note)
-
-
-def _leave_survivors(sealed: dict[int, tuple[int, int]], durable_to: int) -> None:
-    """Survivors are copied and synced: from now on they count there, never again where they were found.
-
-    Their own sync may have failed; then the cache shows what the next power cut takes away (H4).
-    """
-    for number, (first, last) in [*sealed.items()]:
-        if last > durable_to:
-            sealed[number] = (first, max(durable_to, first - 1))

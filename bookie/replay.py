@@ -110,6 +110,10 @@ class ReplayedJournal:
             self.sealed[number] = (spans[number][0], spans[following][0] - 1)
         if numbers:
             self.first = spans[numbers[-1]][0]
+        for block in decision.durable:
+            for control in block.controls:
+                if control.kind == jb.SKIP:
+                    leave_tails(self.sealed, control.a, control.b)
 
 
 OnUnreadable = Callable[[CorruptData], None]
@@ -275,6 +279,17 @@ def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
             lowest = min(lowest, block.sequence)
     kept.reverse()
     return kept
+
+
+def leave_tails(sealed: dict[int, tuple[int, int]], first: int, last: int) -> None:
+    """Sequences from ``first`` to ``last`` do not count where they lie: those that end a file are left out.
+
+    Of survivors the copies count; where they were found only the cache may have them (H4), and a head that
+    was written before their copies were durable lists them.
+    """
+    for number, (begin, end) in [*sealed.items()]:
+        if first <= end <= last:
+            sealed[number] = (begin, max(first, begin) - 1)
 
 
 def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ They count where they were found until their copies are durable, and never again
 """
 
 import random
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -55,6 +56,29 @@ async def test_a_start_that_dies_at_any_step_leaves_the_survivors_to_the_next(
     assert steps > 10
 
 
+async def _removed(disk: CutDisk, index: CutDisk) -> list[bytes]:
+    """What is acknowledged, beside files that only the newest block says to be gone."""
+    async with running(disk, MANUAL, index) as store:
+        gone, kept = Adder(store, 6), Adder(store, 7)
+        for n in range(4):
+            gone.send(record(6, n, bytes(40_000)))
+            await gone.all_acked()
+        await store.delete_ledger(6)
+        await store.checkpoint()
+        kept.send(record(7, 0, bytes(500)))
+        await kept.all_acked()
+        await store.upkeep._remove_dead_files()
+        assert store.stats.files_removed
+        return kept.sent
+
+
+async def _failed(disk: CutDisk, index: CutDisk) -> list[bytes]:
+    """What is acknowledged, before one more that only the cache has."""
+    acked = await _acknowledged(disk, index)
+    await _die_of_a_failed_sync(disk, index, len(acked))
+    return acked
+
+
 @pytest.mark.parametrize("lost_index", [False, True])
 @pytest.mark.parametrize("survive", [0.0, 1.0])
 async def test_a_start_that_dies_leaves_to_the_next_which_files_were_removed(
@@ -64,26 +88,44 @@ async def test_a_start_that_dies_leaves_to_the_next_which_files_were_removed(
     steps, died = 0, True
     while died:
         disk, index = CutDisk(), CutDisk()
-        async with running(disk, MANUAL, index) as store:
-            gone, kept = Adder(store, 6), Adder(store, 7)
-            for n in range(8):
-                gone.send(record(6, n, bytes(40_000)))
-                await gone.all_acked()
-            await store.delete_ledger(6)
-            await store.checkpoint()
-            kept.send(record(7, 0, bytes(500)))
-            await kept.all_acked()
-            await store.upkeep._remove_dead_files()
-            assert store.stats.files_removed
+        kept = await _removed(disk, index)
         disk = disk.cut(random.Random(1), survive=0.0)
         died = await dies_at_step(steps, disk, index, MANUAL)
         disk = disk.cut(random.Random(steps), survive)
 
         async with running(disk, MANUAL, CutDisk() if lost_index else index) as store:
-            assert await _read(store) == kept.sent
+            assert await _read(store) == kept
             assert store.limbo.reason == "", steps
         steps += 1
     assert steps > 10
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+@pytest.mark.parametrize("was", [_acknowledged, _failed, _removed])
+async def test_two_starts_that_die_in_a_row_lose_nothing(
+    autojump_clock: Clock, was: Callable[..., Awaitable[list[bytes]]], lost_index: bool
+) -> None:
+    """What the first one said of survivors, and the second one replayed, is known without an index."""
+    options = MANUAL if was is _removed else SMALL
+    first, pairs, died = 0, 0, True
+    while died:
+        second, died_again = 0, True
+        while died_again:
+            disk, index = CutDisk(), CutDisk()
+            acked = await was(disk, index)
+            if was is not _failed:  # there only the process died
+                disk = disk.cut(random.Random(1), survive=0.0)
+            died = await dies_at_step(first, disk, index, options)
+            disk = disk.cut(random.Random(first), survive=0.5)
+            died_again = await dies_at_step(second, disk, index, options)
+            disk = disk.cut(random.Random(second), survive=0.5)
+
+            async with running(disk, options, CutDisk() if lost_index else index) as store:
+                assert (await _read(store))[: len(acked)] == acked, (first, second)
+                assert store.limbo.reason == "", (first, second)
+            second, pairs = second + 1, pairs + 1
+        first += 1
+    assert pairs > 100
 
 
 @pytest.mark.parametrize("starts_between", [0, 2])
