@@ -22,6 +22,7 @@ from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     LedgerStateUnknown,
+    NoSuchLedger,
 )
 from ..runtime.hello import Hello
 from ..runtime.host import Host
@@ -49,6 +50,7 @@ class BookieResult:
     failures: list[BaseException] = field(default_factory=list)
     acked: int = 0
     starts: int = 0
+    deletions: int = 0
     refused: bool = False
     """Rot has destroyed what nothing can be verified without: it does not start any more, and says so."""
     faults: Counter[str] = field(default_factory=Counter)
@@ -67,6 +69,8 @@ class _Ledger:
     acked: int = 0
     """Entries below this were acknowledged."""
     fenced: bool = False
+    deleted: bool = False
+    """Somebody began to delete it."""
 
 
 class BookieWorld:
@@ -117,6 +121,11 @@ class BookieWorld:
         self.witnessed = 0
         self.damaged = False
         """The index was: what it alone knew may be in limbo."""
+        self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
+        """The mean pause between two; 0: none."""
+        self.dies_again = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
+        """How likely a start is not survived, nor the removal of a file."""
+        self.over = False
         self._ledgers: list[_Ledger] = []
         self._last_ledger = 0
 
@@ -144,10 +153,12 @@ class BookieWorld:
         for role in ("journal", "index"):
             self.bookie.add_disk(role, disk)
         client = SimHost(simulation, network, "c1", "10.0.3.1")
+        disk.watchers.append(self)
         oracles = Oracles(simulation)
         oracles.bookies.ack_quorum = 1
         oracles.add_machine(self.bookie, "bookie")
         network.taps.append(oracles)
+        self._denied = oracles.bookies.denied_ledgers
         self.bookie.start(self._serve)
         self.bookie.state.crash_after(self.crash_at, power=True)
         simulation.nursery.start_soon(self._supervise)
@@ -157,6 +168,7 @@ class BookieWorld:
                 await trio.sleep(self.chaos_s)
             else:
                 await self._nemesis(simulation.chance("nemesis"))
+        self.over = True
         client.kill()
         disk.faults.failing_syncs = 0
         disk.stalled_until = 0.0
@@ -191,6 +203,8 @@ class BookieWorld:
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
             nursery.start_soon(self._witness, store)
+            if self.deletion_s:
+                nursery.start_soon(self._delete, store)
             await nursery.start(
                 lambda task_status: serve_bookie_protocol(
                     endpoint, {"": listener}, store, task_status=task_status
@@ -203,12 +217,39 @@ class BookieWorld:
             self.witnessed = store.durable_to
             await trio.sleep(WITNESS_S)
 
+    async def _delete(self, store: Store) -> None:
+        """Whole files hold nothing any more after a while. What was begun may be begun again."""
+        chance = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
+        while True:
+            await trio.sleep(chance.expovariate(1 / self.deletion_s))
+            fenced = [ledger for ledger in self._ledgers if ledger.fenced]
+            if fenced:
+                ledger = chance.choice(fenced)
+                ledger.deleted = True
+                self._denied[ledger.id] = None
+                await store.delete_ledger(ledger.id)
+                self.result.deletions += 1
+
     async def _supervise(self) -> None:
-        chance = self.simulation.chance("supervisor")
+        chance, again = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
         while True:
             await trio.sleep(chance.uniform(0.01, 0.4))
             if not self.bookie.state.running:
                 self.bookie.start(self._serve)
+                self._die_soon(again, 40)
+
+    def _die_soon(self, chance: Random, steps: int) -> None:
+        if not self.over and chance.random() < self.dies_again:
+            self.bookie.state.crash_after(chance.randrange(1, steps), power=chance.random() < 0.7)
+            self.result.faults["dies again"] += 1
+
+    def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
+        """See `DiskWatcher`."""
+
+    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+        """See `DiskWatcher`."""
+        if what == "delete" and name.startswith("journal-"):
+            self._die_soon(self.simulation.chance(f"removal of {name}"), 8)
 
     async def _nemesis(self, chance: Random) -> None:
         disk = self.bookie.devices()[0]
@@ -356,7 +397,9 @@ class BookieWorld:
                 bookie = await self._dial(host, nursery)
                 try:
                     for ledger in self._ledgers:
-                        while (entry := done.get(ledger.id, 0)) < ledger.acked:
+                        while (
+                            not ledger.deleted and (entry := done.get(ledger.id, 0)) < ledger.acked
+                        ):
                             done[ledger.id] = await self._read_some(bookie, ledger, entry)
                     break
                 except ConnectionLost:
@@ -375,6 +418,10 @@ class BookieWorld:
                 timeout_s=9.0,
             )
             found = list(records(answer.body))
+        except NoSuchLedger:
+            if not ledger.deleted:
+                raise
+            return ledger.acked
         except (CorruptData, LedgerStateUnknown):
             if not self.rotten:
                 raise
