@@ -6,6 +6,7 @@ acknowledged must be read back, or be said to be unknown where rot was planted.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -13,6 +14,7 @@ import trio
 
 from ..bookie.client import AddStream, BookieClient
 from ..bookie.entry import encode, records
+from ..bookie.look_ups import Standing
 from ..bookie.opening import open_store
 from ..bookie.options import BookieOptions
 from ..bookie.server import serve_bookie_protocol
@@ -71,6 +73,8 @@ class _Ledger:
     fenced: bool = False
     deleted: bool = False
     """Somebody began to delete it."""
+    gone: bool = False
+    """That is durable."""
 
 
 class BookieWorld:
@@ -207,7 +211,11 @@ class BookieWorld:
                 nursery.start_soon(self._delete, store)
             await nursery.start(
                 lambda task_status: serve_bookie_protocol(
-                    endpoint, {"": listener}, store, task_status=task_status
+                    endpoint,
+                    {"": listener},
+                    store,
+                    standings=self._standings,
+                    task_status=task_status,
                 )
             )
 
@@ -228,7 +236,23 @@ class BookieWorld:
                 ledger.deleted = True
                 self._denied[ledger.id] = None
                 await store.delete_ledger(ledger.id)
+                ledger.gone = True
                 self.result.deletions += 1
+                if chance.random() < 0.2:
+                    await store.end_tombstones(chance.randrange(self._last_ledger + 2))
+
+    async def _standings(self, asked: Sequence[int]) -> dict[int, Standing]:
+        """What the metadata says of them."""
+        await trio.sleep(0.01)
+        known = {ledger.id: ledger for ledger in self._ledgers}
+        return {
+            one: Standing.GONE
+            if known[one].deleted
+            else Standing.ENDED
+            if known[one].fenced
+            else Standing.OPEN
+            for one in asked
+        }
 
     async def _supervise(self) -> None:
         chance, again = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
@@ -331,7 +355,12 @@ class BookieWorld:
         refused: list[DistributedLogError] = []
         progress = trio.Event()
 
+        was_gone = ledger.gone
+
         def on_acked(count: int) -> None:
+            if was_gone and not self.rotten:
+                what = f"H89: ledger {ledger.id} was deleted, and takes entries"
+                self.simulation.fail(Violation(what))
             ledger.acked = max(ledger.acked, start + count)
             progress.set()
 

@@ -1,9 +1,11 @@
 """Bugs of one bookie, to be found in its own world (`sim/bookie_world.py`)."""
 
+import sys
 from typing import Any
 
 import trio
 
+from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie import opening, replay
 from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.commits import Commits
@@ -189,7 +191,7 @@ def a_duplicate_is_acknowledged_at_once() -> None:
 def losses_do_not_lead_to_limbo() -> None:
     """Inv. 22: after corruption the bookie denies what it may have held."""
 
-    def nothing(self: Any) -> None:
+    async def nothing(self: Any) -> None:
         return
 
     patch(opening._Opening, "_into_limbo", nothing)
@@ -256,3 +258,21 @@ def the_end_is_where_the_blocks_end() -> None:
 
     patch(opening._Opening, "_prove_position", prove_nothing)
     patch(opening, "decide", decide)
+
+
+@bug("bookie")
+def what_was_deleted_is_taken_again() -> None:
+    """H89: nobody asks for a ledger whose tombstone has ended."""
+    patch(Adds, "_must_be_looked_up", lambda self, stream: False)
+
+
+@bug("bookie", seeds=400)
+def which_files_are_gone_is_forgotten() -> None:
+    """A survivor's word of it is skipped, and not said again."""
+    original = jb.file_removed_record
+
+    def said_once(number: int) -> bytes:
+        starts = sys._getframe(1).f_globals["__name__"] == opening.__name__
+        return jb.skip_record(0, 0) if starts else original(number)
+
+    patch(jb, "file_removed_record", said_once)

@@ -22,6 +22,8 @@ FOUND_AT_ONCE = {
     "a read that is cut claims to be complete": 0,
     "unsynced entries are acknowledged by the sync that runs": 0,
     "the end is where the blocks end": 74,
+    "what was deleted is taken again": 30,
+    "which files are gone is forgotten": 300,
     "silence is absence": 0,
     "a change counts before the metadata has it": 0,
     "a writer notes no holes": 0,
