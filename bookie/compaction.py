@@ -47,6 +47,8 @@ PUNCH_COST = 100
 REST_S = 0.002
 RESTS_S_MAX = 5.0
 """Of one cold file, in sum: to go twice through an index of ten million runs would take minutes of them."""
+SHORT_LOOK_S = 1.0
+"""Where room is short, between two looks."""
 FIRST_LOOK_S = 2.0
 """After a start, at the latest: where it is killed again and again nothing would ever move."""
 YOUNG_S = 600.0
@@ -104,20 +106,29 @@ class Compactor:
         """Look for what is worth it, every few seconds, until cancelled. Raises what ends the node."""
         wait_s = min(self._options.compaction_s, FIRST_LOOK_S)
         while wait_s:
-            await trio.sleep(wait_s)
+            await self._until_due(wait_s)
             while await self.go_once():
                 pass
             wait_s = self._options.compaction_s
 
+    async def _until_due(self, wait_s: float) -> None:
+        """The next look is due; soon where room is short, for what was deleted may have made it worth it."""
+        due = trio.current_time() + wait_s
+        while (left_s := due - trio.current_time()) > 0:
+            await trio.sleep(min(left_s, SHORT_LOOK_S))
+            if self._space.short:
+                return
+
     async def go_once(self) -> bool:
         """One look, and one cold file at most. False: nothing is worth it, or there is no room for it."""
         files = self._facts()
+        room = self._room_bytes
         punched = worth_punching(files, self._live_before) if self._punches else []
         moved = worth_moving(
-            (file for file in files if file.number not in self._rotten),
-            live_bytes_max=self._output_bytes_max,
+            (file for file in files if file.number not in self._rotten and file.live_bytes <= room),
+            live_bytes_max=min(room, self._output_bytes_max),
             small_bytes=min(SMALL_BYTES, self._options.first_file_bytes // 16),
-            pressed=self._space.read_only,
+            pressed=self._space.short,
         )
         if not (punched or moved):
             return False
@@ -130,6 +141,17 @@ class Compactor:
                 done = False
             nursery.cancel_scope.cancel()
         return done
+
+    @property
+    def _kept_bytes(self) -> int:
+        """What a cold file leaves of what is free: for the journal's next files, one where it is short."""
+        return (1 if self._space.short else 2) * self._options.first_file_bytes
+
+    @property
+    def _room_bytes(self) -> int:
+        """For copies, beside what says where they are. A file is only begun if all that lives in it fits:
+        nothing of it comes back before."""
+        return max(0, self._disk.free_bytes() - self._kept_bytes) * 3 // 4
 
     @property
     def _output_bytes_max(self) -> int:
@@ -156,7 +178,7 @@ class Compactor:
         if not checkpointed:  # after a start on a full disk the map may have nothing yet
             return []
         found: list[FileFacts] = []
-        room = 0 if self._space.read_only else self._disk.free_bytes() // YOUNG_FREE_PART
+        room = 0 if self._space.short else self._disk.free_bytes() // YOUNG_FREE_PART
         for number, (_, last) in sorted(journal.sealed.items(), reverse=True):
             if last < checkpointed:
                 taken = journal.file_bytes.get(number, 0)
@@ -218,7 +240,7 @@ class Compactor:
             if at % MOVES_A_TURN == 0:
                 await trio.sleep(self._next_rest_s())
         cold = layout.file
-        if self._disk.free_bytes() < cold.length + 2 * self._options.first_file_bytes:
+        if self._disk.free_bytes() < cold.length + self._kept_bytes:
             return False
         name = cb.cold_name(number)
         try:
@@ -355,7 +377,13 @@ class Compactor:
             self._journal.commit_times = None
 
     async def _spend(self, size: int) -> None:
-        """So many bytes were read or written: wait for as long as that may take."""
+        """So many bytes were read or written: wait for as long as that may take.
+
+        Nobody writes where room is short.
+        """
+        if self._space.short:
+            await trio.lowlevel.checkpoint()
+            return
         await self._may_work.wait()
         now = trio.current_time()
         self._paid_until = max(self._paid_until, now) + size / self.pacer.rate

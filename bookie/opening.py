@@ -119,6 +119,8 @@ async def open_store(
             role: Reserve(host.disks[role], role, options.first_file_bytes)
             for role in ("journal", "index")
         }
+        # Nobody is refused for room that only waits: not for entries, and not for the journal's next file.
+        disk.keep_free(options.free_bytes_min + 2 * options.journal_file_bytes)
         space = Space(seed.bookie_id, lambda: _measure(host, options, index, reserves))
         journal = Journal(
             disk,

@@ -12,6 +12,8 @@ from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
 from .events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
+NO_LACK = frozenset({"asked", "suspect"})
+"""Reasons to be read-only that no room ends."""
 INDEX_FREE_BYTES_MIN = 64 * MIB
 """At most: below it, or below ``free_bytes_min`` where that is less, a checkpoint may find no room."""
 CHECKPOINTS_BEHIND_MAX = 16
@@ -55,6 +57,8 @@ class Space:
         """No normal adds."""
         self.reasons: dict[str, str] = {}
         """Why, by name."""
+        self.short = False
+        """No normal adds for want of room: whatever gives some back goes at full speed."""
         self.index_is_behind = False
         """No adds at all: too much of the index waits in memory."""
         self.asked = False
@@ -91,6 +95,7 @@ class Space:
             )
         self.reasons = reasons
         self.read_only = bool(reasons)
+        self.short = bool(reasons.keys() - NO_LACK)
         self.index_is_behind = index_is_behind(facts)
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:

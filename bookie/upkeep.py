@@ -106,7 +106,8 @@ class Upkeep:
             with trio.move_on_after(self._options.checkpoint_s):
                 await self._commits.checkpoint_wanted.wait()
             self._commits.checkpoint_wanted = trio.Event()
-            done = not self._index.dirty or await self.checkpoint_if_room(CHECKPOINT_REST_S)
+            rest_s = 0.0 if self._space.short else CHECKPOINT_REST_S
+            done = not self._index.dirty or await self.checkpoint_if_room(rest_s)
             self._note_lag(done)
             await self._renew_base()
             await self._remove_dead_files()
@@ -218,6 +219,7 @@ class Upkeep:
         ]
         for at in range(0, len(dead), REMOVED_AT_ONCE):
             await self._remove_files(dead[at : at + REMOVED_AT_ONCE])
+            self._space.look()  # who was refused need not wait for the next tick
 
     async def _remove_files(self, numbers: list[int]) -> None:
         left = set(numbers)
@@ -256,6 +258,8 @@ class Upkeep:
                 raise self._ledgers.damage
             await self.make_reserves()
             self._space.look()
+            if self._space.short:  # what was deleted goes, for which somebody may be waiting
+                self._commits.checkpoint_wanted.set()
             self._journal.look_at_rest()
 
     async def make_reserves(self) -> None:

@@ -156,6 +156,10 @@ class DirectoryDisk:
             raise disk_error(error, f"{self.path}: asking for its free space") from error
         return found.f_bavail * found.f_frsize
 
+    def keep_free(self, size: int) -> None:
+        """While less than so many bytes are free, deleted files give their room back at once."""
+        self._removals.keep_free_bytes = size
+
     def lock(self) -> None:
         """Take this directory, until `unlock` or the end of the process. Raises `DataDirectoryInUse`."""
         self._check_alive()

@@ -246,6 +246,10 @@ class Disk(Protocol):
         """Space left on the device; not what deleted files have yet to give back."""
         ...
 
+    def keep_free(self, size: int) -> None:
+        """While less than so many bytes are free, deleted files give their room back at once."""
+        ...
+
     def lock(self) -> None:
         """Take this directory for this node, until it ends. Raises `DataDirectoryInUse`."""
         ...

@@ -107,6 +107,9 @@ class MemoryDisk:
             return FREE_BYTES_UNBOUNDED
         return max(0, self.bytes_max - self.used_bytes)
 
+    def keep_free(self, size: int) -> None:
+        """Deleted files always do."""
+
     def lock(self) -> None:
         """Take this disk for one node. Raises `DataDirectoryInUse`."""
         if self._locked:

@@ -46,6 +46,8 @@ class Removals:
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
+        self.keep_free_bytes = 0
+        """While less is free, there are no pauses."""
         watch_forks(self)
 
     def unlink(self, path: Path, *, in_use: Collection[int] = ()) -> None:
@@ -137,7 +139,8 @@ class Removals:
 
     def _hurried(self, descriptor: int) -> bool:
         found = os.fstatvfs(descriptor)
-        return self._closed or self._waiting_bytes * FREE_PART > found.f_bavail * found.f_frsize
+        wanted_bytes = max(self._waiting_bytes * FREE_PART, self.keep_free_bytes)
+        return self._closed or found.f_bavail * found.f_frsize < wanted_bytes
 
 
 def _close(descriptor: int) -> None:

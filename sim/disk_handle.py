@@ -113,6 +113,9 @@ class DiskHandle:
         self._check()
         return max(0, self.disk.faults.bytes_max - self.disk.used_bytes())
 
+    def keep_free(self, size: int) -> None:
+        """Deleted files give their room back at once, always."""
+
     def lock(self) -> None:
         """Take this disk for this node. Raises `DataDirectoryInUse`."""
         self._check()

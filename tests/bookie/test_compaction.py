@@ -159,11 +159,12 @@ async def test_a_young_file_is_rewritten_for_what_was_deleted_in_it(autojump_clo
 async def test_a_full_disk_knows_no_young_files(autojump_clock: Clock) -> None:
     """Padding is room as well."""
     disk = CutDisk()
-    async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
+    options = replace(SMALL, journal_file_bytes_min=0, free_bytes_min=2 << 20)
+    async with running(disk, options) as store:
         kept = await lone_commits(store, (1, 2), 100)
-        store.space.asked = True
+        disk.bytes_max = disk.used_bytes + (1 << 20)
         store.space.look()
-        assert store.space.read_only
+        assert store.space.short
         await compact(store)
         assert store.stats.files_compacted > 0
         for ledger, entries_ in kept.items():
@@ -720,6 +721,57 @@ async def test_without_room_nothing_moves_and_nothing_is_left(autojump_clock: Cl
         disk.bytes_max = None
         await compact(store)
         assert cold_names(disk)
+        assert await read_all(store, 4) == wanted[4]
+
+
+async def test_a_file_that_does_not_fit_elsewhere_is_not_begun(autojump_clock: Clock) -> None:
+    """Of what is copied nothing comes back before all of it is: the last room would go for nothing, and the
+    whole index would be gone through for it each time."""
+    disk = CutDisk()
+    async with running(disk, replace(SMALL, free_bytes_min=2 << 20)) as store:
+        few = await interleaved(store, (1, 2, 3, 4), 30)
+        many = await interleaved(store, (5, 6, 7, 8), 60)
+        await delete(store, 1, 2, 5)
+        live = store._index.live_bytes
+        fits = [n for n in store._journal.sealed if live.get(n, 0) < 80_000]
+        assert fits
+        assert len(fits) < len(store._journal.sealed)
+        room = max(live[number] for number in fits) * 4 // 3 + 100
+        disk.bytes_max = disk.used_bytes + SMALL.first_file_bytes + room
+        store.space.look()
+        assert store.space.short
+        moved = 0
+
+        while await store.compactor.go_once():
+            moved += 1
+            disk.bytes_max = disk.used_bytes + SMALL.first_file_bytes + room
+        assert moved == store.stats.files_compacted > 0
+        assert all(live[number] for number in store._journal.sealed if number not in fits)
+        disk.bytes_max = None
+        await compact(store)
+        for ledger in (3, 4):
+            assert await read_all(store, ledger) == few[ledger]
+        for ledger in (6, 7, 8):
+            assert await read_all(store, ledger) == many[ledger]
+
+
+async def test_where_room_is_short_nothing_rests(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for the room writes nothing meanwhile: no look that comes later, no pace of commits."""
+    monkeypatch.setattr(compaction, "QUIET_S", 1e6)
+    disk = CutDisk()
+    options = replace(SMALL, compaction_s=1e6, free_bytes_min=2 << 20)
+    async with running(disk, options) as store:
+        wanted = await interleaved(store, (1, 2, 3, 4), 60)
+        disk.bytes_max = disk.used_bytes + (1 << 20)
+        store.space.look()
+        assert store.space.short
+        for ledger in (1, 2, 3):
+            await store.delete_ledger(ledger)
+        await trio.sleep(2.5)
+        assert store.stats.files_compacted > 0
+        assert store.stats.files_removed > 0
         assert await read_all(store, 4) == wanted[4]
 
 

@@ -371,6 +371,28 @@ async def test_when_even_the_reserve_is_used_up_it_waits_and_lives(autojump_cloc
         assert all(store.ledgers.look_up(each, KEY).fenced for each in range(101, ledger + 1))
 
 
+async def test_what_is_deleted_on_a_full_disk_comes_back_at_once(autojump_clock: Clock) -> None:
+    """Writers are refused until then, and no checkpoint is due."""
+    disk = CutDisk()
+    options = replace(SMALL, checkpoint_s=1e6, free_bytes_min=1 << 20)
+    async with running(disk, options) as store:
+        adder = Adder(store, 7)
+        for n in range(60):
+            adder.send(record(7, n, bytes(8000)))
+            await trio.sleep(0.01)
+        await adder.all_acked()
+        disk.bytes_max = disk.used_bytes + options.free_bytes_min - 1
+        await trio.sleep(1)
+        assert isinstance(await _refused(store, 8, 0), BookieReadOnly)
+
+        await store.delete_ledger(7)
+        await trio.sleep(1)
+
+        assert store.stats.files_removed > 0
+        assert not store.space.read_only
+        await add_acked(store, 8)
+
+
 async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
     autojump_clock: Clock,
 ) -> None:

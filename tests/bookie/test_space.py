@@ -47,6 +47,20 @@ def test_each_fact_alone_is_a_reason_with_its_name(name: str) -> None:
     assert index_is_behind(facts) == (name == "index memory")
 
 
+@pytest.mark.parametrize("name", BAD)
+def test_for_want_of_room_others_make_haste(name: str) -> None:
+    """Not where it is read-only because somebody wants it to be: that may be for weeks."""
+    space = Space("b1", lambda: replace(WELL, **BAD[name]))  # type: ignore[arg-type]
+    for told in BAD[name].keys() & vars(space).keys():
+        setattr(space, told, True)
+    space.look()
+    assert space.read_only
+    assert space.short == (name != "asked")
+    space.suspect = True
+    space.look()
+    assert space.short == (name != "asked")
+
+
 def test_all_facts_together_are_all_named() -> None:
     facts = WELL
     for change in BAD.values():

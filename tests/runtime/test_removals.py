@@ -237,6 +237,22 @@ async def test_there_are_no_pauses_where_room_is_wanted(
     assert held(tmp_path) == 0
 
 
+async def test_a_floor_of_free_space_ends_pauses(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
+) -> None:
+    """Before anybody is refused: below it somebody may be."""
+    disk.keep_free(1 << 60)
+    made(tmp_path / "large")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert cuts.sizes == []
+    disk.keep_free(1)
+    made(tmp_path / "next")
+    await disk.delete("next")
+    until_idle(disk._removals)
+    assert len(cuts.sizes) == SIZE // SLICE
+
+
 async def test_so_many_wait_and_no_more(
     disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
