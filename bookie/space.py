@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import trio
+
 from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
 from .events import READ_ONLY, WRITABLE
 
@@ -57,6 +59,8 @@ class Space:
         """No normal adds."""
         self.reasons: dict[str, str] = {}
         """Why, by name."""
+        self.read_only_changed = trio.Event()
+        """Set when `read_only` changes, and another one is made."""
         self.short = False
         """No normal adds for want of room: whatever gives some back goes at full speed."""
         self.index_is_behind = False
@@ -94,9 +98,12 @@ class Space:
                 log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
             )
         self.reasons = reasons
-        self.read_only = bool(reasons)
+        changed, self.read_only = self.read_only != bool(reasons), bool(reasons)
         self.short = bool(reasons.keys() - NO_LACK)
         self.index_is_behind = index_is_behind(facts)
+        if changed:
+            self.read_only_changed.set()
+            self.read_only_changed = trio.Event()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
         """Why no add is taken now, or none that is not a recovery's; None: they are."""

@@ -24,6 +24,8 @@ RENEWALS_A_LEASE = 3
 REFRESH_S = 10.0
 """Free space and counters are told again this often, where they have changed."""
 LEAVE_S = 1.0
+TELL_REST_S = 0.5
+"""After what was told at once, at the least: what changes all the time is told as often."""
 
 log = logging.getLogger("distributedlog.cluster.membership")
 
@@ -58,6 +60,8 @@ class Membership:
         """When the last renewal that was answered was asked for."""
         self._said = b""
         self._said_urgent: object = None
+        self._saying = trio.Lock()
+        """What is said last is what holds."""
         self.lease = 0
         """The lease under which this node's other temporary keys may be held too; 0: none now."""
 
@@ -76,7 +80,7 @@ class Membership:
             self._renewed_at = trio.current_time()
             try:
                 lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
-                await self._say(lease, self._value())
+                await self._say(lease)
             except LeaseExpired:
                 continue  # it ran out before it was used: whoever was stalled asks again
             except OutcomeUnknown as error:
@@ -102,7 +106,7 @@ class Membership:
                 value = self._value()
                 due = trio.current_time() - said_at >= REFRESH_S
                 if value != self._said and (due or self._urgent() != self._said_urgent):
-                    await self._say(self.lease, value)
+                    await self._say(self.lease)
                     said_at = trio.current_time()
             except LeaseExpired:
                 self.lease = 0
@@ -118,9 +122,24 @@ class Membership:
 
     async def tell(self) -> None:
         """Tell now what has changed, for somebody waits for it. Raises `ForeignData`, `LeaseExpired`."""
-        value = self._value()
-        if self.lease and value != self._said:
-            await self._say(self.lease, value)
+        if self.lease and self._value() != self._said:
+            await self._say(self.lease)
+
+    async def tell_at_once(self, changed: Callable[[], Awaitable[object]]) -> None:
+        """Tell what is urgent as soon as ``changed`` returns, until cancelled. Raises `ForeignData`.
+
+        What cannot be told now is told with a renewal.
+        """
+        while True:
+            if self._urgent() == self._said_urgent:
+                await changed()
+            try:
+                await self.tell()
+            except ForeignData:
+                raise
+            except DistributedLogError as error:
+                log.info("not told at once: %s: %s", type(error).__name__, error)
+            await trio.sleep(TELL_REST_S)
 
     async def leave(self) -> None:
         """Say goodbye at a clean end, within `LEAVE_S`; failing that the lease runs out."""
@@ -133,15 +152,16 @@ class Membership:
             except DistributedLogError as error:
                 log.info("left without a goodbye: %s", error)
 
-    async def _say(self, lease: int, value: bytes) -> None:
-        urgent = self._urgent()
-        reply = await self._metadata.transact(
-            Transaction(
-                () if self._guard is None else (self._guard,), (Put(self._key, value, lease),)
+    async def _say(self, lease: int) -> None:
+        async with self._saying:
+            value, urgent = self._value(), self._urgent()
+            reply = await self._metadata.transact(
+                Transaction(
+                    () if self._guard is None else (self._guard,), (Put(self._key, value, lease),)
+                )
             )
-        )
-        if not reply.succeeded:
-            raise ForeignData(
-                "this node was started somewhere else with a copy of its directory, or decommissioned"
-            )
-        self._said, self._said_urgent = value, urgent
+            if not reply.succeeded:
+                raise ForeignData(
+                    "this node was started somewhere else with a copy of its directory, or decommissioned"
+                )
+            self._said, self._said_urgent = value, urgent

@@ -61,6 +61,20 @@ def test_for_want_of_room_others_make_haste(name: str) -> None:
     assert space.short == (name != "asked")
 
 
+def test_it_says_when_it_changes_and_only_then() -> None:
+    """Others are told of it at once."""
+    space = Space("b1", lambda: WELL)
+    seen = space.read_only_changed
+    space.look()
+    assert space.read_only_changed is seen
+    for missing in (True, False):
+        space.note_next_file(missing=missing)
+        assert seen.is_set()
+        seen = space.read_only_changed
+        space.look()
+        assert not seen.is_set()
+
+
 def test_all_facts_together_are_all_named() -> None:
     facts = WELL
     for change in BAD.values():

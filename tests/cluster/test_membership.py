@@ -122,6 +122,71 @@ async def test_a_start_without_a_quorum_is_one_that_may_be_tried_again() -> None
         await _membership(_Silent(), [b"here"]).register()
 
 
+class _Counting(LocalMetadata):
+    """Counts what is written, and may be away."""
+
+    transactions = 0
+    away = False
+
+    async def transact(self, transaction: Transaction) -> TransactionReply:
+        self.transactions += 1
+        if self.away:
+            raise QuorumUnreachable("nobody answers")
+        return await super().transact(transaction)
+
+
+async def test_what_somebody_waits_for_is_told_at_once(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """A bookie with room again was not chosen before its next renewal: up to two seconds, and then up to
+    three of a writer's that had asked in vain meanwhile."""
+    metadata = _Counting()
+    said, events = [b"writable"], [trio.Event()]
+    membership = Membership(
+        metadata,
+        KEY,
+        lambda: said[-1],
+        Compare.version(COOKIE, 0),
+        lease_s=600.0,
+        urgent=lambda: said[-1],
+    )
+
+    def change(to: bytes) -> None:
+        said.append(to)
+        events[-1].set()
+        events.append(trio.Event())
+
+    async def told(wanted: bytes, within_s: float) -> None:
+        await trio.sleep(within_s)
+        found = await metadata.get(KEY)
+        assert found is not None
+        assert found.value == wanted
+
+    await membership.register()
+    nursery.start_soon(membership.tell_at_once, lambda: events[-1].wait())
+    await trio.sleep(1)
+    change(b"read-only")
+    await told(b"read-only", 0.01)
+    change(b"writable")
+    await told(b"writable", 0.6)
+
+    before = metadata.transactions
+    for _ in range(100):  # what flutters is told twice a second
+        change(b"read-only")
+        await trio.sleep(0.01)
+        change(b"writable")
+        await trio.sleep(0.01)
+    assert metadata.transactions <= before + 5
+    await told(b"writable", 1)
+
+    metadata.away = True
+    change(b"read-only")
+    await told(b"writable", 1)
+    metadata.away = False
+    await told(b"read-only", 1)
+    nursery.cancel_scope.cancel()
+
+
 async def test_a_change_is_told_after_a_while(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
