@@ -16,6 +16,7 @@ From the wire to the platter and back:
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
     compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
     compaction_policy.py, pacer.py  which files, and how fast (pure)
+    spans.py                    where the index is asked for what is live in them (pure)
     cold_blocks.py, cold_files.py   what cold files hold (pure), and what they say of themselves
     metrics.py, events.py       what it counts, by the names that it has outside; what it tells
     space.py, reserve.py        why it is read-only (pure); what is put aside for the day when a disk is full

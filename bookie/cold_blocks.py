@@ -103,11 +103,19 @@ class ColdRun:
         return _RUN.pack(self.ledger, at.first, at.offset, at.length, at.count, self.digest)
 
 
-def unpack_runs(payload: memoryview, file_number: int, what: str) -> Iterator[ColdRun]:
-    """The runs of a COLD_FOOTER's payload. Raises `CorruptData`."""
+def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
+    """Those of a COLD_FOOTER's payload as they stand there: as a journal file's, and a digest.
+
+    Raises `CorruptData`.
+    """
     if len(payload) % RUN_BYTES:
         raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
-    for ledger, first, offset, length, count, digest in _RUN.iter_unpack(payload):
+    return _RUN.iter_unpack(payload)
+
+
+def unpack_runs(payload: memoryview, file_number: int, what: str) -> Iterator[ColdRun]:
+    """The runs of a COLD_FOOTER's payload. Raises `CorruptData`."""
+    for ledger, first, offset, length, count, digest in run_rows(payload, what):
         if not count or not length:
             raise CorruptData(f"{what}: a run of {count} entries in {length} bytes")
         yield ColdRun(ledger, Located(first, count, file_number, offset, length), digest)

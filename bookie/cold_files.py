@@ -50,6 +50,20 @@ async def read_cold_footer(
     disk: Disk, cold: cb.ColdFile, seed: int
 ) -> tuple[cb.ColdRun, ...] | None:
     """The runs that a cold file was made of, dead ones too; None where its footer is not whole."""
+    payloads = await read_cold_payloads(disk, cold, seed)
+    if payloads is None:
+        return None
+    name = cb.cold_name(cold.number)
+    try:
+        return tuple(
+            run for payload in payloads for run in cb.unpack_runs(payload, cold.number, name)
+        )
+    except CorruptData:
+        return None
+
+
+async def read_cold_payloads(disk: Disk, cold: cb.ColdFile, seed: int) -> list[memoryview] | None:
+    """As `read_cold_footer`, the runs as they stand there."""
     name = cb.cold_name(cold.number)
     try:
         file = await open_file(disk, name)
@@ -73,9 +87,7 @@ async def read_cold_footer(
             left -= runs
         if xxhash.xxh3_64_intdigest(b"".join(payloads)) != trailer.digest:
             return None
-        return tuple(
-            run for payload in payloads for run in cb.unpack_runs(payload, cold.number, name)
-        )
+        return payloads
     except CorruptData:
         return None
     finally:

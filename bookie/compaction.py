@@ -24,22 +24,29 @@ from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk
 from . import cold_blocks as cb
 from . import journal_blocks as jb
+from .cold_files import read_cold_payloads
 from .cold_writer import ColdWriter, Move
 from .commits import Commits
 from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
 from .gather import GatheringBlock
-from .index import MOVES_A_TURN, Index
-from .journal import Journal
+from .index import MOVES_A_TURN, PAIRS_A_SPAN, Index
+from .journal import Journal, file_name
 from .options import BookieOptions
 from .pacer import QUIET_S, WORK_S, Pacer
 from .reads import JournalFiles
+from .replay import read_footer_payloads
 from .runs import Located
 from .space import Space
+from .spans import Span, Spans
 from .stats import Stats
 from .upkeep import Upkeep
 
 RUNS_MAX = 100_000
 """Moved in one go: they are in memory meanwhile, some 30 MB."""
+ROWS_A_TURN = 1000
+"""Of a footer: some half a millisecond."""
+SPANS_MIN = 1000
+"""So few are looked at, however small the index is."""
 SMALL_BYTES = 1024 * 1024
 PUNCH_BYTES = 16 * 1024 * 1024
 """Given back in one call. It costs the device about as much as reading a hundredth of it."""
@@ -218,18 +225,57 @@ class Compactor:
         held = {*sources, number}
         self._journal.held |= held
         try:
+            spans = await self._spans_of(sources)
             runs, whole = await self._index.runs_in(
-                sources, RUNS_MAX, self._output_bytes_max, next_rest_s=self._next_rest_s
+                sources,
+                RUNS_MAX,
+                self._output_bytes_max,
+                spans=spans,
+                next_rest_s=self._next_rest_s,
             )
             if runs and not await self._copy(number, runs):
                 return False
             if whole or not all(self._index.live_bytes.get(source, 0) > 0 for source in sources):
                 async with self._upkeep.checkpoint_lock:
                     # Never from what was counted while adds, deletions and moves went on (H84).
-                    await self._index.count_again(sources, next_rest_s=self._next_rest_s)
+                    await self._index.count_again(
+                        sources, spans=spans, next_rest_s=self._next_rest_s
+                    )
             return True
         finally:
             self._journal.held -= held
+
+    async def _spans_of(self, numbers: Iterable[int]) -> list[Span] | None:
+        """Where the index may have runs in these files, as their footers say.
+
+        None where that takes a look at all of it: one has no footer (it was written to when its process
+        ended), or no sound one, or they name so many places that all of it is read sooner.
+        """
+        spans = Spans()
+        spans_max = max(SPANS_MIN, self._index.map_runs // PAIRS_A_SPAN)
+        for number in numbers:
+            cold = self._journal.cold.get(number)
+            if cold is None:
+                found = await read_footer_payloads(
+                    self._disk, file_name(number), number, self._journal.seed
+                )
+                payloads = None if found is None else found[1]
+                rows_of, step = jb.run_rows, ROWS_A_TURN * jb.RUN_BYTES
+            else:
+                payloads = await read_cold_payloads(self._disk, cold, self._journal.seed)
+                rows_of, step = cb.run_rows, ROWS_A_TURN * cb.RUN_BYTES
+            if payloads is None:
+                return None
+            for payload in payloads:
+                for at in range(0, len(payload), step):
+                    try:
+                        spans.add(rows_of(payload[at : at + step], self._journal.name_of(number)))
+                    except CorruptData:
+                        return None
+                    if len(spans) > spans_max:
+                        return None
+                    await trio.sleep(self._next_rest_s())
+        return spans.sorted()
 
     async def _copy(self, number: int, runs: list[tuple[int, Located]]) -> bool:
         """Make the cold file and point to it; False where it cannot be, or not of all of the runs."""
@@ -321,7 +367,8 @@ class Compactor:
                 chosen[number] = self._journal.cold[number]
         self._journal.held |= chosen.keys()
         try:
-            runs, whole = await self._index.runs_in(chosen, 4 * RUNS_MAX, 1 << 62)
+            spans = await self._spans_of(chosen)
+            runs, whole = await self._index.runs_in(chosen, 4 * RUNS_MAX, 1 << 62, spans=spans)
             if not whole:  # what is not seen here may be live
                 return False
             for number, cold in chosen.items():

@@ -10,7 +10,7 @@ it needs. What is damaged in there is met at its first use, at the latest by the
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -39,12 +39,15 @@ from .index_records import (
 from .journal_blocks import DELETED, state_record
 from .ledgers import Ledger, Ledgers, Note
 from .runs import Located, Runs
+from .spans import Span
 
 MAP_NAME = "bookie"
 SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
+PAIRS_A_SPAN = 8
+"""What going to the next place in the map costs, in pairs."""
 MOVES_A_TURN = 200
 """Runs whose copies are pointed to: some half a millisecond."""
 TOMBSTONES_AT_ONCE = 5_000
@@ -583,29 +586,75 @@ class Index:
 
     async def runs_in(
         self,
-        numbers: Container[int],
+        numbers: Collection[int],
         runs_max: int,
         bytes_max: int,
         *,
+        spans: Sequence[Span] | None = None,
         next_rest_s: Callable[[], float] = _no_rest,
     ) -> tuple[list[tuple[int, Located]], bool]:
         """What the map has in these files, sorted: (ledger, run). False: there is more.
 
         At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
+        ``spans``: where to look, as the footers of all of the files say; None: everywhere. So it is, too,
+        where less is found there than was counted.
         ``next_rest_s``: asked between two turns of the loop that are spent here; also in `move` and
         `count_again`.
         """
         found: list[tuple[int, Located]] = []
         size = 0
-        async for key, value in self._pairs(b"r", b"s", next_rest_s):
-            if file_of(value) not in numbers:
+        live = dict.fromkeys(numbers, 0)
+        async for key, value in self._pairs_within(spans, next_rest_s):
+            if file_of(value) not in live:
                 continue
             run = located(key, value)
             size += run.length
             if found and (len(found) >= runs_max or size > bytes_max):
                 return found, False
             found.append((RUN_KEY.unpack(key)[1], run))
+            live[run.file_number] += run.length
+        if spans is not None and self._is_too_little(live):
+            return await self.runs_in(numbers, runs_max, bytes_max, next_rest_s=next_rest_s)
         return found, True
+
+    async def _pairs_within(
+        self, spans: Sequence[Span] | None, next_rest_s: Callable[[], float]
+    ) -> AsyncIterator[tuple[bytes, bytes]]:
+        """The runs that begin within these; None: all."""
+        if spans is None:
+            async for pair in self._pairs(b"r", b"s", next_rest_s):
+                yield pair
+            return
+        seen = 0
+        for ledger_id, first, last in spans:
+            start = RUN_KEY.pack(b"r", ledger_id, first)
+            end = RUN_KEY.pack(b"r", ledger_id, last) + b"\0"
+            while page := self._map.scan(start, end, PAGE):
+                for pair in page:
+                    yield pair
+                start = page[-1][0] + b"\0"
+                seen += len(page)
+                if seen >= PAGE:
+                    seen = 0
+                    await trio.sleep(next_rest_s())
+                if len(page) < PAGE:
+                    break
+            seen += PAIRS_A_SPAN
+
+    def _is_too_little(self, live: Mapping[int, int]) -> bool:
+        """Was more counted than these bytes of some files?"""
+        for number, length in live.items():
+            counted = self.in_map.live_bytes.get(number, 0)
+            if length < counted:
+                log.warning(
+                    "file %d: its footer leads to %d live bytes, %d were counted: the whole index is"
+                    " gone through",
+                    number,
+                    length,
+                    counted,
+                )
+                return True
+        return False
 
     async def move(
         self,
@@ -648,17 +697,24 @@ class Index:
         await self._apply(puts, deletes, totals)
 
     async def count_again(
-        self, numbers: Container[int], *, next_rest_s: Callable[[], float] = _no_rest
+        self,
+        numbers: Collection[int],
+        *,
+        spans: Sequence[Span] | None = None,
+        next_rest_s: Callable[[], float] = _no_rest,
     ) -> None:
         """Take what is live in these files from the map, not from what was counted.
 
-        All their runs are in the map, and the caller holds off checkpoints.
+        All their runs are in the map, and the caller holds off checkpoints. ``spans``: as in `runs_in`.
         """
         live = {number: 0 for number in self.live_bytes if number in numbers}
-        async for key, value in self._pairs(b"r", b"s", next_rest_s):
+        async for key, value in self._pairs_within(spans, next_rest_s):
             number = file_of(value)
             if number in live:
                 live[number] += located(key, value).length
+        if spans is not None and self._is_too_little(live):
+            await self.count_again(numbers, next_rest_s=next_rest_s)
+            return
         for number, length in live.items():
             if length != self.live_bytes.get(number, 0):
                 log.warning(

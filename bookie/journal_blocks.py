@@ -293,11 +293,19 @@ pack_run = _RUN.pack
 is made of each entry of a thousand busy logs."""
 
 
-def unpack_runs(payload: memoryview, what: str) -> Iterator[Run]:
-    """The runs of a FOOTER payload. Raises `CorruptData`."""
+def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
+    """Those of a FOOTER payload as they stand there: ledger, first, offset, length, count.
+
+    Raises `CorruptData`.
+    """
     if len(payload) % RUN_BYTES:
         raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
-    for ledger, first, offset, length, count in _RUN.iter_unpack(payload):
+    return _RUN.iter_unpack(payload)
+
+
+def unpack_runs(payload: memoryview, what: str) -> Iterator[Run]:
+    """The runs of a FOOTER payload. Raises `CorruptData`."""
+    for ledger, first, offset, length, count in run_rows(payload, what):
         yield Run(ledger, first, count, offset, length)
 
 

@@ -316,6 +316,20 @@ async def read_footer(
     disk: Disk, name: str, number: int, seed: int
 ) -> tuple[jb.Trailer, list[jb.Run]] | None:
     """The runs of a sealed file from its footer, or None where there is no sound one."""
+    found = await read_footer_payloads(disk, name, number, seed)
+    if found is None:
+        return None
+    trailer, payloads = found
+    try:
+        return trailer, [run for payload in payloads for run in jb.unpack_runs(payload, name)]
+    except CorruptData:
+        return None
+
+
+async def read_footer_payloads(
+    disk: Disk, name: str, number: int, seed: int
+) -> tuple[jb.Trailer, list[memoryview]] | None:
+    """As `read_footer`, the runs as they stand there."""
     try:
         file = await open_file(disk, name)
     except CorruptData:
@@ -327,16 +341,16 @@ async def read_footer(
         if block is None or block.kind != jb.TRAILER:
             return None
         trailer = jb.Trailer.decode(block.payload, name)
-        runs: list[jb.Run] = []
+        payloads: list[memoryview] = []
         offset = trailer.footer_offset
         for _ in range(trailer.footer_blocks):
             length = blocks.padded(jb.FOOTER_RUNS_MAX * jb.RUN_BYTES)
             block = await _block(file, number, seed, offset, min(length, size - offset))
             if block is None or block.kind != jb.FOOTER:
                 return None
-            runs += jb.unpack_runs(block.payload, name)
+            payloads.append(block.payload)
             offset += block.padded_length
-        return trailer, runs
+        return trailer, payloads
     except CorruptData:
         return None
     finally:

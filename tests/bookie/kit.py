@@ -10,7 +10,15 @@ import trio
 
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.index import Index
-from distributedlog.bookie.index_records import STATE_KEY, IndexDamaged, Totals, located, stated
+from distributedlog.bookie.index_records import (
+    RUN_KEY,
+    STATE_KEY,
+    IndexDamaged,
+    Totals,
+    file_of,
+    located,
+    stated,
+)
 from distributedlog.bookie.journal import file_number
 from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.ledgers import IncomingStream, Ledger, Ledgers, Waiter
@@ -264,6 +272,8 @@ async def running(
             counted(store)
             yield store
             counted(store)
+            if not (isinstance(journal, CutDisk) and journal.off):
+                await led_to(store)
             nursery.cancel_scope.cancel()
     except* PowerCut:
         if not isinstance(journal, CutDisk) or journal.fuse == 0:
@@ -278,6 +288,24 @@ def counted(store: Store) -> None:
         _counted(store.ledgers, store._index)
     except IndexDamaged:
         return  # a test has damaged it
+
+
+async def led_to(store: Store) -> None:
+    """The footer of each file leads to all that the map has in it."""
+    for number in (*store._journal.sealed, *store._journal.cold):
+        try:
+            spans = await store.compactor._spans_of([number])
+        except DistributedLogError:
+            continue  # a test has made it so
+        if spans is None or store.upkeep.checkpoint_lock.locked():
+            continue
+        stored, found = store._index._map, list[tuple[bytes, bytes]]()
+        for ledger, first, last in spans:
+            start, end = RUN_KEY.pack(b"r", ledger, first), RUN_KEY.pack(b"r", ledger, last)
+            found += stored.scan(start, end + b"\0", 1 << 20)
+        assert found == sorted(set(found)), "no span overlaps another"
+        wanted = [pair for pair in stored.scan(b"r", b"s", 1 << 20) if file_of(pair[1]) == number]
+        assert [pair for pair in found if file_of(pair[1]) == number] == wanted
 
 
 def _counted(ledgers: Ledgers, index: Index) -> None:

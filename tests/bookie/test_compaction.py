@@ -22,6 +22,7 @@ from distributedlog.bookie.journal_blocks import TRAILER_SPACE, Head
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
+from distributedlog.bookie.spans import Spans
 from distributedlog.bookie.store import Store
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import CorruptData, LedgerFenced, NoSuchLedger
@@ -33,6 +34,7 @@ from .kit import (
     Adder,
     CutDisk,
     PowerCut,
+    add_acked,
     fence,
     from_device,
     journal_names,
@@ -396,6 +398,90 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
         await trio.sleep(6)
         assert file_name(source) in disk.list()
         assert await read_all(store, 4) == wanted[4]
+
+
+class Scans:
+    """How many runs the map was asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self.runs = 0
+        self._scan = store._index._map.scan
+        store._index._map.scan = self  # type: ignore[method-assign]
+
+    def __call__(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        pairs = self._scan(start, end, limit)
+        self.runs += sum(key[:1] == b"r" for key, _ in pairs)
+        return pairs
+
+
+async def many_runs(store: Store, number: int) -> None:
+    """Of ledgers that nothing is done to; in a file that is not there."""
+    for ledger in (0, 3_000_000):
+        await add_acked(store, ledger)
+        for n in range(1, number // 2):
+            store._index.add(store.ledgers.get_or_make(ledger), 2 * n, 1, 1 << 30, 4096 * n, 100)
+    await store.checkpoint()
+
+
+async def test_a_move_looks_at_what_its_sources_held_and_at_no_other_run(
+    autojump_clock: Clock,
+) -> None:
+    """With ten million runs each cold file cost seconds of the loop, in which nobody else had a turn."""
+    async with running(CutDisk(), MANUAL) as store:
+        await many_runs(store, 10_000)
+        stored = await interleaved(store, range(1, 21), 12, 3000)
+        await delete(store, *range(1, 11))
+        scans = Scans(store)
+        while await store.compactor.go_once():
+            pass
+        files = store.stats.files_compacted
+        assert files > 0
+        assert scans.runs < 5000
+        await delete(store, *range(11, 16))  # pages of cold files
+        scans.runs = 0
+        assert await store.compactor.go_once()
+        assert store.stats.punched_bytes > 0
+        assert scans.runs < 1000
+        for ledger in range(16, 21):
+            assert await read_all(store, ledger) == stored[ledger]
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["journal", "cold"])
+@pytest.mark.parametrize("footer", ["rotten", "lacks a ledger", "lacks all"])
+async def test_what_a_footer_does_not_lead_to_is_found_all_the_same(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, footer: str, cold: bool
+) -> None:
+    """Where it is no footer, or less is found by it than was counted."""
+    disk = CutDisk()
+    async with running(disk, SMALL) as store:
+        stored = await interleaved(store, range(1, 21), 4, 9000)
+        gone = {*range(1, 16)} if cold else {*range(1, 15, 2)}
+        if cold:
+            await delete(store, *range(1, 11))
+            await trio.sleep(compaction.YOUNG_S)
+            await compact(store)
+        await delete(store, *gone)
+        if footer == "rotten":
+            for name in disk.list():
+                if cb.cold_number(name) or name in journal_names(disk)[:-2]:
+                    file = disk._files[name]
+                    file.write(file.size - TRAILER_SPACE, [bytes(64)], 64, name)
+        else:
+            whole = Spans.sorted
+            lacking = {"lacks a ledger": 17, "lacks all": -1}[footer]
+            monkeypatch.setattr(
+                Spans,
+                "sorted",
+                lambda self: [one for one in whole(self) if one[0] != lacking and lacking > 0],
+            )
+        before = store.stats.files_compacted, store.stats.punched_bytes
+
+        await compact(store)
+
+        assert (store.stats.files_compacted, store.stats.punched_bytes) > before
+        for ledger in stored.keys() - gone:
+            assert await read_all(store, ledger) == stored[ledger]
+        monkeypatch.undo()
 
 
 async def test_nobody_waits_for_the_rests_of_a_move(
