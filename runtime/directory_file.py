@@ -72,17 +72,14 @@ class DirectoryFile:
         self._users = 0
         """Calls in other threads: the descriptor's number must not be given to another file meanwhile."""
         self._next_cold = -1
+        self.inode = os.fstat(fd).st_ino
+        """What the file is, whatever it is called, and after `close` as well."""
         watch_forks(self)
 
     def size(self) -> int:
         """The size in bytes, preallocated space included."""
         self._check_alive()
         return os.fstat(self._fd).st_size
-
-    @property
-    def inode(self) -> int:
-        """What the file is, whatever it is called; also while `close` waits for calls in other threads."""
-        return os.fstat(self._fd).st_ino
 
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write, not durable before the next sync. A direct file wants aligned memory and size."""

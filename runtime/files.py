@@ -9,7 +9,6 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,10 +61,8 @@ class DirectoryDisk:
         self._memory = ReusedMemory(HOT_BYTES, HOT_BUFFERS)
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
-        self._opening = 0
-        """Calls of `open` under way."""
-        self._creating: list[str] = []
-        """The names of calls of `create` under way."""
+        self._arriving: list[int] = []
+        """Inodes that the worker has opened and that are not among the files yet."""
         self._removals = Removals(f"removals {self.path}")
         self._lock_fd: int | None = None
         self._dead = ""
@@ -96,23 +93,15 @@ class DirectoryDisk:
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
         """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
         check_file_name(name)
-        self._creating.append(name)
-        try:
-            return self._file(name, *await self._in_worker(self._create, name, size, direct))
-        finally:
-            self._creating.remove(name)
+        return self._file(name, *await self._in_worker(self._create, name, size, direct))
 
     async def open(self, name: str) -> File:
         """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
 
         `TooBusy` stands for a lack of descriptors, here and in `create`.
         """
-        path = self.path / check_file_name(name)
-        self._opening += 1
-        try:
-            return self._file(name, await self._in_worker(_open, path, os.O_RDWR), None)
-        finally:
-            self._opening -= 1
+        check_file_name(name)
+        return self._file(name, await self._in_worker(self._open, name), None)
 
     async def rename(self, old: str, new: str) -> None:
         """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
@@ -123,11 +112,7 @@ class DirectoryDisk:
 
         The room of large files that are not open comes back over a minute or two (`removals.py`).
         """
-        self._check_alive()
-        unlink: Callable[[Path], object] = os.unlink  # what is just being opened may be any of them
-        if not self._opening and not any(name in names for name in self._creating):
-            unlink = partial(self._removals.unlink, in_use={file.inode for file in self._files})
-        await self._in_worker(self._delete, unlink, *map(check_file_name, names))
+        await self._in_worker(self._delete, *map(check_file_name, names))
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
@@ -226,11 +211,17 @@ class DirectoryDisk:
             on_closed=self._files.pop,
         )
         self._files[file] = None
+        self._arriving.remove(file.inode)  # no sooner: see `_delete`
         return file
 
     async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
         self._check_alive()
         return await trio.to_thread.run_sync(call, *args, limiter=self._directory_worker)
+
+    def _open(self, name: str) -> int:
+        descriptor = _open(self.path / name, os.O_RDWR)
+        self._arriving.append(os.fstat(descriptor).st_ino)
+        return descriptor
 
     def _create(self, name: str, size: int, direct: bool) -> tuple[int, int | None]:
         if direct and not self._direct_probed:
@@ -255,6 +246,7 @@ class DirectoryDisk:
             if isinstance(error, DistributedLogError):
                 raise
             raise disk_error(error, f"{path}: making it with {size} bytes") from error
+        self._arriving.append(os.fstat(descriptor).st_ino)
         return descriptor, direct_descriptor
 
     def _rename(self, old: str, new: str) -> None:
@@ -266,10 +258,13 @@ class DirectoryDisk:
             raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
         self._sync_names()
 
-    def _delete(self, unlink: Callable[[Path], object], *names: str) -> None:
+    def _delete(self, *names: str) -> None:
+        # In this order: what arrives on the loop meanwhile is in one of the two. Nothing is opened or made
+        # before this call of the worker ends.
+        in_use = {*self._arriving, *(file.inode for file in list(self._files))}
         for name in names:
             try:
-                unlink(self.path / name)
+                self._removals.unlink(self.path / name, in_use=in_use)
             except FileNotFoundError:
                 raise
             except OSError as error:

@@ -3,6 +3,7 @@
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from distributedlog.runtime import descriptors, removals
 from distributedlog.runtime.directory_file import DirectoryFile
 from distributedlog.runtime.errors import AlreadyClosed
 from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.host import File
 from distributedlog.runtime.removals import Removals
 
 SLICE = 4096
@@ -182,6 +184,52 @@ async def test_who_just_makes_a_file_keeps_what_is_written(
     await while_deleted(disk, make)
     assert found == [CONTENT]
     assert cuts.sizes == []
+
+
+async def test_who_opens_a_file_that_gets_another_name_reads_all_of_it(
+    disk: DirectoryDisk, tmp_path: Path
+) -> None:
+    """All three were asked for before any was done."""
+    made(tmp_path / "large")
+    found: list[bytes] = []
+
+    async def read() -> None:
+        file = await disk.open("large")
+        await trio.sleep(0.2)
+        found.append(file.read_at(0, SIZE))
+        file.close()
+
+    async with trio.open_nursery() as nursery, disk._directory_worker:
+        for call in (read, partial(disk.rename, "large", "other"), partial(disk.delete, "other")):
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+    assert found == [CONTENT]
+
+
+async def test_what_others_open_and_make_meanwhile_hurries_nobody(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
+) -> None:
+    """A removed file went as it was whenever any other was just being opened: beside readers of old files
+    every third, a whole log's at a time."""
+    made(tmp_path / "large")
+    made(tmp_path / "other")
+    opened: list[File] = []
+
+    async def use() -> None:
+        opened.append(await disk.open("other"))
+        opened.append(await disk.create("new", size=SIZE))
+
+    async with trio.open_nursery() as nursery, disk._directory_worker:
+        nursery.start_soon(use)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(disk.delete, "large")
+        await trio.testing.wait_all_tasks_blocked()
+    until_idle(disk._removals)
+    assert len(cuts.sizes) == SIZE // SLICE
+    assert opened[0].read_at(0, SIZE) == CONTENT
+    assert disk._arriving == []
+    for file in opened:
+        file.close()
 
 
 async def test_a_read_that_goes_on_after_the_close_gets_all_of_it(
