@@ -207,19 +207,22 @@ class Upkeep:
         Every file begins with the state of all ledgers, so the current one repeats what they held; or it
         names a base, and files from there on stay.
         """
+        dead = self._dead_files()
+        for at in range(0, len(dead), REMOVED_AT_ONCE):
+            await self._remove_files(dead[at : at + REMOVED_AT_ONCE])
+            self._space.look()  # who was refused need not wait for the next tick
+
+    def _dead_files(self) -> list[int]:
         if not self.checkpointed:
-            return
+            return []
         base = self._journal.named_base
         upto = self.checkpointed if base is None else min(self.checkpointed, base.position)
         passed = [number for number, (_, last) in self._journal.sealed.items() if last < upto]
-        dead = [
+        return [
             number
             for number in (*passed, *self._journal.cold)
             if not self._index.live_bytes.get(number, 0) and number not in self._journal.held
         ]
-        for at in range(0, len(dead), REMOVED_AT_ONCE):
-            await self._remove_files(dead[at : at + REMOVED_AT_ONCE])
-            self._space.look()  # who was refused need not wait for the next tick
 
     async def _remove_files(self, numbers: list[int]) -> None:
         left = set(numbers)
@@ -258,7 +261,8 @@ class Upkeep:
                 raise self._ledgers.damage
             await self.make_reserves()
             self._space.look()
-            if self._space.short:  # what was deleted goes, for which somebody may be waiting
+            # What was deleted goes, for which somebody may be waiting.
+            if self._space.short and (self._index.dirty or self._dead_files()):
                 self._commits.checkpoint_wanted.set()
             self._journal.look_at_rest()
 
