@@ -3,7 +3,12 @@
 import gc
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -32,7 +37,9 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
     from .. import open_namespace
 
     config = {"metadata_timeout_s": settings.timeout_s}
-    async with open_namespace(uri, config=config, host=host) as found:
+    async with AsyncExitStack() as stack:
+        with waiting(settings, "opening the namespace"):
+            found = await stack.enter_async_context(open_namespace(uri, config=config, host=host))
         try:
             yield found
         except Exception as error:
@@ -90,7 +97,8 @@ def waiting(settings: Settings, what: str) -> Iterator[Callable[[], None]]:
     async def tell() -> None:
         with scope:
             await trio.sleep(TELL_S)
-            settings.note(f"no answer yet: {what} (--timeout is {settings.timeout_s:g} s)")
+            named = f', at the context "{settings.context}"' if settings.context else ""
+            settings.note(f"no answer yet: {what}{named} (--timeout is {settings.timeout_s:g} s)")
 
     trio.lowlevel.spawn_system_task(tell)  # in no nursery: errors of the block stay as they are
     try:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from . import named_clusters
+from .named_clusters import LOCAL
 from .options import Command, Group, Settings, without_cluster
 from .output import emit
 
@@ -133,5 +134,8 @@ def _known(contexts: dict[str, Any], name: str) -> str:
     if name not in contexts["contexts"]:
         known = ", ".join(sorted(contexts["contexts"])) or "none"
         what = f"there is no context {name!r}" if name else "no context is chosen"
-        raise click.UsageError(f"{what} in {named_clusters.path()}; known: {known}")
+        hint = ""
+        if name == LOCAL:
+            hint = '; "dlog local" on a terminal makes it, elsewhere it prints its URI'
+        raise click.UsageError(f"{what} in {named_clusters.path()}; known: {known}{hint}")
     return name

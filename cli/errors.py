@@ -12,7 +12,7 @@ import traceback
 
 import click
 
-from ..runtime.errors import DistributedLogError, LogNotFound, NotAllowed
+from ..runtime.errors import DistributedLogError, LogNotFound, NotAllowed, QuorumUnreachable
 from .output import visible
 
 FAILED = 1
@@ -29,8 +29,8 @@ class Answer(Exception):
         self.exit_code = exit_code
 
 
-def report(error: BaseException, *, verbose: int) -> int:
-    """Say what happened on one line; return the exit code."""
+def report(error: BaseException, *, verbose: int, context: str = "") -> int:
+    """Say what happened on one line; return the exit code. ``context``: the one that named the cluster."""
     whole, error = error, innermost(error)
     if verbose >= 2 and not isinstance(error, Answer | click.exceptions.Exit):
         traceback.print_exception(whole)
@@ -52,13 +52,15 @@ def report(error: BaseException, *, verbose: int) -> int:
             say(f"error: {_one_line(error.format_message())}")
             return error.exit_code
         case DistributedLogError():
-            say(f"error: {type(error).__name__} ({error.code}): {_one_line(with_hint(error))}")
+            say(
+                f"error: {type(error).__name__} ({error.code}): {_one_line(with_hint(error, context))}"
+            )
             return error.exit_code
         case BrokenPipeError():  # the reader of our output has what it wanted: `dlog log read x | head`
             return 0
         case OSError():
-            where = f" {error.filename}" if error.filename else ""
-            say(f"error: {type(error).__name__}: {error.strerror or error}{where}")
+            where = f"{error.filename}: " if error.filename else ""
+            say(f"error: {type(error).__name__}: {where}{error.strerror or error}")
             return FAILED
     say(
         f"error: {type(error).__name__}: {_one_line(str(error))} (a defect of dlog; -vv shows where)"
@@ -94,7 +96,7 @@ def tell(text: str) -> None:
         sys.stderr.flush()
 
 
-def with_hint(error: DistributedLogError) -> str:
+def with_hint(error: DistributedLogError, context: str = "") -> str:
     """The message, and what to do where the message does not say it."""
     text = str(error)
     if isinstance(error, LogNotFound) and (name := missing_log(error)):
@@ -103,6 +105,8 @@ def with_hint(error: DistributedLogError) -> str:
         if "dlog log create" not in text:
             then = " Create" if near else "; create"
             text += f'{then} it with "dlog log create {shlex.quote(name)}"'
+    if isinstance(error, QuorumUnreachable) and context:
+        text += f'; the context "{context}" names that cluster: does it run?'
     if isinstance(error, NotAllowed) and "the token is narrowed" in text:
         text += '; "dlog user token" makes one that is for more'
     elif isinstance(error, NotAllowed):

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import click
 from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from . import named_clusters
 from .errors import say
+from .named_clusters import LOCAL
 from .options import Command, Settings, without_cluster
 from .output import write_by_rename
 
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
 
 KEYS = ("uri", "proxied_uri", "nodes", "console")
 """Of the ready line."""
-LOCAL = "local"
-"""What the cluster's context is called."""
 
 
 @click.command(
@@ -197,33 +197,96 @@ async def _console(uri: str) -> AsyncIterator[str]:
         yield link
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """How `dlog` finds the cluster without its URI."""
+
+    chosen: bool = True
+    """The context is where commands go that name no cluster."""
+    taken: bool = False
+    """The name was that of another cluster, which has no other one."""
+    why_not: str = ""
+    """Why it has no name; "": it has."""
+
+
 class LocalContext:
     """The context "local" (`named_clusters.py`): this cluster, while it runs or its data are kept."""
 
     def __init__(self, *, kept: bool) -> None:
         self._kept = kept
         self._uri = ""
+        self._before = ("", "")
+        """The URI that had the name, where that was another cluster's, and the credentials with it."""
 
-    def choose(self, uri: str) -> bool:
-        """Name the cluster; chosen is it where nothing else is. Is it?"""
-        with named_clusters.changing() as contexts:
-            contexts["contexts"][LOCAL] = self._uri = uri
-            contexts["credentials"].pop(LOCAL, None)
-            contexts["current"] = contexts["current"] or LOCAL
-            return bool(contexts["current"] == LOCAL)
+    def choose(self, uri: str) -> Named:
+        """Name the cluster; chosen is it where nothing else is.
+
+        One that cannot be named serves all the same: a home may be nobody's to write into.
+        """
+        try:
+            with named_clusters.changing() as contexts:
+                before = contexts["contexts"].get(LOCAL, "")
+                credentials = contexts["credentials"].pop(LOCAL, "")
+                self._before = (before, credentials) if before != uri else ("", "")
+                contexts["contexts"][LOCAL] = self._uri = uri
+                contexts["current"] = contexts["current"] or LOCAL
+                chosen = contexts["current"] == LOCAL
+        except (OSError, click.UsageError) as error:
+            self._uri = ""
+            return Named(why_not=_why(error))
+        return Named(chosen, serves(self._before[0]))
 
     def take_back(self) -> None:
-        """Forget a cluster whose data are gone, unless the name is another one's by now."""
+        """Forget a cluster whose data are gone, unless the name is another one's by now.
+
+        A cluster that had the name before has it again, while it serves: it runs in another terminal.
+        """
         if self._kept or not self._uri:
             return
-        with named_clusters.changing() as contexts:
-            if contexts["contexts"].get(LOCAL) == self._uri:
+        try:
+            with named_clusters.changing() as contexts:
+                if contexts["contexts"].get(LOCAL) != self._uri:
+                    return
+                before, credentials = self._before
+                if serves(before):
+                    contexts["contexts"][LOCAL] = before
+                    if credentials:
+                        contexts["credentials"][LOCAL] = credentials
+                    return
                 del contexts["contexts"][LOCAL]
                 if contexts["current"] == LOCAL:
                     contexts["current"] = ""
+        except (OSError, click.UsageError) as error:
+            say(f"the context {LOCAL} stays, of a cluster that is gone: {_why(error)}")
 
 
-def for_people(line: dict[str, Any], chosen: bool) -> str:
+def _why(error: OSError | click.UsageError) -> str:
+    """Of a file that cannot be read or written."""
+    if isinstance(error, click.UsageError):
+        return error.message
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+
+
+def serves(uri: str) -> bool:
+    """Has anybody one of its ports, as far as this machine can say? Of no URI nobody."""
+    from ..runtime.errors import DistributedLogError
+    from ..runtime.held_ports import HeldPorts
+    from ..uri import parse_uri
+
+    if not uri:
+        return False
+    try:
+        with HeldPorts() as ports:
+            for address in parse_uri(uri).addresses:
+                ports.hold(address)
+    except (
+        DistributedLogError
+    ):  # somebody has it; or it is none of this machine's, and nobody knows
+        return True
+    return False
+
+
+def for_people(line: dict[str, Any], named: Named) -> str:
     """What a terminal shows when the cluster serves; what is to be copied out of it is no wider than one."""
     kinds = [node["kind"] for node in line["nodes"]]
     names = max(len(node["name"]) for node in line["nodes"])
@@ -244,11 +307,7 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
             else []
         ),
         "",
-        f"dlog finds it without that: it is the context {LOCAL}."
-        if chosen
-        else f"dlog finds it without that after: dlog context use {LOCAL}",
-        "In another terminal, for programs:",
-        f"  export DLOG_URI=$(dlog context show {LOCAL})",
+        *_how_to_find(named),
         "",
         *(["In a browser:", f"  {line['console']}", ""] if "console" in line else []),
         "To try next:",
@@ -259,6 +318,26 @@ def for_people(line: dict[str, Any], chosen: bool) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _how_to_find(named: Named) -> list[str]:
+    """What to type in another terminal."""
+    if named.why_not:
+        return [
+            f"It is no context, for {named.why_not}",
+            "In another terminal, for dlog and for programs: set DLOG_URI to that URI.",
+        ]
+    return [
+        f"dlog finds it without that: it is the context {LOCAL}."
+        if named.chosen
+        else f"dlog finds it without that after: dlog context use {LOCAL}",
+        *(
+            [f"So was another cluster until now, which serves, and is {LOCAL} no more."]
+            * named.taken
+        ),
+        "In another terminal, for programs:",
+        f"  export DLOG_URI=$(dlog context show {LOCAL})",
+    ]
 
 
 def _pid(node: dict[str, Any], apart: bool) -> str:

@@ -131,7 +131,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError | SystemExit):  # click makes the one into the other
             _forget_stdout()
             error = BrokenPipeError()
-        return report(error, verbose=settings.verbose)
+        return report(error, verbose=settings.verbose, context=settings.context)
     return result if isinstance(result, int) else 0
 
 

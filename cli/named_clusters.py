@@ -16,16 +16,18 @@ import click
 from .output import write_by_rename
 
 NAME_CHARS_MAX = 64
+LOCAL = "local"
+"""What the cluster of `dlog local` is called."""
 PREVIOUS = "-"
 """Stands for the context that was chosen before."""
 
 
-def current() -> tuple[str | None, str]:
-    """The chosen cluster's URI, if any, and the credentials that it was named with, or ""."""
+def current() -> tuple[str | None, str, str]:
+    """The chosen cluster's URI, if any, the credentials that it was named with, or "", and its name."""
     contexts = load()
     name = contexts["current"]
     found = contexts["contexts"].get(name)
-    return (str(found) if found else None), str(contexts["credentials"].get(name, ""))
+    return (str(found) if found else None), str(contexts["credentials"].get(name, "")), name
 
 
 def path() -> Path:

@@ -50,6 +50,8 @@ class Settings:
     """No answer from the cluster for so long ends any command (exit code 4)."""
     quiet: bool = False
     verbose: int = 0
+    context: str = ""
+    """The context that named the cluster; "": none did, or none is asked yet."""
     ranks: dict[str, int] = dataclasses.field(default_factory=dict)
     """Field to where its value stood (`RANKS`)."""
 
@@ -63,13 +65,14 @@ class Settings:
             return self.uri
         from .named_clusters import current
 
-        found, credentials = current()
+        found, credentials, name = current()
         if found is None:
             raise click.UsageError(
                 "no cluster is named: give --uri URI, set DLOG_URI, or choose a context"
-                ' ("dlog context set NAME URI", then "dlog context use NAME")'
+                ' ("dlog context set NAME URI", then "dlog context use NAME"); "dlog local" starts one here'
             )
         name_credentials(self.credentials or credentials)
+        self.context = name
         return found
 
     def note(self, text: str) -> None:

@@ -62,7 +62,8 @@ context also keeps who you are there:
         --credentials file:/etc/dlog/me
 
 dlog local on a terminal names its cluster "local" while it runs, or while
-its data are kept. Programs know no contexts; give them the URI:
+its data are kept; a second one has the name while it runs. Programs know
+no contexts; give them the URI:
 
     export DLOG_URI=$(dlog context show here)
 

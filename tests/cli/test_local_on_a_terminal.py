@@ -6,6 +6,7 @@ import pty
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +16,10 @@ from typing import Any
 import pytest
 
 from distributedlog.cli import named_clusters
-from distributedlog.cli.local import LOCAL, LocalContext, for_people
+from distributedlog.cli.local import LocalContext, Named, for_people
+from distributedlog.cli.named_clusters import LOCAL
+from distributedlog.runtime.errors import AddressInUse
+from distributedlog.runtime.held_ports import HeldPorts
 
 LINE: dict[str, Any] = {
     "uri": "distributedlog://127.0.0.1:41001;127.0.0.1:41002;127.0.0.1:41003/ns",
@@ -32,8 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:
-    for chosen in (True, False):
-        lines = for_people(LINE, chosen).splitlines()
+    for named in (Named(), Named(chosen=False), Named(taken=True), Named(why_not="/n: Read-only")):
+        lines = for_people(LINE, named).splitlines()
         assert [line for line in lines if len(line) > 80] == []
         assert (
             len({line.index("127.") for line in lines if "127." in line and "//" not in line}) == 1
@@ -43,7 +47,7 @@ def test_no_line_is_wider_than_a_terminal() -> None:
 def test_an_address_can_be_pasted_into_a_shell() -> None:
     """Between its places a semicolon stands, where a shell would end the command."""
     proxied = "distributedlog+proxy://127.0.0.1:41005;127.0.0.1:41006/ns"
-    lines = for_people({**LINE, "proxied_uri": proxied}, True).splitlines()
+    lines = for_people({**LINE, "proxied_uri": proxied}, Named()).splitlines()
 
     for uri in (LINE["uri"], proxied):
         (shown,) = (line for line in lines if uri in line)
@@ -56,13 +60,13 @@ def test_nodes_that_can_be_killed_are_shown_with_their_pids() -> None:
     """``--processes`` is for that, and `ps` calls all of them alike."""
     apart = {**LINE, "nodes": [{**one, "pid": 70 + at} for at, one in enumerate(LINE["nodes"])]}
 
-    assert "pid" not in for_people(LINE, True)
-    assert "127.0.0.1:41004  pid 71\n" in for_people(apart, True)
+    assert "pid" not in for_people(LINE, Named())
+    assert "127.0.0.1:41004  pid 71\n" in for_people(apart, Named())
 
 
 def test_a_cluster_that_is_gone_is_no_context_any_more() -> None:
     context = LocalContext(kept=False)
-    assert context.choose("distributedlog://a:1/ns")
+    assert context.choose("distributedlog://a:1/ns") == Named()
     assert named_clusters.current()[0] == "distributedlog://a:1/ns"
     context.take_back()
     assert named_clusters.load()["contexts"] == {}
@@ -74,11 +78,59 @@ def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
         {"current": "p", "previous": "", "contexts": {"p": "distributedlog://p:1/ns"}}
     )
     context = LocalContext(kept=False)
-    assert not context.choose("distributedlog://a:1/ns")
+    assert not context.choose("distributedlog://a:1/ns").chosen
     assert named_clusters.current()[0] == "distributedlog://p:1/ns"
     LocalContext(kept=True).choose("distributedlog://b:1/ns")
     context.take_back()
     assert named_clusters.load()["contexts"][LOCAL] == "distributedlog://b:1/ns"
+
+
+def test_a_cluster_that_had_the_name_before_has_it_again_while_it_serves(tmp_path: Path) -> None:
+    """`dlog local --memory` beside a cluster with data: at its end the other one had no name any more."""
+    first = LocalContext(kept=True)
+    with HeldPorts() as ports:
+        port = 0
+        while not port:
+            port = free_port(ports)
+        theirs = f"distributedlog://127.0.0.1:{port}/ns"
+        assert first.choose(theirs) == Named()
+        second = LocalContext(kept=False)
+        assert second.choose("distributedlog://127.0.0.1:2/ns") == Named(taken=True)
+        second.take_back()
+        assert named_clusters.current()[0] == theirs
+        third = LocalContext(kept=False)
+        third.choose("distributedlog://127.0.0.1:2/ns")
+    third.take_back()
+    assert named_clusters.load()["contexts"] == {}
+
+
+def free_port(ports: HeldPorts) -> int:
+    """One that is held from now on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    try:
+        ports.hold(("127.0.0.1", port))
+    except AddressInUse:
+        return 0
+    return port
+
+
+def test_a_cluster_serves_where_its_name_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A home that is not there, or is read-only, ended `dlog local` when it had just begun to serve."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    context = LocalContext(kept=False)
+
+    named = context.choose(LINE["uri"])
+
+    assert named.why_not == f"{tmp_path}/file/dlog: Not a directory"
+    said = for_people(LINE, named)
+    assert named.why_not in said
+    assert "set DLOG_URI" in said
+    assert "dlog context" not in said
+    context.take_back()
 
 
 @pytest.mark.processes

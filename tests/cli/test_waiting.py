@@ -8,9 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cli.connect import TELL_S, answer, waiting
+from distributedlog.cli.connect import TELL_S, answer, namespace, waiting
+from distributedlog.cli.errors import with_hint
 from distributedlog.cli.options import Settings
-from distributedlog.runtime.errors import RequestTimeout
+from distributedlog.runtime.errors import QuorumUnreachable, RequestTimeout
 
 
 def run_at(terminal: bool, main: Callable[[], Awaitable[object]]) -> None:
@@ -33,6 +34,36 @@ def test_what_is_waited_for_is_told_before_the_timeout(capsys: pytest.CaptureFix
     run_at(True, main)
 
     assert capsys.readouterr().err == "no answer yet: listing bookies (--timeout is 30 s)\n"
+
+
+def test_who_goes_by_a_context_is_told_which_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """A context may name a cluster that has long been stopped: nobody typed its address."""
+
+    async def main() -> None:
+        await answer(Settings(context="here"), "the status", partial(trio.sleep, TELL_S + 1))
+
+    run_at(True, main)
+    said = with_hint(QuorumUnreachable("no node answered"), "here")
+
+    assert capsys.readouterr().err == (
+        'no answer yet: the status, at the context "here" (--timeout is 30 s)\n'
+    )
+    assert said == 'no node answered; the context "here" names that cluster: does it run?'
+    assert with_hint(QuorumUnreachable("no node answered")) == "no node answered"
+
+
+def test_opening_is_waited_for_in_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only the calls after it were: of `dlog log list` at no cluster nothing was heard for half a minute."""
+
+    async def main() -> None:
+        settings = Settings(uri="distributedlog://127.0.0.1:1/ns", timeout_s=TELL_S + 1)
+        with pytest.raises(QuorumUnreachable):
+            async with namespace(settings):
+                raise AssertionError("nobody is there")
+
+    run_at(True, main)
+
+    assert capsys.readouterr().err == "no answer yet: opening the namespace (--timeout is 4 s)\n"
 
 
 def test_a_script_is_told_nothing_but_the_end(capsys: pytest.CaptureFixture[str]) -> None:
