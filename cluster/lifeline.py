@@ -16,20 +16,27 @@ Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 async def until_told(
     run: Run, *, stdin: bool, ready: Callable[[dict[str, Any]], None] | None = None
 ) -> None:
-    """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves."""
+    """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves.
+
+    A SIGTERM while it ends changes nothing: who sends a second one means the same. A second SIGINT is a
+    person's, who does not want to wait.
+    """
     told = trio.CancelScope()
     try:
-        with told:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_on_signal, told)
-                if stdin:
-                    nursery.start_soon(cancel_at_end_of_stdin, told)
-                value = await nursery.start(_running, run)
-                line = {**value, "pid": os.getpid()}
-                if ready is not None:
-                    ready(line)
-                else:
-                    print(json.dumps(line), flush=True)
+        async with trio.open_nursery() as outer:
+            await outer.start(_cancel_on, signal.SIGTERM, told)
+            with told:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(_cancel_on, signal.SIGINT, told)
+                    if stdin:
+                        nursery.start_soon(cancel_at_end_of_stdin, told)
+                    value = await nursery.start(_running, run)
+                    line = {**value, "pid": os.getpid()}
+                    if ready is not None:
+                        ready(line)
+                    else:
+                        print(json.dumps(line), flush=True)
+            outer.cancel_scope.cancel()
     except* ConnectionLost:
         if not told.cancel_called:  # connections that break while all is taken down are no failure
             raise
@@ -39,8 +46,11 @@ async def _running(run: Run, *, task_status: trio.TaskStatus[dict[str, Any]]) ->
     await run(task_status)
 
 
-async def _cancel_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _cancel_on(
+    number: signal.Signals, scope: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    with trio.open_signal_receiver(number) as signals:
+        task_status.started()
         async for _ in signals:
             scope.cancel()
 
