@@ -15,5 +15,6 @@ builds.py                       the campaign's cases with two builds by turns: i
 plan.py, histogram.py           what was asked; latencies in buckets
 per_second.py, picture.py       what each second had; the run as an SVG
 peers/                          other systems beside this one: the figures of docs/comparison.md
+by_hand.py                      help and end of what is run as `python -m`
 machine.py, interpreter.py      what the machine is, and how the interpreter was built
 """

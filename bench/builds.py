@@ -8,7 +8,6 @@ Each turn of each build starts a cluster of its own; which build begins changes 
 is the last column: how good this build is beside the other, more than 1 is better.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from .by_hand import parser_of, run
 from .campaign import CASES, Case, await_ready
 from .machine import data_directory
 
@@ -31,9 +31,7 @@ COMPARED = tuple(case for case in CASES if not case.part and case.flags[0] != "b
 
 def main() -> None:
     """Compare, and print a Markdown table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument(
         "other", help="the Python in whose environment the other build is installed"
     )
@@ -129,4 +127,4 @@ def table(found: dict[tuple[str, str], list[float]], this: str, other: str) -> s
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

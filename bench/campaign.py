@@ -8,7 +8,6 @@ Markdown table: ratios to the floor count, the rates beside them only say what t
 the bookies used meanwhile (CPU, anonymous memory, bytes to the device, syncs) is read from /proc.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.processes import environment
+from .by_hand import parser_of, run
 from .interpreter import this_build
 from .machine import anonymous_bytes, cpu_seconds, data_directory
 
@@ -123,7 +123,7 @@ class Watch:
 
 def main() -> None:
     """Run the campaign."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of each run")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument(
@@ -271,4 +271,4 @@ def _written(pid: int) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -67,7 +67,7 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
     """One message at a time to three nodes, until two have it synced."""
     histogram = Histogram()
     payload = os.urandom(size)
-    with _nodes(directory, "message", size) as connections:
+    with nodes(directory, "message", size) as connections:
         owing = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
         by_number = {connection.fileno(): connection for connection in connections}
         poll = select.epoll()
@@ -92,7 +92,7 @@ def framing_floor(directory: Path, size: int, seconds: float) -> float:
     """Records a second that two of three nodes have synced."""
     record = os.urandom(size)
     batch_records = max(1, BATCH_BYTES // (size + ENVELOPE.size))
-    with _nodes(directory, "stream", size) as connections:
+    with nodes(directory, "stream", size) as connections:
         by_number = {connection.fileno(): connection for connection in connections}
         queues: dict[int, list[memoryview]] = {number: [] for number in by_number}
         durable = dict.fromkeys(by_number, 0)
@@ -156,7 +156,7 @@ def _receive(connection: socket.socket) -> int:
 
 
 @contextmanager
-def _nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]]:
+def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]]:
     """Three processes, and a connection to each."""
     processes: list[subprocess.Popen[str]] = []
     connections: list[socket.socket] = []
@@ -172,7 +172,10 @@ def _nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket
                 str(place),
                 str(size),
             ]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+            processes.append(
+                # A Ctrl-C is for the parent, whose end of the connection ends them.
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+            )
         for process in processes:
             assert process.stdout is not None
             connection = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))

@@ -39,7 +39,11 @@ async def measure(plan: Plan) -> dict[str, Any]:
         await fill(namespace, filled, plan.records or FILL_BYTES // plan.size, plan.size)
         command = [sys.executable, "-m", __spec__.name, plan.uri, filled, plan.take]
         reader = await trio.lowlevel.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            process_group=0,  # a Ctrl-C is for the parent
         )
         assert reader.stdin is not None
         assert reader.stdout is not None

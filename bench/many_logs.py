@@ -10,7 +10,6 @@ another build is installed (`bench/builds.py`); which one begins changes with th
 the turns: latencies, and the CPU a record of that process, and of the bookies with opening and deletion.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from .builds import cluster_of, own_environment, whole
+from .by_hand import parser_of, run
 from .interpreter import this_build
 from .machine import OthersCpu, cpu_seconds, data_directory
 
@@ -31,9 +31,7 @@ Figures = dict[str, float]
 
 def main() -> None:
     """Measure, and print a Markdown table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--cases", default=CASES, help="logs@records a second, by commas")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each case")
     parser.add_argument("--turns", type=int, default=1)
@@ -151,4 +149,4 @@ def table(found: dict[str, list[Figures]], other: str | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,7 +7,6 @@ under way; transactions of 100 puts, four under way. A put is a new value of 100
 Medians of the turns; CPU is of the four processes, so of the client and three nodes, for a transaction.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -28,6 +27,7 @@ from ..runtime.hello import Hello
 from ..runtime.machine import client_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
+from .by_hand import parser_of, run
 from .histogram import Histogram
 from .interpreter import this_build
 from .machine import OthersCpu, cpu_seconds, data_directory, settings
@@ -119,9 +119,7 @@ def medians(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and print a line a case, or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m distributedlog.bench.metadata", description=__doc__
-    )
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="a case (default: 5)")
     parser.add_argument("--turns", type=int, default=3, help="quorums, one after the other")
     parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
@@ -143,4 +141,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,7 +8,6 @@ again and again: 32 MiB of log and half of the state's size each time. A wait co
 file of one was being written at some node in that time or up to 0.1 s before.
 """
 
-import argparse
 import json
 import os
 import tempfile
@@ -28,6 +27,7 @@ from ..runtime.hello import Hello
 from ..runtime.machine import real_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
+from .by_hand import parser_of, run
 from .histogram import Histogram
 from .interpreter import this_build
 from .machine import OthersCpu, data_directory, settings
@@ -131,9 +131,7 @@ async def _fill(client: MetadataClient, per_s: float, numbers: Iterator[int]) ->
 
 def main() -> None:
     """Measure, and print a line a part, or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m distributedlog.bench.metadata_snapshots", description=__doc__
-    )
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--filler", type=float, default=100.0, help="puts of 32 KiB a second")
@@ -157,4 +155,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,7 +7,6 @@ and applied as a node does it. CPU seconds where nothing else is said; the worst
 what else runs on the machine is in it. A snapshot is taken in one go here, and a state put together from it.
 """
 
-import argparse
 import json
 import os
 import random
@@ -19,6 +18,7 @@ from ..metadata.commands import Transact, encode_command
 from ..metadata.kv import KeyValueState
 from ..metadata.kv_snapshot import SnapshotBuilder, snapshot
 from ..metadata.transaction import Put, Transaction
+from .by_hand import parser_of, run
 from .interpreter import this_build
 
 BATCH = 1000
@@ -89,9 +89,7 @@ def _held_bytes() -> int:
 
 def main() -> None:
     """Measure, and print a line a figure, or JSON."""
-    parser = argparse.ArgumentParser(
-        prog="python -m distributedlog.bench.metadata_state", description=__doc__
-    )
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -106,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

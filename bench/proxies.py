@@ -34,6 +34,7 @@ import trio
 
 from .. import open_namespace
 from ..cluster.processes import environment
+from .by_hand import parser_of, run
 from .campaign import await_ready
 from .histogram import Histogram
 from .interpreter import this_build
@@ -378,7 +379,7 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """Run the cases, print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("--cases", nargs="+", choices=("fan-in", "many-logs"), default=None)
     parser.add_argument(
         "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
@@ -409,4 +410,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,7 +15,6 @@ writer's namespace stays open, as those of Spark's workers do. Needs the extra `
 of its own, each node a process, is started and removed.
 """
 
-import argparse
 import os
 import statistics
 import time
@@ -29,6 +28,7 @@ import trio
 
 from .. import Namespace, open_namespace
 from ..cluster.local import local_cluster
+from .by_hand import parser_of, run
 
 TURNS = 5
 READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3
@@ -368,7 +368,7 @@ def _cpu_s() -> dict[int, tuple[str, float]]:
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument(
         "--mib",
         type=int,
@@ -404,4 +404,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -50,16 +50,19 @@ async def measure(plan: Plan) -> dict[str, Any]:
         )  # the segment is there before the reader is
         reader = await _start_reader(plan, names[0], total)
         start = perf_counter()
-        async with per_second(namespace, "dlog_client_records_written_total") as rates:
-            await _write(writer, plan, rate, total, start)
-        with trio.move_on_after(DRAIN_S):
-            said = await _last_line(reader)
-            await reader.wait()
-        if reader.returncode is None:
-            reader.kill()
-            raise RuntimeError(
-                f"the reader had not every record {DRAIN_S:g} s after the last write"
-            )
+        try:
+            async with per_second(namespace, "dlog_client_records_written_total") as rates:
+                await _write(writer, plan, rate, total, start)
+            with trio.move_on_after(DRAIN_S):
+                said = await _last_line(reader)
+                await reader.wait()
+            if reader.returncode is None:
+                raise RuntimeError(
+                    f"the reader had not every record {DRAIN_S:g} s after the last write"
+                )
+        finally:
+            if reader.returncode is None:
+                reader.kill()  # before the log is deleted under it
         seconds = perf_counter() - start
     found = json.loads(said)
     histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
@@ -82,9 +85,14 @@ async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float)
 
 async def _start_reader(plan: Plan, name: str, total: int) -> trio.Process:
     command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
-    # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever.
+    # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever. A
+    # Ctrl-C is for the parent: in a group of its own the reader says nothing to that.
     reader = await trio.lowlevel.open_process(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment()
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=_environment(),
+        process_group=0,
     )
     assert reader.stdout is not None
     said = b""

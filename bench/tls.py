@@ -20,6 +20,7 @@ import trio
 from ..runtime.host import Connection, Host
 from ..runtime.machine import real_host
 from ..runtime.tls import Tls, with_tls
+from .by_hand import parser_of, run
 
 SIZES = (64, 4096, 65_536, 1 << 20)
 WINDOW_BYTES = 1 << 20
@@ -28,7 +29,7 @@ ROUNDS = 3
 
 def main() -> None:
     """One line a size: CPU seconds a GB of sender and receiver, plain and with TLS, and the ratio."""
-    parser = argparse.ArgumentParser(description="What TLS costs.")
+    parser = parser_of(__spec__.name, __doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--mib", type=int, default=256, help="sent at each size, in each round")
     parser.add_argument("--receive", help=argparse.SUPPRESS)
@@ -120,4 +121,4 @@ async def _hello(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

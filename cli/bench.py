@@ -49,7 +49,7 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
         f"framed, sent to three, synced     {framing['records_per_s']:,} records/s,"
         f" {framing['bytes_per_s'] / 1e6:,.0f} MB/s"
     )
-    click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
+    click.echo(f"programs of other terminals took {found['others_cpu_pct']} % of the CPU")
 
 
 def log_options(function: Any) -> Any:
@@ -220,7 +220,9 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     if "elections" in found:
         beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
         click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
-    click.echo(f"other processes took {found['others_cpu_pct']} % of the CPU")
+    click.echo(
+        f"programs of other terminals, a cluster's too, took {found['others_cpu_pct']} % of the CPU"
+    )
     if file is not None:
         click.echo(f"picture: {file.name}")
 

@@ -1,6 +1,11 @@
-"""The turns, and the table."""
+"""Other systems beside this one, by turns on one machine: the figures of docs/comparison.md.
 
-import argparse
+    python -m distributedlog.bench.peers --seconds 10 --turns 3
+
+Each system has fresh servers in each turn, and the machine for itself. One whose servers or client are not
+installed, or that does not start, is left out and named.
+"""
+
 import json
 import statistics
 import sys
@@ -9,6 +14,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from ..by_hand import parser_of, run
 from ..floor import measure
 from ..interpreter import this_build
 from .nats import Nats
@@ -28,7 +34,7 @@ SIZES = (1024, 100)
 
 def main() -> None:
     """Run the systems by turns, each turn on fresh servers and alone on the machine."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(str(__package__), __doc__)
     parser.add_argument("--seconds", type=float, default=10.0, help="of each figure")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--data", help="where the servers' data goes (default: temporary)")
@@ -85,4 +91,4 @@ def table(found: dict[str, list[dict[str, float]]], said: dict[str, str]) -> str
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

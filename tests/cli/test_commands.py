@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -307,6 +308,25 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> N
     assert found["per_second"] == [] or max(found["per_second"]) > 0
     assert {"name", "pgo", "lto", "advice"} <= set(found["settings"]["interpreter"])
     assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
+
+
+def test_an_interrupted_bench_says_so_in_one_line(cluster: Cluster) -> None:
+    """Its reader, a process of its own, was interrupted too, or read on in a log that was deleted under it."""
+    with subprocess.Popen(
+        dlog("bench", "tail", "--seconds", "60"),
+        stderr=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+        process_group=0,
+    ) as bench:
+        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
+        until = time.monotonic() + 30
+        while not children.read_text() and time.monotonic() < until:
+            time.sleep(0.05)  # until its reader is there
+        os.killpg(bench.pid, signal.SIGINT)
+        _, said = bench.communicate(timeout=30)
+
+    assert said == b"dlog: interrupted\n"
+    assert bench.returncode == 130
 
 
 def test_passes_have_keys_of_their_own(cluster: Cluster) -> None:

@@ -12,8 +12,9 @@ from distributedlog.cluster.lifeline import until_told
 
 
 def test_a_second_sigterm_does_not_cut_the_end_short() -> None:
-    """Ctrl-C reaches a bench and its `dlog local`, which the bench then ends as well: the cluster died at
-    once of that, and its nodes, found by the loss of their life line, wrote on into a directory that was gone."""
+    """Ctrl-C reaches a bench and its `dlog local`, which the bench then ends as well: that died of it at
+    once, and its nodes wrote on into a directory that was gone until they missed their life line.
+    """
     usual: list[int] = []
     steps: list[str] = []
 
