@@ -11,7 +11,8 @@ from .output import emit, size, spare_ids, table
 def command(settings: Settings) -> None:
     """List the bookies, those that are down included; with --json one object a line.
 
-    A narrow terminal shows no ids, unless two have one name; --json has all.
+    Ledgers, used and free are what a bookie said last, up to ten seconds ago. A narrow terminal shows no ids,
+    unless two have one name; --json has all.
     """
     from ..cluster.overview import bookies
     from .connect import ask, quorum

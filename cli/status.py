@@ -42,7 +42,8 @@ HANG = 4
 def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
     """Is the cluster healthy, healing, degraded, at risk, or down? The reasons come first, the worst on top.
 
-    Exit code 6 from degraded on: then something waits for somebody. Healing goes by itself.
+    Exit code 6 from degraded on: then something waits for somebody. Healing goes by itself. How many ledgers
+    a bookie has, and how much is free there, is what it said last: up to ten seconds ago.
     """
     if watch is not None:
         if probe or wait:

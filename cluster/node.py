@@ -57,6 +57,8 @@ LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
 WITHOUT_DIGITS = str.maketrans("", "", string.digits)
+LEDGERS_FEW = 100
+"""Up to so many ledgers each new one is told with the next renewal, of more with what is told anyway."""
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
@@ -322,9 +324,13 @@ def principal_of(host: Host) -> str:
 
 
 def urgent_of(said: BookieRegistration) -> object:
-    """What of it others should know soon: what is wrong, not how large it is by now."""
+    """What of it others should know soon: what is wrong, not how large it is by now.
+
+    But who has written his first logs looks for them, and counts: `LEDGERS_FEW`.
+    """
     words = [text.translate(WITHOUT_DIGITS) for text in said.reasons]
-    return said.read_only, words, [number > 0 for number in said.rot], said.limbo_below
+    few = min(said.ledgers, LEDGERS_FEW)
+    return said.read_only, words, [number > 0 for number in said.rot], said.limbo_below, few
 
 
 def closing(

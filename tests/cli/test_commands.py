@@ -311,7 +311,7 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> N
 
 
 def test_an_interrupted_bench_says_so_in_one_line(cluster: Cluster) -> None:
-    """Its reader, a process of its own, was interrupted too, or read on in a log that was deleted under it."""
+    """Its reader, a process of its own, was interrupted too, or lost the log that it read."""
     with subprocess.Popen(
         dlog("bench", "tail", "--seconds", "60"),
         stderr=subprocess.PIPE,

@@ -5,6 +5,8 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.membership import REFRESH_S, Membership
+from distributedlog.cluster.node import LEDGERS_FEW, urgent_of
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import ForeignData, OutcomeUnknown, QuorumUnreachable
@@ -244,3 +246,14 @@ async def test_two_processes_with_one_directory_cannot_both_register() -> None:
 
     with pytest.raises(ForeignData):
         await membership.register()
+
+
+def test_the_first_ledgers_are_told_soon_and_many_are_not_told_one_by_one() -> None:
+    """`dlog status` said for ten seconds that there are no ledgers to who had just written a first log."""
+
+    def urgent(ledgers: int, free_bytes: int = 1) -> object:
+        return urgent_of(BookieRegistration("b1", {}, ledgers=ledgers, free_bytes=free_bytes))
+
+    assert len({repr(urgent(ledgers)) for ledgers in (0, 1, 2, LEDGERS_FEW)}) == 4
+    assert urgent(LEDGERS_FEW) == urgent(LEDGERS_FEW + 1) == urgent(1_000_000)
+    assert urgent(1, free_bytes=1) == urgent(1, free_bytes=2)
