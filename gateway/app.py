@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import trio
@@ -27,6 +27,7 @@ from ..runtime.errors import (
     EndOfStream,
     InternalError,
     InvalidRequest,
+    LogEmpty,
     NotAuthenticated,
     RecordTooLarge,
     RequestTimeout,
@@ -43,6 +44,7 @@ from .forms import (
     ProducerRef,
     as_bytes,
     begin,
+    following,
     places,
     records_of,
     seconds,
@@ -127,7 +129,7 @@ class Gateway:
             ("/health", self.health),
             ("/metrics", self.metrics),
         ]
-        app: App = Starlette(
+        app = Starlette(
             routes=[
                 *(
                     Route(path, self._answering(call, writing), methods=[method])
@@ -137,7 +139,11 @@ class Gateway:
             ],
             exception_handlers={HTTPException: _not_there},
         )
-        return app
+        # A slash at the end was answered with 307 and no word: what curl posted there was stored nowhere, and
+        # curl says nothing of it.
+        app.router.redirect_slashes = False
+        answers: App = app
+        return answers
 
     # --- logs -------------------------------------------------------------------------------------
 
@@ -248,6 +254,9 @@ class Gateway:
         wait_s = seconds("wait_s", query.get("wait_s", "0"), min(WAIT_MAX_S, self._options.read_s))
         to = DLSN.parse(query["to"]) if "to" in query else None
         begins = begin(query, "earliest")
+        if begins.get("at") == "latest":  # as a place: who asks again with it misses nothing
+            with trio.fail_after(self._options.read_s):
+                begins = following(await self._last(request))
         hold(request, HELD_A_BYTE * self._options.read_bytes_max)
         found, ended = await self._found(request, begins, to, limit, wait_s)
         self.meters.records_read += len(found)
@@ -263,6 +272,13 @@ class Gateway:
         return _json(
             200, {"records": [shown(one) for one in found], "next": after or None, "end": ended}
         )
+
+    async def _last(self, request: Request) -> DLSN:
+        """The place of the last record; `DLSN.NONE` where there is none."""
+        try:
+            return cast("DLSN", await self._log(request).last_dlsn())
+        except LogEmpty:
+            return DLSN.NONE
 
     async def _found(
         self, request: Request, begins: dict[str, Any], to: DLSN | None, limit: int, wait_s: float
@@ -324,8 +340,12 @@ class Gateway:
         if share is not None:
             share.begin_tail()
         self.meters.tails += 1
+        last: DLSN | None = None
         try:
             with trio.fail_after(self._options.read_s):
+                if begins.get("at") == "latest":
+                    last = await self._last(request)
+                    begins = following(last)
                 reader = await self._log(request).open_reader(**begins)
         except BaseException:
             self.meters.tails -= 1
@@ -339,6 +359,7 @@ class Gateway:
             where=_where(request),
             share=share,
             by_users=self._sessions.by_users,
+            last=last,
         )
 
     # --- about the gateway ------------------------------------------------------------------------

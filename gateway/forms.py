@@ -162,7 +162,8 @@ def begin(query: Mapping[str, str], default: str, after: str | None = None) -> d
     ``after``: the place of the last record that was had, before all of these. Raises `InvalidRequest`.
     """
     if after is not None:
-        return {"dlsn": DLSN.parse(after.strip()).next()}
+        text = after.strip()
+        return following(DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text))
     given = [name for name in ("from", "txid", "since_ms") if name in query]
     if len(given) > 1:
         raise InvalidRequest(f"give one of {' and '.join(given)}, not both")
@@ -172,6 +173,11 @@ def begin(query: Mapping[str, str], default: str, after: str | None = None) -> d
         return {"since": whole("since_ms", query["since_ms"], 0, TIME_MAX)}
     at = query.get("from", default)
     return {"at": at} if at in ("earliest", "latest") else {"dlsn": DLSN.parse(at)}
+
+
+def following(last: DLSN) -> dict[str, Any]:
+    """After this record, as `begin`; after `DLSN.NONE` all is that the log has."""
+    return {"at": "earliest"} if last == DLSN.NONE else {"dlsn": last.next()}
 
 
 def whole(what: str, text: str, least: int, most: int) -> int:

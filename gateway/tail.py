@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import trio
 
+from ..log.dlsn import DLSN
 from ..log.reader import LogReader
 from ..runtime.errors import DistributedLogError, EndOfStream
 from .door import Receive, Scope, Send
@@ -36,11 +37,14 @@ class Tail:
         where: str,
         share: Share | None = None,
         by_users: bool = False,
+        last: DLSN | None = None,
     ) -> None:
         """Takes over ``reader``, and one of those that are counted as tails, of a user too.
 
-        ``where``: what was asked. ``by_users``: see `fault`.
+        ``where``: what was asked. ``by_users``: see `fault`. ``last``: the record that it begins after, where
+        the log's end was meant: who is hung up on before the first event comes back with that.
         """
+        self._last = last
         self._share = share
         self._by_users = by_users
         self._reader = reader
@@ -64,7 +68,8 @@ class Tail:
     async def _answer(self, send: Send) -> None:
         headers = [(b"content-type", EVENTS.encode()), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _part(send, b"retry: %d\n\n" % BACK_MS)
+        begun = b"" if self._last is None else b"id: %s\n" % str(self._last).encode()
+        await _part(send, b"retry: %d\n%s\n" % (BACK_MS, begun))
         try:
             await self._records(send)
         except EndOfStream:

@@ -95,6 +95,13 @@ class Client:
             assert found is h11.NEED_DATA, found
             self._http.receive_data(await self.stream.receive_some(65536))
 
+    async def part(self) -> bytes:
+        """The next part of an answer that has begun."""
+        with trio.fail_after(TIMEOUT_S):
+            found = await self._event()
+        assert found is not None
+        return found
+
     async def events(self, path: str, **headers: str) -> AsyncIterator[Event]:
         """Of a stream, but for comments and pauses; each within the time-out."""
         answer = await self.begin("GET", path, **headers)

@@ -14,6 +14,7 @@ pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
 from distributedlog.cluster.options import READ_PROXY
 from distributedlog.gateway.forms import BYTES
+from distributedlog.log.record import LogRecord
 from distributedlog.uri import format_address
 
 from ..proxy.proxy_world import ONE, World, world
@@ -228,6 +229,57 @@ async def test_over_the_cluster_itself_a_gateway_that_begins_anew_stores_nothing
         assert (gap.status, gap.error) == (400, "InvalidRequest"), gap
         assert await payloads(two, "orders", 4) == ["1", "2", "a", "b"]
         assert await two.number("records_written_total") == 0
+
+
+@pytest.mark.parametrize("records", [0, 2])
+@pytest.mark.parametrize("direct", [True, False])
+async def test_who_asks_for_the_latest_and_comes_back_misses_nothing(
+    records: int, direct: bool
+) -> None:
+    """It was told to go on at "latest": what was written between the two requests it never saw."""
+    async with behind(*([] if direct else ["w1"])) as (w, uri):
+        one = await gate(w.nursery, w.uri if direct else uri)
+        assert (await one.ask("PUT", "/v1/logs/news")).status == 201
+        path = "/v1/logs/news"
+        log = w.namespace.open_log("news")
+        async with log.open_writer() as writer:
+            for number in range(records):
+                await writer.write(LogRecord(number, b"old"))
+        client = await one.client()
+        began = await client.begin("GET", f"{path}/tail")
+        head = await client.part()
+
+        empty = await read(one, "news", "?from=latest", 0)
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(records, b"new"))
+
+        assert empty["records"] == []
+        found = await read(one, "news", f"?from={empty['next']}", 1)
+        assert [record["payload"] for record in found["records"]] == ["new"]
+        assert began.status == 200
+        (told,) = [line[4:] for line in head.decode().splitlines() if line.startswith("id: ")]
+        await client.close()
+        back = await one.client()
+        async for event in back.events(f"{path}/tail", last_event_id=told):
+            assert event.json["payload"] == "new"
+            break
+        await back.close()
+        await one.stop()
+
+
+async def test_a_slash_too_many_is_told_in_words() -> None:
+    """It was answered 307 without a body: `curl -fsS … -d record` said nothing, and stored nothing."""
+    async with behind() as (w, _):
+        one = await gate(w.nursery, w.uri)
+        assert (await one.ask("PUT", "/v1/logs/a")).status == 201
+
+        for method, path in (("GET", "/v1/logs/"), ("POST", "/v1/logs/a/records/")):
+            found = await one.ask(method, path, "x" if method == "POST" else "")
+            assert (found.status, found.json["error"]["what"]) == (
+                404,
+                f"{method} {path} is not known here",
+            )
+        await one.stop()
 
 
 async def test_a_tail_goes_on_after_the_last_event_elsewhere() -> None:
