@@ -45,7 +45,7 @@ def of_command(words: tuple[str, ...]) -> click.Context:
     from .main import command as dlog
 
     found: click.Command = dlog
-    context = click.Context(dlog, info_name="dlog")
+    context = click.Context(dlog, info_name="dlog", **dlog.context_settings)
     for at, word in enumerate(words):
         child = found.get_command(context, word) if isinstance(found, click.Group) else None
         if child is None:

@@ -61,11 +61,16 @@ def list_(settings: Settings, prefix: str) -> None:
     from .connect import namespace, run, waiting
 
     async def work() -> None:
+        found = False
         async with namespace(settings) as logs:
             with waiting(settings, "the names of the logs") as answered:
                 async for name in logs.logs(prefix):
                     answered()
+                    found = True
                     emit({"name": name}) if settings.json else print(name)
+        if not (found or settings.json):
+            what = f"no log begins with {prefix!r}" if prefix else "there are no logs"
+            settings.note(f"{what} in {settings.where()}")
 
     run(work)
 

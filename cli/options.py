@@ -6,6 +6,7 @@ import functools
 import math
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -18,6 +19,8 @@ from .errors import NO, Answer, say, tell
 from .output import broken, terminal_width, visible
 
 TIMEOUT_S = 30.0
+LOGS = "log"
+"""The group that is asked for most, and left out most."""
 LINE_CHARS = 200
 """Of a command's first line of help, in the list of its group: wrapped there, and not cut."""
 FIELDS = {
@@ -255,10 +258,36 @@ class Group(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command; one that is not there is answered with those that it may have meant."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=3)
-            meant = f"; did you mean {' or '.join(near)}?" if near else ""
-            ctx.fail(f"no such command {args[0]!r}{meant}")
+            meant = self._meant(ctx, args)
+            ctx.fail(f"no such command {args[0]!r}{f'; did you mean {meant}?' if meant else ''}")
         return super().resolve_command(ctx, args)
+
+    def _meant(self, ctx: click.Context, args: list[str]) -> str:
+        """What was meant by a word that is no command here: what it names came too early, `log` was left out,
+        or letters of it are others; "": nobody knows.
+        """
+        path, group = self._command_in(ctx, args[1:])
+        if path and not isinstance(group, click.Group):
+            rest = [args[0], *args[1 + len(path) :]]
+            return f'"{shlex.join([*ctx.command_path.split(), *path, *rest])}"'
+        if args[0] == "help":
+            return f'"{" ".join(["dlog", "help", *ctx.command_path.split()[1:]])}"'
+        logs = self.get_command(ctx, LOGS) if ctx.parent is None and LOGS in self.lazy else None
+        if isinstance(logs, click.Group) and args[0] in logs.list_commands(ctx):
+            return f'"{shlex.join([*ctx.command_path.split(), LOGS, *args])}"'
+        return " or ".join(difflib.get_close_matches(args[0], self.list_commands(ctx), n=3))
+
+    def _command_in(self, ctx: click.Context, words: list[str]) -> tuple[list[str], click.Command]:
+        """The commands that these words begin with, and the last of them; or no word, and this group."""
+        path: list[str] = []
+        found: click.Command = self
+        for word in words:
+            child = found.get_command(ctx, word) if isinstance(found, click.Group) else None
+            if child is None:
+                break
+            path.append(word)
+            found = child
+        return path, found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, each with its whole line; lazy ones are not imported."""

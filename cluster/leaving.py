@@ -84,7 +84,9 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
         if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
             found.append(bookie)
     if not found:
-        raise UnknownBookie(f"no bookie is called {wanted}; known are {', '.join(known) or 'none'}")
+        raise UnknownBookie(
+            f"no bookie is called {wanted}; known are {', '.join(sorted(known)) or 'none'}"
+        )
     if len(found) > 1:  # a new one took the name of one whose disk was lost: say which is which
         told = [
             f"{bookie} (down)"

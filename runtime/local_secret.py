@@ -21,9 +21,9 @@ from pathlib import Path
 from . import tcp
 from .errors import ConnectionLost, NotAuthenticated
 from .host import Address, Connection, Host, Listener
-from .principals import LOCAL, NONCE_BYTES, Credentials, Meeting, Welcome
+from .principals import BY_LOCAL_SECRET, LOCAL, NONCE_BYTES, Credentials, Meeting, Welcome
 
-METHOD = "local"
+METHOD = BY_LOCAL_SECRET
 SECRET_BYTES = 32
 HOST, NAME = "127.0.0.1", "localhost"
 """Where such a cluster listens, and what else that is called."""

@@ -21,6 +21,8 @@ KINDS = (*SERVERS, USER)
 NONCE_BYTES = 16
 BY_CERTIFICATE = "cert"
 """The method by which TLS has shown who it is; see `tls.py`."""
+BY_LOCAL_SECRET = "local"
+"""That of a cluster on this machine; see `local_secret.py`."""
 WARN_LEFT = 0.2
 """Of a certificate's life: when less is left it is said."""
 

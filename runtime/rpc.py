@@ -43,6 +43,7 @@ from .ops import allowed_to
 from .places import NODE_KINDS, Places
 from .principals import (
     BY_CERTIFICATE,
+    BY_LOCAL_SECRET,
     NONCE_BYTES,
     Credentials,
     Meeting,
@@ -459,6 +460,8 @@ class _Served:
             how = " or ".join([*methods, *self._endpoint.asked])
             if BY_CERTIFICATE in methods and not link.is_secret:
                 how += " over TLS (give --credentials)"
+            if BY_LOCAL_SECRET in methods:
+                how += " (a cluster of dlog local is for the user who started it, on this machine)"
             raise NotAuthenticated(
                 f"who speaks here says who it is by {how}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"

@@ -207,3 +207,14 @@ def test_where_pages_cannot_be_written_another_place_is_named(
 
 if __name__ == "__main__":
     DOCUMENT.write_text(renewed())
+
+
+def test_help_of_a_command_says_of_itself_what_the_command_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`dlog help log read` knew no ``-h``."""
+    run(["log", "read", "--help"])
+    asked = capsys.readouterr().out
+    run(["help", "log", "read"])
+
+    assert capsys.readouterr().out == asked

@@ -178,6 +178,14 @@ DESTRUCTIVE = (
         (["log", "trucate", "x"], "did you mean truncate or create?"),
         (["metadata", "replce"], "did you mean replace?"),
         (["xyzzy"], "no such command 'xyzzy' (see"),
+        (
+            ["log", "orders", "read", "--limit", "3"],
+            'did you mean "dlog log read orders --limit 3"?',
+        ),
+        (["orders", "log", "read"], 'did you mean "dlog log read orders"?'),
+        (["b4", "decommission"], 'did you mean "dlog decommission b4"?'),
+        (["read", "it's"], """did you mean "dlog log read 'it'"'"'s'"?"""),
+        (["log", "help"], 'did you mean "dlog help log"?'),
     ],
 )
 def test_a_command_that_is_not_there_is_answered_with_what_was_meant(

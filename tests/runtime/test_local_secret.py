@@ -48,7 +48,7 @@ async def test_the_user_gets_in_and_a_stranger_does_not(place: Path) -> None:
         assert stat.S_IMODE(os.stat(place).st_mode) == 0o700
 
         assert await asked(real_host("test"), listener.address) == "user/local 0"
-        with pytest.raises(NotAuthenticated):
+        with pytest.raises(NotAuthenticated, match="for the user who started it"):
             await asked(STRANGER, listener.address)
         file.write_bytes(bytes(32))
         with pytest.raises(NotAuthenticated):
