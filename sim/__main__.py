@@ -13,11 +13,16 @@ any seed failed.
 import argparse
 import logging
 import multiprocessing
+import os
+import signal
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from .campaign import CHUNK_SEEDS, WORKLOADS, Totals, run_chunk
+
+INTERRUPTED = 130
+"""Exit code, as that of `dlog`."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,7 +51,11 @@ def main(arguments: list[str] | None = None) -> int:
         totals.join(run_chunk(options, seeds))
     else:
         spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(options.jobs, spawn, max_tasks_per_child=1) as workers:
+        # A Ctrl-C is for this process, which ends them.
+        calm = (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(
+            options.jobs, spawn, signal.signal, calm, max_tasks_per_child=1
+        ) as workers:
             for found in workers.map(partial(run_chunk, options), chunks):
                 totals.join(found)
                 if options.stop_first and totals.failed:
@@ -56,5 +65,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if totals.failed else 0
 
 
+def _end(*_: object) -> None:
+    """At once, for an interruption: within a simulation it would be an error of some node, and the seed's."""
+    print("interrupted", file=sys.stderr, flush=True)
+    workers = multiprocessing.active_children()
+    for worker in workers:
+        worker.terminate()
+    if workers:  # no simulation runs here: what belongs to the workers is let go
+        raise SystemExit(INTERRUPTED)
+    os._exit(INTERRUPTED)
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _end)
     sys.exit(main())
