@@ -8,8 +8,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import trio
-
 from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
 from .events import READ_ONLY, WRITABLE
 
@@ -46,6 +44,10 @@ class Facts:
 log = logging.getLogger("distributedlog.bookie.space")
 
 
+def _nobody() -> None:
+    """Hears of it."""
+
+
 class Space:
     """The room of one bookie: is it read-only, and why.
 
@@ -59,8 +61,8 @@ class Space:
         """No normal adds."""
         self.reasons: dict[str, str] = {}
         """Why, by name."""
-        self.read_only_changed = trio.Event()
-        """Set when `read_only` changes, and another one is made."""
+        self.on_change: Callable[[], None] = _nobody
+        """Called when `read_only` has changed."""
         self.short = False
         """No normal adds for want of room: whatever gives some back goes at full speed."""
         self.index_is_behind = False
@@ -102,8 +104,7 @@ class Space:
         self.short = bool(reasons.keys() - NO_LACK)
         self.index_is_behind = index_is_behind(facts)
         if changed:
-            self.read_only_changed.set()
-            self.read_only_changed = trio.Event()
+            self.on_change()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
         """Why no add is taken now, or none that is not a recovery's; None: they are."""

@@ -78,6 +78,9 @@ class Store:
         self._index = index
         self.ledgers = ledgers
         self.space = space
+        space.on_change = self._on_space_changed
+        self.space_changed = trio.Event()
+        """Set when it begins or ends to be read-only, and another one is made."""
         self.options = options
         self.bookie_id = space.bookie_id
         self.stats = Stats()
@@ -168,6 +171,10 @@ class Store:
         self._journal.close()
         self._files.close()
         self._index.close()
+
+    def _on_space_changed(self) -> None:
+        self.space_changed.set()
+        self.space_changed = trio.Event()
 
     # --- fences, LACs, deletion -------------------------------------------------------------------
 

@@ -64,15 +64,14 @@ def test_for_want_of_room_others_make_haste(name: str) -> None:
 def test_it_says_when_it_changes_and_only_then() -> None:
     """Others are told of it at once."""
     space = Space("b1", lambda: WELL)
-    seen = space.read_only_changed
+    told: list[bool] = []
+    space.on_change = lambda: told.append(space.read_only)
     space.look()
-    assert space.read_only_changed is seen
+    assert told == []
     for missing in (True, False):
         space.note_next_file(missing=missing)
-        assert seen.is_set()
-        seen = space.read_only_changed
         space.look()
-        assert not seen.is_set()
+    assert told == [True, False]
 
 
 def test_all_facts_together_are_all_named() -> None:
