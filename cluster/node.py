@@ -223,9 +223,7 @@ async def _serve_bookie(
                 await membership.register()
                 nursery.start_soon(membership.run)
                 # Who has room again is chosen at once, and who has none is not.
-                nursery.start_soon(
-                    membership.tell_at_once, lambda: store.space_changed.wait()
-                )
+                nursery.start_soon(membership.tell_at_once, lambda: store.space_changed.wait())
                 nursery.start_soon(keep_gate, gate, endpoint, metadata, identity.node_id)
                 deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
                 nursery.start_soon(deletion.run)

@@ -94,7 +94,7 @@ PURE = {
     },
     "bookie": {
         "cold_blocks", "compaction_policy", "cutting", "entry", "events", "index_records", "journal_blocks",
-        "messages", "pacer", "runs", "seed", "space",
+        "messages", "pacer", "runs", "seed", "space", "spans",
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
