@@ -1,6 +1,8 @@
 """The way of every command to the cluster: one namespace, and a deadline on every answer."""
 
 import gc
+import os
+import stat
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import (
@@ -15,6 +17,7 @@ import trio
 
 from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import InvalidRequest, RequestTimeout
+from .errors import innermost
 from .near_names import name_near
 from .options import Settings
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+STDOUT = 1
 TELL_S = 3.0
 """After so long without an answer a person wants to know what is waited for."""
 
@@ -120,6 +124,27 @@ def ask(
             return await answer(settings, what, lambda: call(found))
 
     return run(work)
+
+
+async def while_read(work: Callable[[], Awaitable[None]]) -> None:
+    """Work that has no end of its own, until nobody reads what it prints.
+
+    Of `dlog status --watch | head -1` the first line is all that is printed for hours: only the next one
+    would meet the closed pipe.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
+                nursery.start_soon(_cancel_when_unread, nursery.cancel_scope)
+            await work()
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise innermost(group) from group
+
+
+async def _cancel_when_unread(scope: trio.CancelScope) -> None:
+    await trio.lowlevel.wait_readable(STDOUT)  # of a pipe's end to write: its other end is closed
+    scope.cancel()
 
 
 def run(work: Callable[[], Awaitable[Result]]) -> Result:

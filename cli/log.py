@@ -437,10 +437,10 @@ def _read(settings: Settings, *, default: str, **given: Any) -> None:
     if settings.json:
         given["format_name"] = "jsonl"
     given["start"] = given["start"] or default
-    from .connect import run
+    from .connect import run, while_read
     from .read import read_stream
 
-    run(lambda: read_stream(settings, **given))
+    run(lambda: while_read(lambda: read_stream(settings, **given)))
 
 
 @command.command(
@@ -686,7 +686,7 @@ def _parked(found: list[dict[str, Any]]) -> str:
 @common
 def watch(settings: Settings, prefix: str) -> None:
     """Each log there is, then each that is created, renamed or deleted, until Ctrl-C."""
-    from .connect import namespace, run
+    from .connect import namespace, run, while_read
 
     def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
         if settings.json:
@@ -702,7 +702,7 @@ def watch(settings: Settings, prefix: str) -> None:
             async for change in changes:
                 tell(change.kind, change.name, change.incarnation, change.old_name)
 
-    run(work)
+    run(lambda: while_read(work))
 
 
 archives.add_to(command)

@@ -87,7 +87,7 @@ def _watch(settings: Settings, every_s: float) -> None:
 
     from ..cluster.overview import status, unknown
     from ..runtime.errors import DistributedLogError
-    from .connect import quorum, run
+    from .connect import quorum, run, while_read
 
     screen = sys.stdout.isatty() and not settings.json
     before: object = None
@@ -116,7 +116,7 @@ def _watch(settings: Settings, every_s: float) -> None:
                 sys.stdout.flush()
                 await trio.sleep(every_s)
 
-    run(work)
+    run(lambda: while_read(work))
 
 
 async def _probe(logs: Any) -> dict[str, float]:

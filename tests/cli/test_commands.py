@@ -310,6 +310,27 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> N
     assert b"bench-" not in cluster.ok("log", "list")  # its own log is gone
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["status", "--watch"], ["log", "watch"], ["log", "tail", "unread", "--from", "earliest"]],
+)
+def test_what_has_no_end_ends_with_who_reads_it(cluster: Cluster, words: list[str]) -> None:
+    """`dlog status --watch | head -1` waited for the next change, which may never come."""
+    cluster.run("log", "write", "unread", "--create", stdin=b"one\n")
+    with subprocess.Popen(
+        dlog(*words),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()  # as head does
+        assert process.wait(timeout=30) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
 def test_an_interrupted_bench_says_so_in_one_line(cluster: Cluster) -> None:
     """Its reader, a process of its own, was interrupted too, or lost the log that it read."""
     with subprocess.Popen(
