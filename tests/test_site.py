@@ -71,6 +71,21 @@ def test_the_front_page_names_each_page() -> None:
     assert missing == []
 
 
+def test_the_decisions_are_listed_by_their_titles() -> None:
+    """The page that is linked as "why it is this way" was one sentence; what was decided stood in file names."""
+    decisions = ROOT / "docs" / "decisions"
+    wanted = [
+        f"- {int(page.name[:4])}: [{page.read_text().split(chr(10), 1)[0].removeprefix('# ')}]({page.name})"
+        for page in sorted(decisions.glob("0*.md"))
+    ]
+
+    listed = [
+        line for line in (decisions / "README.md").read_text().splitlines() if line[:2] == "- "
+    ]
+
+    assert listed == wanted
+
+
 def test_all_pages_make_a_site_that_asks_nobody(tmp_path: Path) -> None:
     """As docs/testing.md says it: a link that leads nowhere, or a page that no other names, fails it."""
     pytest.importorskip("sphinx", reason="pip install '.[docs]'")
