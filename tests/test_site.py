@@ -72,7 +72,7 @@ def test_the_front_page_names_each_page() -> None:
 
 
 def test_the_decisions_are_listed_by_their_titles() -> None:
-    """The page that is linked as "why it is this way" was one sentence; what was decided stood in file names."""
+    """The page that says "why it is this way" was one sentence; what was decided stood in names of files."""
     decisions = ROOT / "docs" / "decisions"
     wanted = [
         f"- {int(page.name[:4])}: [{page.read_text().split(chr(10), 1)[0].removeprefix('# ')}]({page.name})"
