@@ -26,9 +26,14 @@ class Extent:
 
     def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
         """A part of it, or None."""
+        found = self.beginning(file_number, offset, length)
+        return found if len(found) == length else None
+
+    def beginning(self, file_number: int, offset: int, length: int) -> memoryview:
+        """As much of a part as it has from the part's first byte on; perhaps nothing."""
         start = offset - self.offset
-        if file_number != self.file_number or start < 0 or start + length > len(self.data):
-            return None
+        if file_number != self.file_number or start < 0:
+            return memoryview(b"")
         return memoryview(self.data)[start : start + length]
 
 
@@ -67,15 +72,19 @@ class Sources:
         self._cold = None if extent is None else Source(extent)
         self._hot: Source | None = None
 
-    def find(self, run: Located, needed: int, wanted: int) -> tuple[Source, memoryview] | None:
+    def find(
+        self, run: Located, enough: int, needed: int, wanted: int
+    ) -> tuple[Source, memoryview] | None:
         """The first ``needed`` bytes of the run, and of what they are a view; None: ask the device.
 
+        Where so many as are ``enough`` have been read, it is those: what lies between two runs makes the end
+        of the second one come after what was read of both, and its beginning is not read again for that.
         Where they must be read, so many as ``wanted`` are.
         """
         for source in (self._cold, self._hot):
             if source is not None:
-                view = source.extent.find(run.file_number, run.offset, needed)
-                if view is not None:
+                view = source.extent.beginning(run.file_number, run.offset, needed)
+                if len(view) >= enough:
                     return source, view
         before = self._hot
         self._release(before)

@@ -141,7 +141,8 @@ class Reader:
             if entry > run.first:
                 run = self._from_mark(ledger, run, entry)
             left = bytes_max - found.size
-            if found.parts and left <= 0:
+            # The mean of its records: one that might still fit is not worth reading what does not.
+            if found.parts and run.length > left * run.count:
                 break
             wanted = wanted_bytes(run, entry, last, left)
             taken = self._take(found, sources, ledger, run, entry, last, left, wanted)
@@ -179,7 +180,9 @@ class Reader:
         view = self._ring.find(run.file_number, run.offset, run.length)
         from_ring = view is not None
         if view is None:
-            read = sources.find(run, min(wanted, run.length), wanted)
+            needed = min(wanted, run.length)
+            enough = needed if at_least_one or first > run.first else run.length // run.count
+            read = sources.find(run, min(enough, needed), needed, wanted)
             if read is None:
                 return None
             source, view = read

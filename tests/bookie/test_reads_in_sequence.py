@@ -13,7 +13,7 @@ from distributedlog.runtime.files import HOT_BYTES
 from distributedlog.runtime.frame_reader import ReceiveSpace
 from distributedlog.runtime.frames import ENVELOPE_BYTES
 
-from .kit import KEY, CutDisk, record
+from .kit import KEY, CutDisk, CutFile, record
 from .test_server import T, Writing, served
 
 PAYLOAD = 2000
@@ -79,6 +79,39 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
             answered += len(answer.body)
 
     assert answered <= read_bytes < 1.2 * answered
+
+
+async def test_a_reply_of_several_runs_reads_no_run_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What lies between two runs, and what does not fit the reply, is no reason to read one again."""
+    reads: list[int] = []
+    read_hot = CutFile.read_hot
+
+    def note(file: CutFile, offset: int, length: int) -> bytes | None:
+        reads.append(length)
+        return read_hot(file, offset, length)
+
+    async with served(disk=CutDisk()) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        writing = Writing(client, 7)
+        sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(1200)]
+        for first in range(0, 1200, 40):
+            writing.stream.send_many(*sent[first : first + 40])
+            await writing.until_acked(first + 40)
+        monkeypatch.setattr(CutFile, "read_hot", note)
+        found: list[bytes] = []
+        while len(found) < 600:
+            # The 61st does not fit.
+            answer = await client.read(
+                7, KEY, len(found), 1199, 60 * len(sent[0]) + 100, past_lac=True, timeout_s=T
+            )
+            found += [bytes(one.raw) for one in entries.records(answer.body)]
+
+    assert found == sent[: len(found)]
+    answered = sum(map(len, found))
+    assert sum(reads) < 1.1 * answered
+    assert min(reads) >= len(sent[0]), "less than a record is of no use"
 
 
 def test_the_longest_reply_is_read_and_received_in_one_piece_of_memory_that_is_used_again() -> None:
