@@ -83,9 +83,9 @@ class Sources:
         """
         for source in (self._cold, self._hot):
             if source is not None:
-                view = source.extent.beginning(run.file_number, run.offset, needed)
-                if len(view) >= enough:
-                    return source, view
+                here = source.extent.beginning(run.file_number, run.offset, needed)
+                if len(here) >= enough:
+                    return source, here
         before = self._hot
         self._release(before)
         self._hot = None

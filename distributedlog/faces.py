@@ -46,7 +46,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     ),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
-    (RangeReader, "_reader", "read_columns read_by_log next check run"),
+    (RangeReader, "_reader", "read_columns read_by_log take read_from_several next check run"),
     (LogWatch, "_watch", "run"),
     (SegmentWatch, "_watch", "run"),
     (Subscription, "_subscription", "commit_at"),

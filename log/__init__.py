@@ -34,6 +34,7 @@ Reading:
 
     reader.py, entry_queue.py       records in order; entries ahead of their reader, from whatever source
     fetcher.py                      from the bookies, in a task
+    starvation.py                   whoever takes waits for one bookie nearly all the time (pure)
     skips.py                        what a reader was told to pass over (pure)
     multi_reader.py                 several logs as one stream
     subscription.py, commits.py     one holder from a named position on; what holders commit, written together

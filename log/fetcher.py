@@ -42,6 +42,7 @@ from .segment_reader import open_segment
 from .segments import UNKNOWN, SegmentRecord
 from .skips import SkipNotes, Skipped
 from .snapshot import take_snapshot
+from .starvation import Starvation
 
 SKIP_LINE_S = 10.0
 """A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
@@ -50,10 +51,6 @@ FAR_BYTES = 32 * 1024 * 1024
 """A reader that is further behind reads from several bookies at once."""
 FAR_HELD_BYTES = 8 * 1024 * 1024
 """Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
-FAR_LOOK_S = 0.5
-"""For so long it is looked what one bookie is good for,"""
-FAR_STARVED = 0.9
-"""and this share of it the reader waited for that bookie: who decodes most of the time needs no other."""
 SEGMENTS_AT_ONCE = 64
 
 TakeStored = Callable[[SegmentRecord, EntryRecord, EntryHeader], None]
@@ -99,7 +96,7 @@ class Fetcher:
         self._context = context
         self._far = False
         """Is so much ahead that several bookies are read at once?"""
-        self._far_since: float | None = None
+        self._starvation = Starvation()
         """Since when it is looked what one bookie is good for; None: it is not."""
         self._plainly = 0
         """The segment that is read from one bookie, for reading it from several failed."""
@@ -319,20 +316,11 @@ class Fetcher:
         if record.closed and min(total, record.bytes_before) >= 0:
             left += max(0, total - record.bytes_before - record.size_bytes)
         if left <= FAR_BYTES:
-            self._far_since = None
+            self._starvation.forget()
             return False
-        return self._is_starved()
-
-    def _is_starved(self) -> bool:
-        """Did the reader wait for its bookie nearly all the time that it was looked at?"""
-        now, since = self.out.entry_at, self._far_since  # it has just been set
-        if since is None:
-            self._far_since, self.out.starved_s = now, 0.0
-            return False
-        if now - since < FAR_LOOK_S:
-            return False
-        self._far_since = None
-        return self.out.starved_s >= FAR_STARVED * (now - since)
+        return self._starvation.is_seen(
+            self.out.starved_s, self.out.entry_at
+        )  # it has just been set
 
     async def _catch_up(self) -> None:
         """Read what is far before the end from several bookies at once, in order (`range_reader.py`).
@@ -359,7 +347,7 @@ class Fetcher:
             if first <= last:
                 ranges.append(replace(one.range(first, last), first_slot=0))
         options = replace(self._options, read_ahead_bytes=FAR_HELD_BYTES)
-        reader = RangeReader(replace(context, options=options), ranges)
+        reader = RangeReader(replace(context, options=options), ranges, several=True)
         failed: DistributedLogError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader.run)

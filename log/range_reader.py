@@ -1,10 +1,12 @@
 """Reading ranges that a planner chose, in any process: entries as columns, fetched ahead, from several places
-at once.
+at once where one is not enough.
 
-No search and no following: where the entries lie is in the range. Ranges are cut into parts of some MiB, and
-a few of them are fetched at a time. What is fetched and not taken is bounded in bytes, but the part whose
-turn it is always gets on. A log's state is read once at the beginning and again on any miss, so that a log
-which was deleted or truncated meanwhile says so (H30); until a miss, what is there is given.
+No search and no following: where the entries lie is in the range. Small ranges are fetched a few at a time,
+a large one alone: to begin with a ledger costs as much as some replies. While the caller waits nearly all the
+time, what is left is cut into parts of some MiB, and a few of them are fetched at a time, from bookies of
+their own. What is fetched and not taken is bounded in bytes, but the part whose turn it is always gets on. A
+log's state is read once at the beginning and again on any miss, so that a log which was deleted or truncated
+meanwhile says so (H30); until a miss, what is there is given.
 """
 
 import logging
@@ -34,6 +36,7 @@ from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .ranges import WHOLE, SegmentRange
 from .record import Columns, decode, decode_header
 from .segments import SegmentRecord
+from .starvation import Starvation
 from .state import LogState
 
 PART_BYTES = 8 * 1024 * 1024
@@ -44,6 +47,7 @@ SMALL_AT_ONCE = 16
 log = logging.getLogger("distributedlog.log")
 
 OnLoss = Callable[[LogTruncated | LogNotFound], None]
+OnReady = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -72,6 +76,15 @@ class Part:
     def fail(self, error: DistributedLogError) -> None:
         """Nothing more of it comes."""
         self.error = error
+
+    def cut_off(self) -> list[SegmentRange]:
+        """What is further away than a part's bytes is not this part's any more."""
+        one, left = self.range, self.range.last_entry + 1 - self.at
+        entries = PART_BYTES * one.entries // max(one.size_bytes, 1)
+        if not 0 < entries < left * 2 // 3:
+            return []
+        self.range, rest = one.cut(self.at - one.first_entry + entries)
+        return [rest]
 
     def go_on_at(self, entry: int) -> None:
         """What is before it has been truncated."""
@@ -111,17 +124,35 @@ class RangeReader:
     """
 
     def __init__(
-        self, context: LogContext, ranges: Sequence[SegmentRange], *, on_loss: OnLoss | None = None
+        self,
+        context: LogContext,
+        ranges: Sequence[SegmentRange],
+        *,
+        on_loss: OnLoss | None = None,
+        on_ready: OnReady | None = None,
+        several: bool = False,
     ) -> None:
+        """``on_ready`` is called whenever `take` may give something, or its end: it must not raise.
+
+        ``several``: from several bookies at once from the beginning.
+        """
         self._context = context
         self._options = context.options
         self._on_loss = on_loss
-        self._parts = [Part(part, part.first_entry) for one in ranges for part in _cut(one)]
+        self._on_ready = on_ready
+        self._several = several
+        self._parts = [
+            Part(part, part.first_entry)
+            for one in ranges
+            for part in (_cut(one) if several else (one,) if one.entries > 0 else ())
+        ]
         self._next = 0
         """The next part to be fetched."""
         self._turn = 0
         """The part from which entries are taken."""
         self._held_bytes = 0
+        self._nursery: trio.Nursery | None = None
+        """While `run` runs."""
         self._scope = trio.CancelScope()
         self._filled = trio.Event()
         self._taken = trio.Event()
@@ -129,6 +160,8 @@ class RangeReader:
         """Why nothing can be taken any more."""
         self._found: dict[str, FoundLog] = {}
         """Of each incarnation, as it was looked at last."""
+        self._starvation = Starvation()
+        self._waited_s = 0.0
 
     # --- for the caller ---------------------------------------------------------------------------
 
@@ -155,7 +188,15 @@ class RangeReader:
 
     async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:
         """As `read_columns_many`, each log's entries beside its name."""
-        part = await self._wait_ready()
+        await self._wait_ready()
+        return self.take(bytes_max=bytes_max) or []
+
+    def take(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]] | None:
+        """As `read_by_log`, but what is here now: [] for nothing yet, None after the last one."""
+        part = self._ready()
+        if part is None:
+            self._check_over()
+            return None if self._turn == len(self._parts) else []
         found: list[tuple[str, list[Columns]]] = []
         left = bytes_max
         while part is not None and left > 0:
@@ -169,6 +210,24 @@ class RangeReader:
             found.append((part.range.log, some))
             part = self._ready()
         return found
+
+    def read_from_several(self) -> None:
+        """From here on, several bookies at once: the caller waits for one. Idempotent.
+
+        Only while `run` runs.
+        """
+        if self._several or self._nursery is None or any(part.error for part in self._parts):
+            return
+        self._several = True
+        rest = [part.range for part in self._parts[self._next :]]
+        if self._next:
+            rest[:0] = self._parts[self._next - 1].cut_off()
+        self._parts[self._next :] = [
+            Part(part, part.first_entry) for one in rest for part in _cut(one)
+        ]
+        # Beside those that are at work: they go on with what is new.
+        for _ in range(_at_once(self._parts[self._next :], several=True) - 1):
+            self._nursery.start_soon(self._work)
 
     @property
     def next(self) -> SegmentRange | None:
@@ -204,19 +263,27 @@ class RangeReader:
         """The part whose turn it is, when an entry of it is here; None after the last one."""
         await trio.lowlevel.checkpoint()
         while (part := self._ready()) is None:
-            if self._over is not None:
-                raise self._over.again()
+            self._check_over()
             if self._turn == len(self._parts):
                 return None
-            error = self._parts[self._turn].error
-            if error is not None:
-                self._end(error)
-                self._scope.cancel()
-            else:
-                if self._filled.is_set():
-                    self._filled = trio.Event()
-                await self._filled.wait()
+            if self._filled.is_set():
+                self._filled = trio.Event()
+            began = trio.current_time()
+            await self._filled.wait()
+            now = trio.current_time()
+            self._waited_s += now - began
+            if not self._several and self._starvation.is_seen(self._waited_s, now):
+                self.read_from_several()
         return part
+
+    def _check_over(self) -> None:
+        """Nothing is ready. Raises where nothing will be."""
+        if self._over is None and self._turn < len(self._parts):
+            self._over = self._parts[self._turn].error
+            if self._over is not None:
+                self._scope.cancel()
+        if self._over is not None:
+            raise self._over.again()
 
     def _ready(self) -> Part | None:
         """The part whose turn it is, if an entry of it is here."""
@@ -243,10 +310,12 @@ class RangeReader:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    for _ in range(_at_once(self._parts)):
+                    self._nursery = nursery
+                    for _ in range(_at_once(self._parts, several=self._several)):
                         nursery.start_soon(self._work)
                 fetched = True
         finally:
+            self._nursery = None
             if not fetched:
                 self._end(self._closed("the namespace was closed"))
 
@@ -261,17 +330,17 @@ class RangeReader:
             if part.error is not None:
                 self._next = len(self._parts)  # nothing after it will be taken
             if number == self._turn:
-                self._filled.set()
+                self._tell()
 
     async def _fetch(self, number: int, part: Part) -> None:
-        one = part.range  # but for where it lies
+        one = part.range  # but for where it lies, and how much of it there is
         trouble_since: float | None = None
         before = -1
         backoff = Backoff()
-        while part.at <= one.last_entry:
+        while part.at <= part.range.last_entry:
             try:
                 part.go_on_at(await self._still_there(part))
-                if part.at <= one.last_entry:
+                if part.at <= part.range.last_entry:
                     await self._fetch_from(number, part)
             except (NoSuchLedger, NoSuchEntry) as error:
                 self._found.pop(one.incarnation, None)
@@ -299,27 +368,33 @@ class RangeReader:
         try:
             if not ledger.closed:
                 ledger.note_lac(base + one.last_entry)  # the planner saw that it can be read (H24)
-            while part.at <= one.last_entry:
+            while part.at <= part.range.last_entry:
                 found = await ledger.read(
-                    base + part.at, base + one.last_entry, bytes_max=self._options.read_bytes
+                    base + part.at, base + part.range.last_entry, bytes_max=self._options.read_bytes
                 )
                 for entry in found:
                     if self._held_bytes > most:
-                        self._tell(number, part)
+                        if number == self._turn:
+                            self._tell()
                         await self._wait_room(number, part)
+                    if part.at > part.range.last_entry:
+                        break  # it was cut off meanwhile
                     columns = part.decoded(entry.entry - base, entry.payload)
                     part.at = entry.entry - base + 1
                     if columns is not None:
                         part.ready.append(columns)
                         self._held_bytes += columns.held_bytes
-                self._tell(number, part)
+                if part.ready and number == self._turn:
+                    self._tell()
                 await self._wait_room(number, part)
         finally:
             ledger.close()
 
-    def _tell(self, number: int, part: Part) -> None:
-        if part.ready and number == self._turn:
-            self._filled.set()
+    def _tell(self) -> None:
+        """Something of the part whose turn it is, or its end, is here."""
+        self._filled.set()
+        if self._on_ready is not None:
+            self._on_ready()
 
     async def _wait_room(self, number: int, part: Part) -> None:
         while self._held_bytes > self._options.read_ahead_bytes and (
@@ -389,7 +464,7 @@ class RangeReader:
     def _end(self, error: DistributedLogError) -> None:
         if self._over is None:
             self._over = error
-        self._filled.set()
+            self._tell()
 
     def _closed(self, why: str) -> AlreadyClosed:
         one = self.next
@@ -422,10 +497,10 @@ def _cut(one: SegmentRange) -> Iterator[SegmentRange]:
         yield left
 
 
-def _at_once(parts: Sequence[Part]) -> int:
+def _at_once(parts: Sequence[Part], *, several: bool) -> int:
     """How many to fetch at a time: as many bytes as that are few of the usual size."""
     if not parts:
         return 0
     mean_bytes = sum(one.range.size_bytes for one in parts) // len(parts)
     wanted = PARTS_AT_ONCE * PART_BYTES // max(mean_bytes, 1)
-    return min(max(wanted, PARTS_AT_ONCE), SMALL_AT_ONCE, len(parts))
+    return min(max(wanted, PARTS_AT_ONCE if several else 1), SMALL_AT_ONCE, len(parts))

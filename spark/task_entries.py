@@ -1,10 +1,11 @@
 """The entries of a task's ranges, in its thread, while the loop fetches on (`log/range_reader.py`).
 
-A few pieces are handed over before the thread asks for them: so it waits for no turn of the loop. Nothing
-waits longer than ``timeout_s`` without progress.
+A few pieces are handed over before the thread asks for them, in the call that has decoded them: a turn of the
+loop is waited for only where it had to stop. Nothing waits longer than ``timeout_s`` without progress.
 """
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -12,18 +13,25 @@ from itertools import chain, groupby
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 
-import trio
-
 from ..log.range_reader import RangeReader
 from ..log.ranges import SegmentRange
 from ..log.record import Columns
-from ..runtime.errors import LogNotFound, LogTruncated, RequestTimeout
+from ..log.starvation import Starvation
+from ..runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    LogNotFound,
+    LogTruncated,
+    RequestTimeout,
+)
 from .client import SparkClient
 
 PIECE_BYTES = 2 * 1024 * 1024
 """Of entries that go from the loop to the thread at once."""
-PIECES_AHEAD = 2
-READ_AHEAD_BYTES = 6 * 1024 * 1024
+PIECES_AHEAD = 4
+PIECES_LOW = 2
+"""With so few ahead the loop is woken, if it had to stop: not for each of them."""
+READ_AHEAD_BYTES = 2 * 1024 * 1024
 """Besides the pieces. All together hardly more than the buffers that a process receives into again and again
 (`frame_reader.LARGE_BUFFERS`): beyond them each megabyte is fresh, zeroed and faulted in, and in no cache."""
 READ_BYTES = 2 * 1024 * 1024
@@ -56,10 +64,19 @@ class TaskEntries:
             replace(context, options=options),
             ranges,
             on_loss=_refuse_loss if fail_on_data_loss else _warn_of_loss,
+            on_ready=self._hand_over,
         )
         self._pieces: SimpleQueue[list[tuple[str, list[Columns]]]] = SimpleQueue()
-        """Empty ones: the end, or an error."""
-        self._room = trio.Semaphore(PIECES_AHEAD)
+        """An empty one: the end, or `_error`."""
+        self._error: BaseException | None = None
+        self._handed = 0
+        """Counted by the loop; the next one by the thread."""
+        self._asked = 0
+        self._full = False
+        """Has the loop stopped, and is to be woken?"""
+        self._over = False
+        self._starvation = Starvation()
+        self._waited_s = 0.0
         self._running: list[Future[None]] = []
 
     def by_log(self) -> Iterator[tuple[str, Iterator[Columns]]]:
@@ -75,19 +92,19 @@ class TaskEntries:
             self._running.pop().cancel()
 
     def _taken(self) -> Iterator[tuple[str, list[Columns]]]:
-        background = self._held.background
         self._held.users += 1
-        handing = background.submit(self._hand_over)
-        self._running = [handing, background.submit(self._reader.run)]
-        handing.add_done_callback(lambda _: self._pieces.put([]))
+        running = self._held.background.submit(self._reader.run)
+        self._running = [running]
+        running.add_done_callback(self._on_fetched)
         while found := self._next():
-            background.post(self._room.release)
             yield from found
-        handing.result()
+        if self._error is not None:
+            raise self._error
 
     def _next(self) -> list[tuple[str, list[Columns]]]:
+        began = time.monotonic()
         try:
-            return self._pieces.get(timeout=self._timeout_s)
+            found = self._pieces.get(timeout=self._timeout_s)
         except Empty:
             one = self._reader.next
             assert one is not None, "at the end nothing is waited for"
@@ -95,14 +112,47 @@ class TaskEntries:
                 f'log "{one.log}": nothing came from {one.start} on for {self._timeout_s:g} s (option '
                 '"readTimeout")'
             ) from None
+        self._asked += 1
+        if self._full and self._handed - self._asked <= PIECES_LOW:
+            self._full = False
+            self._held.background.post(self._hand_over)
+        now = time.monotonic()
+        self._waited_s += now - began
+        if self._starvation.is_seen(self._waited_s, now):
+            self._held.background.post(self._reader.read_from_several)
+        return found
 
-    async def _hand_over(self) -> None:
-        """In the background loop."""
-        found = await self._reader.read_by_log(bytes_max=PIECE_BYTES)
-        while found:
-            self._pieces.put(found)
-            await self._room.acquire()
-            found = await self._reader.read_by_log(bytes_max=PIECE_BYTES)
+    def _hand_over(self) -> None:
+        """In the loop: whenever something is ready, and when there is room again."""
+        try:
+            while not self._over:
+                if self._handed - self._asked >= PIECES_AHEAD:
+                    self._full = True
+                    # The thread may have taken the rest just before, and would not wake the loop.
+                    if self._handed - self._asked > PIECES_LOW:
+                        return
+                found = self._reader.take(bytes_max=PIECE_BYTES)
+                if found is None:
+                    self._end(None)
+                elif not found:
+                    return
+                else:
+                    self._handed += 1
+                    self._pieces.put(found)
+        except DistributedLogError as error:
+            self._end(error)
+
+    def _on_fetched(self, running: "Future[None]") -> None:
+        """All has been fetched, and is handed over as the thread takes it; or never will be."""
+        error = AlreadyClosed("this task was left") if running.cancelled() else running.exception()
+        if error is None:
+            self._hand_over()
+        else:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._over, self._error = True, error
+        self._pieces.put([])
 
 
 def _refuse_loss(error: LogTruncated | LogNotFound) -> None:

@@ -1,5 +1,6 @@
 """Ranges of several logs, fetched at once, given in order: complete, bounded, definite about what is gone."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from distributedlog.runtime.errors import (
     NoSuchLedger,
 )
 from tests.log.conftest import World
+from tests.log.model_ledger import ModelReader
 
 RECORDS = 300
 
@@ -43,10 +45,15 @@ async def planned(ns: Namespace, name: str) -> list[SegmentRange]:
 
 
 def reader_of(
-    ns: Namespace, plan: list[SegmentRange], *, on_loss: OnLoss | None = None, **options: Any
+    ns: Namespace,
+    plan: list[SegmentRange],
+    *,
+    on_loss: OnLoss | None = None,
+    several: bool = False,
+    **options: Any,
 ) -> RangeReader:
     context = replace(ns.context, options=replace(ns.context.options, **options))
-    reader = RangeReader(context, plan, on_loss=on_loss)
+    reader = RangeReader(context, plan, on_loss=on_loss, several=several)
     context.start(reader.run)
     return reader
 
@@ -61,24 +68,35 @@ async def taken(reader: RangeReader) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "at_once"),
+    ("sizes", "several", "at_once"),
     [
-        ([100] * 5_000, 16),
-        ([100] * 4, 4),
-        ([1 << 23] * 50, 3),
-        ([1 << 30], 1),
-        ([1 << 21] * 50, 12),
+        ([100] * 5_000, False, 16),
+        ([100] * 4, False, 4),
+        ([1 << 23] * 50, True, 3),
+        ([1 << 30], True, 1),
+        ([1 << 21] * 50, False, 12),
+        ([1 << 30] * 4, False, 1),
+        ([1 << 30] * 4, True, 3),
     ],
 )
-def test_small_parts_are_fetched_more_at_once(sizes: list[int], at_once: int) -> None:
+def test_small_parts_are_fetched_more_at_once(
+    sizes: list[int], several: bool, at_once: int
+) -> None:
     """S22: thousands of logs of a few records are waiting, not bytes."""
     parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
-    assert range_reader._at_once([Part(part, 0) for part in parts]) == at_once
+    found = range_reader._at_once([Part(part, 0) for part in parts], several=several)
+    assert found == at_once
 
 
+@pytest.mark.parametrize("several", [True, False])
 @pytest.mark.parametrize(("part", "ahead"), [(1 << 23, 1 << 23), (4_000, 1_000), (1, 1)])
 async def test_everything_once_and_in_order(
-    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, part: int, ahead: int
+    world: World,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    part: int,
+    ahead: int,
+    several: bool,
 ) -> None:
     """Several parts at once, and what is fetched ahead is bounded: order and completeness stay."""
     monkeypatch.setattr(range_reader, "PART_BYTES", part)
@@ -88,11 +106,155 @@ async def test_everything_once_and_in_order(
         await fill(ns, "b", range(7))
 
         plan = await planned(ns, "a") + await planned(ns, "b")
-        reader = reader_of(ns, plan, read_ahead_bytes=ahead, read_bytes=500)
+        reader = reader_of(ns, plan, several=several, read_ahead_bytes=ahead, read_bytes=500)
 
         expected = [("a", n) for n in range(RECORDS + 20)] + [("b", n) for n in range(7)]
         assert await taken(reader) == expected
         assert reader._held_bytes == 0, "what was taken makes room"
+
+
+@pytest.fixture
+def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """With which turns ledgers are opened, in order."""
+    found: list[int] = []
+    original: Callable[..., Awaitable[ModelReader]] = world.ledgers.open
+
+    async def opened(ledger_id: int, *, turn: int = 0) -> ModelReader:
+        found.append(turn)
+        return await original(ledger_id)
+
+    monkeypatch.setattr(world.ledgers, "open", opened)
+    return found
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["for its bookie", "for nobody"])
+async def test_only_who_waits_for_one_bookie_asks_several(
+    world: World,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    turns: list[int],
+    waits: bool,
+) -> None:
+    """A large range is one part, and its ledger is opened once, as long as that is enough."""
+    monkeypatch.setattr(range_reader, "PART_BYTES", 4_000)
+    original = ModelReader.read
+
+    async def slow(self: ModelReader, first: int, last: int, *, bytes_max: int) -> Any:
+        await trio.sleep(0.1 if waits else 0.001)
+        return await original(self, first, last, bytes_max=bytes_max)
+
+    monkeypatch.setattr(ModelReader, "read", slow)
+    async with world.process() as ns:
+        await fill(ns, "a", range(2 * RECORDS))
+        await fill(ns, "a", range(2 * RECORDS, 2 * RECORDS + 100))
+        plan = await planned(ns, "a")
+        reader = reader_of(ns, plan, read_ahead_bytes=2_000, read_bytes=500)
+        found: list[int] = []
+        async with reader:
+            while (columns := await reader.read_columns()) is not None:
+                found += columns.txids
+                await trio.sleep(0.001 if waits else 0.1)
+
+        assert found == list(range(2 * RECORDS + 100)), "whatever was cut off under way"
+        assert (len(set(turns)) >= 3) == waits
+        assert (len(turns) == 2) != waits
+
+
+@pytest.mark.parametrize("read_bytes", [300, 5_000])
+@pytest.mark.parametrize("fetched", [0, 1, 7, 40])
+async def test_what_is_cut_off_under_way_comes_once(
+    world: World,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    fetched: int,
+    read_bytes: int,
+) -> None:
+    """Wherever the first part is then, however often it is said, and whatever has been asked for."""
+    monkeypatch.setattr(range_reader, "PART_BYTES", 1_500)
+    original = ModelReader.read
+
+    async def slow(self: ModelReader, first: int, last: int, *, bytes_max: int) -> Any:
+        await trio.sleep(1.5)
+        return await original(self, first, last, bytes_max=bytes_max)
+
+    monkeypatch.setattr(ModelReader, "read", slow)
+    async with world.process() as ns:
+        await fill(ns, "a", range(RECORDS))
+        await fill(ns, "b", range(RECORDS))
+        plan = await planned(ns, "a") + await planned(ns, "b")
+        cut = [replace(plan[0], first_slot=3), *plan[1:-1], replace(plan[-1], stop_slot=4)]
+        reader = reader_of(ns, cut, read_ahead_bytes=500, read_bytes=read_bytes)
+        found: list[int] = []
+        async with reader:
+            for _ in range(fetched):
+                columns = await reader.read_columns()
+                assert columns is not None
+                found += columns.txids
+            for _ in range(2):
+                reader.read_from_several()
+                await trio.sleep(1)
+            assert reader._nursery is not None
+            assert len(reader._nursery.child_tasks) == range_reader.PARTS_AT_ONCE
+            while (columns := await reader.read_columns()) is not None:
+                found += columns.txids
+
+        assert found == [*range(3, RECORDS), *range(RECORDS - 6)]
+
+
+async def test_nothing_after_a_loss_is_cut(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be fetched for nothing."""
+    monkeypatch.setattr(range_reader, "PART_BYTES", 10_000)
+    async with world.process() as ns:
+        await fill(ns, "a", range(20))
+        await fill(ns, "b", range(RECORDS))
+        plan = await planned(ns, "a") + await planned(ns, "b")
+        lost = Delete(b"ledger/%016x" % plan[0].ledger_id)
+        await world.metadata.transact(Transaction((), (lost,)))
+        reader = reader_of(ns, plan, read_ahead_bytes=500, read_bytes=300)
+        async with reader:
+            await trio.sleep(1)
+            before = list(reader._parts)
+            assert reader._nursery is not None, "the second one waits for room"
+            reader.read_from_several()
+
+            assert reader._parts == before
+            with pytest.raises(NoSuchLedger):
+                await reader.read_columns()
+
+
+async def test_without_waiting_what_is_here_is_taken(
+    world: World, autojump_clock: MockClock
+) -> None:
+    """Whoever is told takes until nothing, or the end, is there; then it is told again, or is not."""
+    async with world.process() as ns:
+        await fill(ns, "a", range(RECORDS))
+        options = replace(ns.context.options, read_ahead_bytes=1_000, read_bytes=500)
+        found: list[int] = []
+        told = ends = 0
+
+        def take() -> None:
+            nonlocal told, ends
+            told += 1
+            while some := reader.take(bytes_max=400):
+                for name, parts in some:
+                    assert name == "a"
+                    for one in parts:
+                        found.extend(one.txids)
+            ends += some is None
+
+        reader = RangeReader(
+            replace(ns.context, options=options), await planned(ns, "a"), on_ready=take
+        )
+        assert reader.take(bytes_max=1) == []
+        await reader.run()
+
+        assert found == list(range(RECORDS))
+        assert told > 10
+        assert ends == 1
+        assert reader.take(bytes_max=1) is None
+        assert RangeReader(ns.context, []).take(bytes_max=1) is None
 
 
 async def test_what_is_fetched_and_not_taken_is_bounded(

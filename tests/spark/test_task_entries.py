@@ -3,19 +3,21 @@
 import os
 import struct
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
+import trio
 
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
 from distributedlog.bookie.client import BookieClient, ReadAnswer
-from distributedlog.log import range_reader
-from distributedlog.log.range_reader import RangeReader
+from distributedlog.log import range_reader, starvation
+from distributedlog.log.range_reader import Part, RangeReader
 from distributedlog.log.ranges import SegmentRange
-from distributedlog.log.record import RECORD_COLUMN_BYTES
+from distributedlog.log.record import RECORD_COLUMN_BYTES, Columns
 from distributedlog.log.view import view_log
-from distributedlog.runtime.errors import LogNotFound, LogTruncated, RequestTimeout
+from distributedlog.runtime.errors import CorruptData, LogNotFound, LogTruncated, RequestTimeout
 from distributedlog.spark import client as clients
 from distributedlog.spark import task_entries
 from distributedlog.spark.client import SparkClient, client
@@ -92,6 +94,126 @@ def test_everything_once_and_in_order(
     assert found == [(f"{name}/a", n) for n in range(RECORDS + 100)] + [
         (f"{name}/b", n) for n in range(7)
     ]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_only_a_task_that_waits_asks_several_bookies(
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    """On one machine they are no more hands. Everything comes once, whenever it is cut."""
+    monkeypatch.setattr(starvation, "LOOK_S", 0.0)
+    monkeypatch.setattr(starvation, "STARVED", 0.0 if waits else 1.1)
+    monkeypatch.setattr(range_reader, "PART_BYTES", 4_000)
+    monkeypatch.setattr(task_entries, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", 1_000)
+    monkeypatch.setattr(task_entries, "READ_BYTES", 3_000)
+    name = f"waits-{waits}"
+    fill(held, name, range(RECORDS))
+    made = TaskEntries(held, ranges(held, name), timeout_s=30.0, fail_on_data_loss=True)
+
+    found = [txid for _, some in made.by_log() for one in some for txid in one.txids]
+    made.close()
+
+    assert found == list(range(RECORDS))
+    assert made._reader._several == waits
+
+
+@pytest.mark.parametrize("ahead", [(1, 0), (4, 2), (4, 3)])
+def test_what_is_handed_over_and_not_taken_is_bounded(
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch, ahead: tuple[int, int]
+) -> None:
+    """Neither waits for ever for the other, whichever is slower."""
+    monkeypatch.setattr(task_entries, "PIECES_AHEAD", ahead[0])
+    monkeypatch.setattr(task_entries, "PIECES_LOW", ahead[1])
+    monkeypatch.setattr(task_entries, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", 1_000)
+    monkeypatch.setattr(task_entries, "READ_BYTES", 3_000)
+    name = f"bounded-{ahead[0]}-{ahead[1]}"
+    fill(held, name, range(RECORDS), entry=10)
+    made = TaskEntries(held, ranges(held, name), timeout_s=30.0, fail_on_data_loss=True)
+    chance = Random(5)
+    found: list[int] = []
+    most = 0
+
+    for _, some in made.by_log():
+        for one in some:
+            found += one.txids
+            if chance.random() < 0.2:
+                held.run(trio.sleep, chance.random() * 0.003)
+            most = max(most, made._pieces.qsize())
+    made.close()
+
+    assert found == list(range(RECORDS))
+    assert 0 < most <= ahead[0] + 1, "the end is a piece, too"
+
+
+def test_the_loop_goes_on_where_the_thread_took_the_rest_just_before_it_stopped(
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread has looked whether to wake it by then."""
+
+    class Racing(TaskEntries):
+        @property
+        def _full(self) -> bool:
+            return self._is_full
+
+        @_full.setter
+        def _full(self, full: bool) -> None:
+            self._is_full = full
+            if full:
+                self._asked = self._handed
+
+    made = Racing(held, [], timeout_s=30.0, fail_on_data_loss=True)
+    left = iter(range(3 * task_entries.PIECES_AHEAD))
+
+    def take(*, bytes_max: int) -> list[tuple[str, list[Columns]]]:
+        return [] if next(left, None) is None else [("a", [])]
+
+    monkeypatch.setattr(made._reader, "take", take)
+
+    made._hand_over()
+
+    assert made._handed == 3 * task_entries.PIECES_AHEAD
+
+
+def test_an_error_comes_after_all_that_was_handed_over(
+    held: SparkClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is none of ours: a task does not end as if it had everything."""
+    fill(held, "broken", range(RECORDS))
+    plan = ranges(held, "broken")
+    decoded = Part.decoded
+
+    def broken(part: Part, entry: int, payload: memoryview) -> Columns | None:
+        if entry == 40:
+            raise CorruptData("entry 40 is damaged")
+        return decoded(part, entry, payload)
+
+    monkeypatch.setattr(Part, "decoded", broken)
+    made = TaskEntries(held, plan, timeout_s=30.0, fail_on_data_loss=True)
+    found: list[int] = []
+
+    def take_all() -> None:
+        for _, some in made.by_log():
+            for one in some:
+                found.extend(one.txids)
+
+    with pytest.raises(CorruptData, match="entry 40"):
+        take_all()
+    made.close()
+
+    assert found == list(range(2_000))
+
+    async def fails(_: object) -> None:
+        raise RuntimeError("what nobody thought of")
+
+    monkeypatch.setattr(RangeReader, "run", fails)
+    with pytest.raises(RuntimeError, match="thought"):
+        taken(held, plan)
+
+
+def test_a_task_of_nothing(held: SparkClient) -> None:
+    assert taken(held, []) == []
 
 
 def test_four_entries_of_the_sink_are_one_reply(
@@ -179,8 +301,6 @@ def test_no_progress_is_an_error_and_not_a_hang(
     plan = ranges(held, "slow")
 
     async def never(*_: object) -> int:
-        import trio
-
         await trio.sleep_forever()
         return 0
 
