@@ -105,7 +105,7 @@ PURE = {
         "lifecycle",
         "admission", "codecs", "control", "dlsn", "interpolation", "keys", "lock_record", "log_time", "names",
         "options", "packed", "position", "producers", "producers_format", "ranges", "record", "retention",
-        "segment_begin", "segments", "settings", "skips", "state", "tombstone", "txids", "work",
+        "segment_begin", "segments", "settings", "skips", "starvation", "state", "tombstone", "txids", "work",
         "events", "process_bytes", "rates",
     },
     "proxy": {
