@@ -225,8 +225,9 @@ class RangeReader:
         self._parts[self._next :] = [
             Part(part, part.first_entry) for one in rest for part in _cut(one)
         ]
-        # Beside those that are at work: they go on with what is new.
-        for _ in range(_at_once(self._parts[self._next :], several=True) - 1):
+        wanted = _at_once(self._parts[self._next :], several=True)
+        # Those that are at work go on with what is new.
+        for _ in range(wanted - len(self._nursery.child_tasks)):
             self._nursery.start_soon(self._work)
 
     @property

@@ -201,6 +201,23 @@ async def test_what_is_cut_off_under_way_comes_once(
         assert found == [*range(3, RECORDS), *range(RECORDS - 6)]
 
 
+async def test_no_more_are_fetched_at_once_for_being_waited_for(
+    world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of small ranges as many as may be are under way already."""
+    monkeypatch.setattr(range_reader, "SMALL_AT_ONCE", 3)
+    async with world.process() as ns:
+        for number in range(8):
+            await fill(ns, "a", range(100 * number, 100 * number + 100))
+        reader = reader_of(ns, await planned(ns, "a"), read_ahead_bytes=100, read_bytes=100)
+        async with reader:
+            await trio.sleep(1)
+            assert reader._nursery is not None
+            assert len(reader._nursery.child_tasks) == 3
+            reader.read_from_several()
+            assert len(reader._nursery.child_tasks) == 3
+
+
 async def test_nothing_after_a_loss_is_cut(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
