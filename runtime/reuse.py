@@ -5,6 +5,9 @@ whether a `bytearray` is looked at: it refuses to change its length while a memo
 of it, is alive. So what is given out stays its taker's own for as long as any view lives (H16), and no
 one has to give anything back.
 
+Of those that are free the one that was taken last is used: its bytes are still in the core's caches, where
+going round through all of them would find none.
+
 Takers who keep a little more than what is kept here, the oldest first, must not find nothing: so what is
 kept stays the same, and those beyond it are fresh each time. What nobody has taken for long is given up for
 a fresh one now and then, or views that live for ever would hold all places.
@@ -32,7 +35,8 @@ class ReusedMemory:
         if not self._buffer_bytes // SMALL_PART <= size <= self._buffer_bytes:
             return memoryview(bytearray(size))
         kept = self._kept
-        for at, buffer in enumerate(kept):
+        for at in range(len(kept) - 1, -1, -1):
+            buffer = kept[at]
             if _unseen(buffer):
                 del kept[at]
                 kept.append(buffer)

@@ -42,7 +42,20 @@ def test_what_nobody_looks_at_is_used_again() -> None:
     first[:] = b"a" * 50
     assert bytes(memory.take(50)) != b"a" * 50
     del first
-    assert b"a" * 40 in [bytes(memory.take(40)), bytes(memory.take(40))]
+    views = [memory.take(40), memory.take(40)]
+    assert b"a" * 40 in [bytes(view) for view in views]
+
+
+def test_of_those_that_are_free_the_one_that_was_taken_last_is_used() -> None:
+    """Its bytes are in the core's caches: going through all that are kept, none ever is."""
+    memory = ReusedMemory(BYTES, 4)
+    views = [memory.take(BYTES) for _ in range(4)]
+    for number, view in enumerate(views):
+        view[:] = bytes([number]) * BYTES
+    del view, views[1:3]
+
+    assert bytes(memory.take(BYTES)) == bytes([2]) * BYTES
+    assert bytes(memory.take(BYTES)) == bytes([2]) * BYTES
 
 
 def test_no_more_is_kept_than_was_said() -> None:
