@@ -45,7 +45,7 @@ from .options import LedgerOptions
 from .placement import Candidate, Draw, choose_replacements
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
-from .slot_streams import SlotStreams
+from .slot_streams import FrameOwner, SlotStreams
 
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
@@ -85,12 +85,13 @@ class SlotCare:
         wake_waiters: Callable[[], None],
         stir: Callable[[], None],
         fail: Callable[[DistributedLogError], None],
+        owner: FrameOwner,
     ) -> None:
         """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what is raised in
         calls that other ledgers share, of connections and of the pool;
         ``confirmed``, the LAC has moved without any; ``throttled``, is it kept at its bound by a slow slot;
         ``wake_waiters``, there may be room, or rest; ``stir``, `sweep` is to be called from now on; ``fail``
-        ends it, and so calls `end`.
+        ends it, and so calls `end`; ``owner``, of entries in shared frames.
         """
         metadata = change.metadata
         self.streams = SlotStreams(
@@ -103,6 +104,7 @@ class SlotCare:
             progressed=progressed,
             broken=broken,
             failed=self._on_slot_failed,
+            owner=owner,
         )
         self.settled = False
         """No more ensemble changes: the ledger is to be closed."""

@@ -2,7 +2,8 @@
 
 The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
 and an acknowledgement is one call into the window, which counts it. No task, no time, nothing awaited: who
-owns the window decides what to do about a slot that failed.
+owns the window decides what to do about a slot that failed. Small entries of many ledgers with the same
+bookies go in one frame, whose acknowledgements are one: they cost no call a slot.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Buffer
-from .add_window import AddWindow, Stream
+from .add_window import AddWindow, SharedFrame, Stream
 
 
 class AddSink(Protocol):
@@ -24,8 +25,10 @@ class AddSink(Protocol):
         """Queue one record; nothing is awaited."""
         ...
 
-    def together(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
-        """What sends a record on all of these, or says false; None: they share nothing."""
+    def together(
+        self, streams: "Sequence[AddSink]", ack_quorum: int, owner: "FrameOwner"
+    ) -> "SharedSinks | None":
+        """All of these, which share frames with those of other ledgers; None: they share nothing."""
         ...
 
     def lacs_together(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
@@ -38,6 +41,68 @@ class AddSink(Protocol):
 
     def close(self) -> None:
         """Forget the stream: nothing is reported any more."""
+        ...
+
+
+class FrameOwner(Protocol):
+    """Who writes the entries of a ledger that go in shared frames."""
+
+    def on_frame_acked(self, frame: "OpenFrame", *, watched: bool) -> None:
+        """``frame``, in which an entry went, is at the ack quorum. ``watched``: somebody waits for the LAC."""
+        ...
+
+    def rested_lac(self, streams: "SharedSinks") -> int:
+        """The LAC, if it is to be told by these now, since no add has followed; -1: it is not."""
+        ...
+
+    def leave(self, frame: SharedFrame) -> None:
+        """What is left of the frame's acknowledgements comes stream by stream."""
+        ...
+
+    def broken(self, error: Exception) -> None:
+        """One of these calls raised."""
+        ...
+
+
+class OpenFrame(SharedFrame, Protocol):
+    """As its owners see it."""
+
+    ledgers: int
+    """How many there are."""
+    is_told: bool
+    """Are its LACs told when they have rested?"""
+
+    def tell(self, lac: int) -> None:
+        """Tell the LACs of those to which no add has followed; ``lac`` says nothing."""
+        ...
+
+    def broken(self, error: Exception) -> None:
+        """That raised."""
+        ...
+
+    def leave_newest(self) -> None:
+        """As `leave`, of the entry that was just put in."""
+        ...
+
+
+class SharedSinks(Protocol):
+    """The streams of one ledger, as one."""
+
+    streams: "Sequence[AddSink]"
+    """In the order of a frame's bits."""
+    watched: int
+    """Bits of those at whose bookie somebody waited for the LAC."""
+
+    def add(self, record: Buffer) -> OpenFrame | None:
+        """Put a record into a frame with those of other ledgers; None: it goes by itself."""
+        ...
+
+    def send(self, record: Buffer) -> None:
+        """To each of them by itself."""
+        ...
+
+    def end(self) -> None:
+        """One of them has ended, or there is another: they are no such whole any more."""
         ...
 
 
@@ -68,8 +133,8 @@ class SlotStreams:
     """See the module. One a `LedgerWriter`, one a recovery's write-back."""
 
     __slots__ = (
-        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_progressed",
-        "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
+        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_owner",
+        "_progressed", "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
     )  # fmt: skip
 
     def __init__(
@@ -84,9 +149,11 @@ class SlotStreams:
         failed: Callable[[int, str, DistributedLogError], None],
         broken: Callable[[Exception], None],
         progressed: Callable[[], None] = _nothing,
+        owner: FrameOwner | None = None,
     ) -> None:
         """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what these raise
-        in a call of a connection that is no bookie's fault.
+        in a call of a connection that is no bookie's fault. ``owner``: of entries that go in shared frames;
+        None: none does.
         """
         self._window = window
         self._ledger_id = ledger_id
@@ -97,10 +164,11 @@ class SlotStreams:
         self._failed = failed
         self._progressed = progressed
         self._broken = broken
+        self._owner = owner
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
-        self._shared: Callable[[Buffer], bool] | None = None
+        self._shared: SharedSinks | None = None
         self._tell: Callable[[int], bool] | None = None
         self._sent = window.last  # every open stream was given all it holds up to this entry
 
@@ -136,9 +204,9 @@ class SlotStreams:
         if self._window.slots[slot].stream is not stream:
             return True  # refused from within
         self._sinks[slot] = sink
-        self._note_live()
         for record in self._window.unsent(stream):
             sink.send(record)
+        self._note_live()
         return True
 
     def is_open(self, slot: int) -> bool:
@@ -148,7 +216,7 @@ class SlotStreams:
     @property
     def all_open(self) -> bool:
         """Has every slot a live stream?"""
-        return len(self._live) == len(self._window.slots)
+        return len(self._live) == self._window.striping.ensemble_size
 
     def end(self, slot: int) -> None:
         """Drop the slot's stream; what it would still say counts no more."""
@@ -161,15 +229,48 @@ class SlotStreams:
             sink.close()
 
     def _note_live(self) -> None:
-        live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
-        self._shared = live[0].together(live) if live and self._everywhere else None
+        slots = sorted(self._sinks)
+        live = self._live = tuple([self._sinks[n] for n in slots])
+        if self._shared is not None:
+            self._shared.end()
+        shared = self._shared = None
+        if live and self._everywhere and self._owner is not None:
+            shared = live[0].together(live, self._window.striping.ack_quorum, self._owner)
+            self._shared = shared
+        order: list[int] = []
+        if shared is not None and len(live) == self._window.striping.ensemble_size:
+            order = [slots[live.index(sink)] for sink in shared.streams]
+        self._window.share(order, shared)
         self._tell = live[0].lacs_together(live) if live else None
+
+    @property
+    def shared(self) -> SharedSinks | None:
+        """All live streams, where they share frames with those of other ledgers."""
+        return self._shared
+
+    def add(self, record: Buffer) -> int:
+        """Take the next entry into the window and send it, in a frame with those of others if there is one.
+
+        Return its id.
+        """
+        window, shared = self._window, self._shared
+        if shared is not None:
+            frame = shared.add(record)
+            if frame is not None:
+                if not window.push_shared(record, frame):
+                    frame.leave_newest()
+                entry = self._sent = window.last
+                return entry
+        entry = window.push(record)
+        self.send(entry, record)
+        return entry
 
     def send(self, entry: int, record: Buffer) -> None:
         """The next entry, to every open stream whose slot holds it."""
         self._sent = entry
         if self._everywhere:
-            if self._shared is not None and self._shared(record):
+            if self._shared is not None:
+                self._shared.send(record)
                 return
             for sink in self._live:
                 sink.send(record)

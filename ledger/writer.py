@@ -24,7 +24,7 @@ from ..runtime.errors import (
 from ..runtime.host import Buffer
 from ..runtime.turns import Due, Round, Rounds, Turn
 from . import transactions
-from .add_window import AddWindow
+from .add_window import AddWindow, SharedFrame
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
 from .metadata import NO_ENTRY, LedgerMetadata
@@ -33,6 +33,7 @@ from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .resting_lacs import Resting, RestingLacs
 from .slot_care import SlotCare
+from .slot_streams import OpenFrame, SharedSinks
 from .stored_ledger import NewLedger
 
 LAG_S = 0.2
@@ -120,6 +121,7 @@ class LedgerWriter:
             wake_waiters=self._wake_waiters,
             stir=self._stir,
             fail=self.fail,
+            owner=self,
         )
         self._streams = self._care.streams
 
@@ -148,16 +150,45 @@ class LedgerWriter:
         if self.error is not None:
             raise self.error.again()
         window = self._window
-        entry = window.last + 1
         length = self._length + payload_bytes
-        record = encode(self.ledger_id, entry, length, window.lac, buffers, payload_bytes)
+        record = encode(self.ledger_id, window.last + 1, length, window.lac, buffers, payload_bytes)
         self._length = length
         if not self._swept:
             self._stir()
-        window.push(record)
         self._sent.sent(len(record))
-        self._streams.send(entry, record)
-        return entry
+        return self._streams.add(record)
+
+    def on_frame_acked(self, frame: OpenFrame, *, watched: bool) -> None:
+        """Of `SlotStreams`: a frame in which an entry went with those of others is at its quorum."""
+        if self.error is not None:
+            return
+        window = self._window
+        if window.confirm_shared(frame):
+            lac = self.lac = window.lac
+            self._sent.left(window.pushed_bytes - window.lac_bytes)
+            self._on_confirmed(lac)
+            if not frame.is_told:
+                frame.is_told = True
+                self._lacs.rests(frame, lac)
+            if watched:
+                self._lac_due.soon()
+        if window.awaited:
+            self._wake_waiters()
+
+    def rested_lac(self, streams: SharedSinks) -> int:
+        """Of `SlotStreams`: a frame has rested, and nothing was sent since; the LAC, if ``streams`` tell it."""
+        lac = self._window.lac
+        if self._streams.shared is not streams:
+            self._tell_rested(lac)
+            return -1
+        if lac < self._window.last or self._published >= lac or self.error is not None:
+            return -1
+        self._published = lac
+        return lac
+
+    def leave(self, frame: SharedFrame) -> None:
+        """Of `SlotStreams`: its acknowledgements are told slot by slot."""
+        self._window.leave(frame)
 
     def _on_progress(self) -> None:
         """The window has counted acknowledgements."""
@@ -250,7 +281,7 @@ class LedgerWriter:
             self._sent.wait()
             if self._room_event is None:
                 self._room_event = trio.Event()
-            self._window.awaited = 1
+            self._window.tell_each()
             await self._room_event.wait()
 
     def _stir(self) -> None:
@@ -310,7 +341,7 @@ class LedgerWriter:
     async def _next_ack(self) -> None:
         if self._rest_event is None:
             self._rest_event = trio.Event()
-        self._window.awaited = 1
+        self._window.tell_each()
         await self._rest_event.wait()
 
     def _lags(self, slot: int) -> bool:
