@@ -77,7 +77,7 @@ class EntryList:
 SHARED_ENTRY_BYTES = 16 * 1024
 """Larger entries are frames of their own: their bytes need not be joined with others'."""
 SHARED_BYTES_MAX = m.MANY_ITEMS_MAX * HEADER_BYTES
-"""Of a frame of shared adds, 224 KiB: about as large as a full entry, and no more records than one may have."""
+"""Of a frame of shared adds, 224 KiB: about a full entry, and in no case more records than one may have."""
 
 
 def _nothing() -> None:
@@ -222,9 +222,7 @@ class AddStream:
                 self.on_broken(fault)
 
 
-def _shared_by(
-    streams: list[AddStream], ack_quorum: int
-) -> "tuple[SharedAdds, list[AddStream]]":
+def _shared_by(streams: list[AddStream], ack_quorum: int) -> "tuple[SharedAdds, list[AddStream]]":
     """What is shared by the connections of these, and they in its order."""
     # In one order, so that ensembles of the same bookies are the same connections.
     ordered = sorted(streams, key=lambda one: one.client.bookie_id)
@@ -323,7 +321,7 @@ class SharedStreams:
 
 
 class SharedFrame:
-    """Entries of many ledgers, as one frame to each of the same connections, until all have acknowledged it."""
+    """Entries of many ledgers, one frame to each of the same connections, until all have acknowledged it."""
 
     __slots__ = (
         "_adds", "_alone", "_counts", "_sent", "acked", "acks", "bytes", "is_told", "is_whole",
@@ -562,7 +560,7 @@ class BookieClient:
         """Those that have gathered something."""
         self.expected: deque[tuple[bytes, SharedFrame, int]] = deque()
         """What acknowledges shared frames, in the order in which they were sent: the bytes, and our bit."""
-        self._sharing: dict[tuple[int, *tuple[BookieClient, ...]], SharedAdds] = {}
+        self._sharing: dict[tuple[int, tuple[BookieClient, ...]], SharedAdds] = {}
         self.lacs: dict[int, int] = {}
         """By stream, to be sent with the link's turn; of one stream the newest counts."""
         link.on_turn = self.send_gathered
@@ -626,12 +624,12 @@ class BookieClient:
 
     def shared_with(self, clients: "Sequence[BookieClient]", ack_quorum: int) -> SharedAdds:
         """What these connections share of ledgers of this quorum; this is the first of them."""
-        key = (ack_quorum, *clients)
+        key = (ack_quorum, tuple(clients))
         found = self._sharing.get(key)
         if found is None:
             for other in [other for other, one in self._sharing.items() if one.closed]:
                 del self._sharing[other]
-            found = self._sharing[key] = SharedAdds(tuple(clients), ack_quorum)
+            found = self._sharing[key] = SharedAdds(key[1], ack_quorum)
         return found
 
     def send_gathered(self) -> None:
@@ -820,7 +818,7 @@ class BookieClient:
     def _match_acks(
         self, acks: bytes, watched: bool, moved: list[AddStream], frames: list[SharedFrame]
     ) -> None:
-        """As `_count_acks`, where frames are under way; ``frames`` gets those that are at their quorum now."""
+        """As `_count_acks`, where frames are under way; ``frames`` gets those that are at their quorum."""
         expected = self.expected
         at, end = 0, len(acks)
         while at < end:
@@ -846,7 +844,7 @@ class BookieClient:
             self._count_acks(pairs, watched, moved)
 
     def _lose_frames(self, number: int) -> None:
-        """A stream is acknowledged by itself: so are those of the frame that it is in, and of those before."""
+        """A stream is acknowledged by itself: so are all of the frame that it is in, and of those before."""
         expected = self.expected
         for index, (_, frame, bit) in enumerate(expected):
             if number in frame.numbers[bit]:

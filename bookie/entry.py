@@ -29,7 +29,10 @@ ENTRY_ID_MAX = (1 << 62) - 1
 _DIGEST = struct.Struct("<Q")
 _PADDING = tuple(bytes(size) for size in range(ALIGN))
 
+_pack, _pack_digest, _digest_of = HEADER.pack, _DIGEST.pack_into, xxhash.xxh3_64_intdigest
+
 assert HEADER_BYTES == 56
+assert HEADER_BYTES % ALIGN == 0
 
 
 @dataclass(slots=True)
@@ -63,11 +66,12 @@ def encode(
     """Make the record of an entry; ``buffers`` together are its payload. One join, one hash."""
     assert lac < entry, "an entry is not confirmed before it is sent"
     # As `record_bytes`, without its call: this is done for each entry.
-    length = (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
-    header = HEADER.pack(0, length, payload_bytes, VERSION, 0, 0, ledger, entry, length_so_far, lac)
-    record = bytearray().join((header, *buffers, _PADDING[length - HEADER_BYTES - payload_bytes]))
+    padding = _PADDING[-payload_bytes % ALIGN]  # so is the header a multiple of it
+    length = HEADER_BYTES + payload_bytes + len(padding)
+    header = _pack(0, length, payload_bytes, VERSION, 0, 0, ledger, entry, length_so_far, lac)
+    record = bytearray().join((header, *buffers, padding))
     assert len(record) == length, "payload_bytes says how long the buffers are"
-    _DIGEST.pack_into(record, 0, xxhash.xxh3_64_intdigest(memoryview(record)[DIGEST_BYTES:]))
+    _pack_digest(record, 0, _digest_of(memoryview(record)[DIGEST_BYTES:]))
     return record
 
 

@@ -7,10 +7,10 @@ holds up to ``through`` are durable at the bookie that is in the slot now. A slo
 (reconnect, replacement) is sent again from the first entry that is not acknowledged; nothing is ever sent
 out of order on a stream, which is why no set of entry ids is needed.
 
-Entries of many ledgers that went in one frame are acknowledged together, and each of a thousand busy logs is
-one (`SharedFrame`). Where every slot has all that was before, nothing is counted slot by slot for them: what a
-slot has is what its connection has acknowledged of the frames. Whatever else happens to the window has that
-counted first (`AddWindow.slots`).
+Entries of many ledgers that go in one frame are acknowledged together; of a thousand busy logs each entry is
+one of them. While every slot has all that was before, nothing is counted slot by slot for these: what a slot
+has is what its connection has acknowledged of the frames (`FrameAcks`). Before anything else happens to the
+window that is counted (`AddWindow.slots`).
 
 Confirmed (the LAC moves) in order only, when an entry's ack quorum of slots has it, and never while an
 ensemble change is undecided. Records are kept by reference until all attached slots have them.
@@ -64,8 +64,8 @@ class Slot:
     """While detached: the first entry that the bookie may lack."""
 
 
-class SharedFrame(Protocol):
-    """What is used of a frame that is shared with other ledgers (`bookie/client.py`)."""
+class FrameAcks(Protocol):
+    """What is known of a frame that other ledgers share (`SharedFrame` of `bookie/client.py`)."""
 
     acked: int
     """A bit a connection, of those that have acknowledged all of it."""
@@ -128,7 +128,7 @@ class AddWindow:
         self._base = lac + 1  # the entry of _records[0]
         self._released = lac  # all entries up to this one are dropped
         self._attached = [slot for slot in self._slots if not slot.detached]
-        self._frames: list[SharedFrame] | None = None
+        self._frames: list[FrameAcks] | None = None
         """Those of the newest entries, one each, where slots are not counted: all have what was before.
         None: they are counted."""
         self._order: Sequence[int] = ()
@@ -152,7 +152,7 @@ class AddWindow:
         self._count()
         self._order, self._shared = order, streams
 
-    def push_shared(self, record: Buffer, frame: SharedFrame) -> bool:
+    def push_shared(self, record: Buffer, frame: FrameAcks) -> bool:
         """As `push`, of an entry that goes in a frame.
 
         True: what of the whole frame is acknowledged counts for it, and `confirm_shared` is called when that
@@ -177,7 +177,7 @@ class AddWindow:
 
     @property
     def _is_level(self) -> bool:
-        """Has each slot, of which each has a stream, all that there is? Then frames can be counted instead."""
+        """Has each slot a stream, and all that there is? Then frames can be counted instead."""
         last = self.last
         if self.changing or self.lac < last or self.awaited:
             return False
@@ -295,7 +295,7 @@ class AddWindow:
                 return 1
         return self._confirm() or self.awaited
 
-    def confirm_shared(self, frame: SharedFrame) -> int:
+    def confirm_shared(self, frame: FrameAcks) -> int:
         """``frame``, in which an entry went, is at its quorum; return how many entries that confirms."""
         frames, lac = self._frames, self.lac
         if frames is None:
@@ -320,7 +320,7 @@ class AddWindow:
         self._count()
         self.awaited = 1
 
-    def leave(self, frame: SharedFrame) -> None:
+    def leave(self, frame: FrameAcks) -> None:
         """Not all of what it carried is acknowledged at once: its acknowledgements are counted one by one."""
         if self._frames is not None and frame in self._frames:
             self._count()

@@ -97,11 +97,10 @@ class RestingLacs:
             self._tell_due()
 
     def _tell_due(self) -> None:
-        number = left = 0
-        for number, (ledger, _) in enumerate(self._due, 1):
-            left += ledger.ledgers
-            if left >= LOOKED_AT_A_TURN:
-                break
+        number = ledgers = 0
+        while number < len(self._due) and ledgers < LOOKED_AT_A_TURN:
+            ledgers += self._due[number][0].ledgers
+            number += 1
         told, self._due = self._due[:number], self._due[number:]
         for ledger, lac in told:
             try:

@@ -13,7 +13,7 @@ from random import Random
 
 import trio
 
-from ..bookie.client import BookieClient
+from ..bookie.client import BookieClient, FrameOwner
 from ..metadata.interface import Metadata
 from ..metadata.transaction import KeyValue
 from ..runtime.capabilities import Kind
@@ -45,7 +45,7 @@ from .options import LedgerOptions
 from .placement import Candidate, Draw, choose_replacements
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
-from .slot_streams import FrameOwner, SlotStreams
+from .slot_streams import SlotStreams
 
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
+from ..bookie.client import FrameOwner, SharedStreams
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Buffer
-from .add_window import AddWindow, SharedFrame, Stream
+from .add_window import AddWindow, Stream
 
 
 class AddSink(Protocol):
@@ -26,8 +27,8 @@ class AddSink(Protocol):
         ...
 
     def together(
-        self, streams: "Sequence[AddSink]", ack_quorum: int, owner: "FrameOwner"
-    ) -> "SharedSinks | None":
+        self, streams: "Sequence[AddSink]", ack_quorum: int, owner: FrameOwner
+    ) -> SharedStreams | None:
         """All of these, which share frames with those of other ledgers; None: they share nothing."""
         ...
 
@@ -41,68 +42,6 @@ class AddSink(Protocol):
 
     def close(self) -> None:
         """Forget the stream: nothing is reported any more."""
-        ...
-
-
-class FrameOwner(Protocol):
-    """Who writes the entries of a ledger that go in shared frames."""
-
-    def on_frame_acked(self, frame: "OpenFrame", *, watched: bool) -> None:
-        """``frame``, in which an entry went, is at the ack quorum. ``watched``: somebody waits for the LAC."""
-        ...
-
-    def rested_lac(self, streams: "SharedSinks") -> int:
-        """The LAC, if it is to be told by these now, since no add has followed; -1: it is not."""
-        ...
-
-    def leave(self, frame: SharedFrame) -> None:
-        """What is left of the frame's acknowledgements comes stream by stream."""
-        ...
-
-    def broken(self, error: Exception) -> None:
-        """One of these calls raised."""
-        ...
-
-
-class OpenFrame(SharedFrame, Protocol):
-    """As its owners see it."""
-
-    ledgers: int
-    """How many there are."""
-    is_told: bool
-    """Are its LACs told when they have rested?"""
-
-    def tell(self, lac: int) -> None:
-        """Tell the LACs of those to which no add has followed; ``lac`` says nothing."""
-        ...
-
-    def broken(self, error: Exception) -> None:
-        """That raised."""
-        ...
-
-    def leave_newest(self) -> None:
-        """As `leave`, of the entry that was just put in."""
-        ...
-
-
-class SharedSinks(Protocol):
-    """The streams of one ledger, as one."""
-
-    streams: "Sequence[AddSink]"
-    """In the order of a frame's bits."""
-    watched: int
-    """Bits of those at whose bookie somebody waited for the LAC."""
-
-    def add(self, record: Buffer) -> OpenFrame | None:
-        """Put a record into a frame with those of other ledgers; None: it goes by itself."""
-        ...
-
-    def send(self, record: Buffer) -> None:
-        """To each of them by itself."""
-        ...
-
-    def end(self) -> None:
-        """One of them has ended, or there is another: they are no such whole any more."""
         ...
 
 
@@ -168,7 +107,7 @@ class SlotStreams:
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
-        self._shared: SharedSinks | None = None
+        self._shared: SharedStreams | None = None
         self._tell: Callable[[int], bool] | None = None
         self._sent = window.last  # every open stream was given all it holds up to this entry
 
@@ -244,7 +183,7 @@ class SlotStreams:
         self._tell = live[0].lacs_together(live) if live else None
 
     @property
-    def shared(self) -> SharedSinks | None:
+    def shared(self) -> SharedStreams | None:
         """All live streams, where they share frames with those of other ledgers."""
         return self._shared
 

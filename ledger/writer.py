@@ -11,6 +11,7 @@ from random import Random
 
 import trio
 
+from ..bookie.client import SharedFrame, SharedStreams
 from ..bookie.entry import HEADER, encode
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
@@ -24,7 +25,7 @@ from ..runtime.errors import (
 from ..runtime.host import Buffer
 from ..runtime.turns import Due, Round, Rounds, Turn
 from . import transactions
-from .add_window import AddWindow, SharedFrame
+from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, why_ended
 from .holes import merged
 from .metadata import NO_ENTRY, LedgerMetadata
@@ -33,7 +34,6 @@ from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .resting_lacs import Resting, RestingLacs
 from .slot_care import SlotCare
-from .slot_streams import OpenFrame, SharedSinks
 from .stored_ledger import NewLedger
 
 LAG_S = 0.2
@@ -46,9 +46,10 @@ class LedgerWriter:
     """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
 
     __slots__ = (
-        "_care", "_change", "_closing", "_kept", "_lac_due", "_lacs", "_length", "_on_confirmed",
-        "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting", "_room_event",
-        "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
+        "_care", "_change", "_closing", "_everybody", "_kept", "_lac_due", "_lacs", "_length",
+        "_on_confirmed", "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting",
+        "_room_event", "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled",
+        "_window",
         "error", "lac", "ledger_id",
     )  # fmt: skip
 
@@ -104,6 +105,7 @@ class LedgerWriter:
             options.window_bytes_max,
         )
         """Of records in memory: below that no bound is near."""
+        self._everybody = sent
         self._sent = sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
@@ -158,8 +160,8 @@ class LedgerWriter:
         self._sent.sent(len(record))
         return self._streams.add(record)
 
-    def on_frame_acked(self, frame: OpenFrame, *, watched: bool) -> None:
-        """Of `SlotStreams`: a frame in which an entry went with those of others is at its quorum."""
+    def on_frame_acked(self, frame: SharedFrame, *, watched: bool) -> None:
+        """Of `FrameOwner`."""
         if self.error is not None:
             return
         window = self._window
@@ -175,8 +177,8 @@ class LedgerWriter:
         if window.awaited:
             self._wake_waiters()
 
-    def rested_lac(self, streams: SharedSinks) -> int:
-        """Of `SlotStreams`: a frame has rested, and nothing was sent since; the LAC, if ``streams`` tell it."""
+    def rested_lac(self, streams: SharedStreams) -> int:
+        """Of `FrameOwner`."""
         lac = self._window.lac
         if self._streams.shared is not streams:
             self._tell_rested(lac)
@@ -187,7 +189,7 @@ class LedgerWriter:
         return lac
 
     def leave(self, frame: SharedFrame) -> None:
-        """Of `SlotStreams`: its acknowledgements are told slot by slot."""
+        """Of `FrameOwner`."""
         self._window.leave(frame)
 
     def _on_progress(self) -> None:
@@ -255,6 +257,9 @@ class LedgerWriter:
             and not self._throttled
             and not self._kept.bytes
         ):  # as most: no slot keeps anything that counts
+            everybody = self._everybody
+            if everybody.bytes < everybody.bytes_max and not everybody.waiting:
+                return True
             return self._sent.room
         options = self._options
         bound = options.slot_bytes_max

@@ -29,10 +29,11 @@ class Batch:
         "first_slot", "payloads", "segment", "sets", "sizes", "stored_bytes", "txids",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = 0) -> None:
         self.txids: Any = []
         """Ints: a list, or a view of what came packed."""
-        self.payloads: list[bytes] = []
+        self.payloads: Any = []
+        """A list of bytes, until it is done."""
         self.sizes: list[int] | None = None
         """Of the payloads, bytes, where all came with them (`take_columns`); fewer say nothing."""
         self.columns: PackedColumns | None = None
@@ -45,7 +46,7 @@ class Batch:
         """Columns and payloads; what counts against the writer's bound."""
         self.stored_bytes = 0
         """Of its entry, once it was sent."""
-        self.bytes_max = 0
+        self.bytes_max = bytes_max
         """What it may grow to, before `Pipeline.fit` is asked."""
         self.segment = 0
         self.entry = -1
@@ -99,7 +100,8 @@ class Batch:
         self.count = len(self.txids)
         self.done = True
         # Whoever keeps a handle must not keep the bytes.
-        self.txids, self.payloads, self.columns, self.sizes = [], [], None, None
+        self.txids = self.payloads = ()
+        self.columns = self.sizes = None
         if self._event is not None:
             self._event.set()
         while self._callbacks:

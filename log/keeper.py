@@ -134,18 +134,22 @@ class SegmentKeeper:
         """Does the segment in progress go on, as far as it is known, so that nothing need be looked at?"""
         return self._next is None and self.current.ledger.error is None
 
-    def look(self, *, drained: bool) -> None:
-        """At each turn of the sender: go over to the next segment, or see that one is wanted."""
-        if self._next is not None:
-            if (
-                drained
-                and self.current.ledger.error is None
-                and self._usable(self._next)
-                and (self._readers_told or self.current.is_full(self._options))
-            ):
-                self._go_over(self._next)
-        elif self.current.sent_bytes >= self._ahead_bytes:
-            self._look_at_segment()
+    def look(self, *, drained: bool) -> bool:
+        """At each turn of the sender: go over to the next segment, or see that one is wanted. Is it
+        `sendable` then?"""
+        if self._next is None:
+            current = self.current
+            if current.sent_bytes >= self._ahead_bytes:
+                self._look_at_segment()
+            return current.ledger.error is None
+        if (
+            drained
+            and self.current.ledger.error is None
+            and self._usable(self._next)
+            and (self._readers_told or self.current.is_full(self._options))
+        ):
+            self._go_over(self._next)
+        return self.sendable
 
     def _go_over(self, following: OpenSegment) -> None:
         """To the next segment; all of this one is acknowledged."""

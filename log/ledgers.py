@@ -71,6 +71,11 @@ class LedgerWriter(Protocol):
         ...
 
     @property
+    def last_entry(self) -> int:
+        """The last one that was added; -1: none was."""
+        ...
+
+    @property
     def room(self) -> bool:
         """May an entry be added now?"""
         ...

@@ -32,9 +32,9 @@ class OpenSegment:
 
     __slots__ = (
         "_age_share", "_begin", "_bytes", "_compression", "_confirmed", "_first_txid", "_last_time_ms",
-        "_last_txid", "_names_snapshot", "_newest", "_newest_records", "_snapshot_after", "_snapshot_bytes",
-        "_snapshot_entry", "last_entry", "ledger", "opened_at", "record", "sent_bytes", "sent_records",
-        "start_sequence_id",
+        "_last_txid", "_names_snapshot", "_newest_records", "_snapshot_after", "_snapshot_bytes",
+        "_snapshot_entry", "last_entry", "ledger", "number", "opened_at", "record", "sent_bytes",
+        "sent_records", "start_sequence_id",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +47,8 @@ class OpenSegment:
     ) -> None:
         """``age_share``: of the greatest age, how much this one is given."""
         self.record = record
+        self.number = record.segment
+        """Counts from 1 in the log."""
         self.ledger = ledger
         self.opened_at = trio.current_time()
         self.start_sequence_id = record.start_sequence_id
@@ -57,8 +59,7 @@ class OpenSegment:
         self.last_entry = UNKNOWN
         """The last one that is confirmed; -1: none is."""
         self._bytes = 0
-        self._newest: Batch | None = None  # that was sent
-        self._newest_records: Batch | None = None  # of those with records
+        self._newest_records: Batch | None = None  # that was sent
         self._snapshot_entry = UNKNOWN
         """The newest one that was sent, of the log's producers."""
         self._snapshot_bytes = self._snapshot_after = 0
@@ -73,11 +74,6 @@ class OpenSegment:
         self._begin: SegmentBegin | None = None
         """What its first entry is to say, while there is none."""
         self._compression = compression
-
-    @property
-    def number(self) -> int:
-        """Counts from 1 in the log."""
-        return self.record.segment
 
     @property
     def room(self) -> bool:
@@ -112,7 +108,7 @@ class OpenSegment:
             buffers, length = build_lone(txids[0], batch.payloads[0], self.sent_records, wall_ms)
         else:
             if producers is not None:
-                entry = 0 if self._newest is None else self._newest.entry + 1
+                entry = self.ledger.last_entry + 1
             buffers, length = self._built(batch, wall_ms, producers, entry)
         if self._begin is not None:
             buffers, length = self._begin.into(buffers, length)
@@ -120,8 +116,7 @@ class OpenSegment:
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
         batch.entry = self.ledger.add(buffers, length)
-        self._newest = batch
-        batch.segment = self.record.segment
+        batch.segment = self.number
         batch.stored_bytes = length
         if txids:
             if not self.sent_records:

@@ -97,8 +97,8 @@ class Sink(Protocol):
         (`LogWriter.take_frame`)."""
         ...
 
-    def look(self, *, drained: bool) -> None:
-        """At each turn of the sender. ``drained``: nothing is in flight."""
+    def look(self, *, drained: bool) -> bool:
+        """At each turn of the sender. ``drained``: nothing is in flight. Return `sendable`."""
         ...
 
     def wake(self) -> None:
@@ -406,14 +406,12 @@ class Pipeline:
             raise self.over.again()
 
     def _new_batch(self) -> Batch:
-        batch, most = Batch(), self._entry_bytes_max
-        if self.buffered:
-            batch.bytes_max = most
-        elif not self.rated:
-            part = self.part
-            left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
-            batch.bytes_max = left if left < most else most
-        return batch
+        most = self._entry_bytes_max
+        if self.rated or self.buffered:
+            return Batch(most if self.buffered else 0)
+        part = self.part
+        left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
+        return Batch(left if left < most else most)
 
     @property
     def _refuses(self) -> bool:
@@ -465,20 +463,18 @@ class Pipeline:
         """Send what the pipeline takes now; return its bytes. Synchronous: nothing slips between."""
         if self.error is not None:
             return 0
-        before = self.sent_bytes
-        sink = self.sink
-        sink.look(drained=not self._in_flight)
-        if self._ready:
-            if sink.sendable:
-                self._send_ready()
-        elif (
-            self.batch.txids and len(self._in_flight) < self.limits.eager_entries and sink.sendable
-        ):
+        before, in_flight = self.sent_bytes, self._in_flight
+        if not self.sink.look(drained=not in_flight):
+            return 0
+        if not self._ready:
+            limits = self.limits
+            if not self.batch.txids or len(in_flight) >= limits.eager_entries:
+                return 0
             self._make_ready()
             # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
-            if self._held_bytes >= self.limits.in_flight_bytes_max:
+            if self._held_bytes >= limits.in_flight_bytes_max:
                 self.pause = True
-            self._send_ready()
+        self._send_ready()
         return self.sent_bytes - before
 
     def _send_ready(self) -> None:
@@ -489,11 +485,13 @@ class Pipeline:
             if not segment.room:
                 sink.wait_room()
                 return
-            producers, batch, snapshot = self.producers, ready[0], False
-            if producers is not None and segment.wants_snapshot:
-                snapshot, batch = True, producers.snapshot(self._in_flight)
+            producers, batch, now_ms = self.producers, ready[0], self._now_ms
+            snapshot = producers is not None and segment.wants_snapshot
+            if snapshot:
+                assert producers is not None, "it is of these"
+                batch = producers.snapshot(self._in_flight)
             try:
-                segment.send(batch, self._now_ms(), producers)
+                segment.send(batch, now_ms(), producers)
             except DistributedLogError:
                 sink.wake()  # it sees the ledger's error
                 return
@@ -501,7 +499,7 @@ class Pipeline:
                 ready.popleft()
             self._in_flight.append(batch)
             self.sent_bytes += batch.bytes
-            if self._timed is None and not (self._turn.many and batch.entry % TIMED_OF):
+            if not (self._turn.many and batch.entry % TIMED_OF) and self._timed is None:
                 self._timed, self._timed_at = batch, trio.current_time()
             if not (ready and sink.sendable):
                 return
@@ -513,8 +511,10 @@ class Pipeline:
         if segment is not self.sink.current:
             return
         in_flight, meters = self._in_flight, self._meters
-        while in_flight and in_flight[0].entry <= lac:
+        while in_flight:
             batch = in_flight[0]
+            if batch.entry > lac:
+                break
             # It leaves when its outcome is known: what breaks here fails it, too.
             if self.producers is not None:
                 self.producers.confirm(batch)
@@ -523,12 +523,13 @@ class Pipeline:
             if batch is self._timed:
                 self._timed = None
                 meters.write_seconds.observe(trio.current_time() - self._timed_at)
-            if batch.count:
+            size, count = batch.bytes, batch.count
+            if count:
                 self.last_stored = batch
-            self._held_bytes -= batch.bytes
+            self._held_bytes -= size
             meters.entries_written += 1
-            meters.records_written += batch.count
-            meters.bytes_written += batch.bytes
+            meters.records_written += count
+            meters.bytes_written += size
         part = self.part
         if part.granted and not (
             self._held_bytes

@@ -162,10 +162,11 @@ class ProducerSink:
             and (not self._producer or len(self._sent) < FRAMES_KEPT)
         )
 
-    def look(self, *, drained: bool) -> None:
-        """There is something to send."""
+    def look(self, *, drained: bool) -> bool:
+        """There is something to send: may it go now?"""
         if self._stream is None:
             self._wake.set()
+        return self.sendable
 
     def wake(self) -> None:
         """Look after the stream."""

@@ -125,7 +125,7 @@ class Turn:
         if number > 1:
             self._gather()
         due, span = self.due, self._span
-        spent = 0
+        spent = calls = handed_on = 0
         try:
             for _ in range(number):
                 if spent >= TURN_BYTES_MAX:
@@ -135,16 +135,18 @@ class Turn:
                 if one.seen_in != span:
                     one.seen_in = span
                     self._owners += 1
-                size = CALL_BYTES_MIN
+                size, call = CALL_BYTES_MIN, one.call
                 try:
-                    size = one.call()
+                    size = call()
                 except Exception as error:
                     one.broken(error)
-                self._calls += 1
-                self._bytes += size
+                calls += 1
+                handed_on += size
                 spent += size if size > CALL_BYTES_MIN else CALL_BYTES_MIN
             return True
         finally:
+            self._calls += calls
+            self._bytes += handed_on
             if number > 1:
                 self._send_gathered()
 

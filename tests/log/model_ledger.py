@@ -154,6 +154,10 @@ class ModelWriter:
         return self._cluster.stores[self.ledger_id]
 
     @property
+    def last_entry(self) -> int:
+        return self.added - 1
+
+    @property
     def in_flight_bytes(self) -> int:
         return sum(self._lengths[self.lac + 1 :])
 
