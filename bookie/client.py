@@ -827,7 +827,7 @@ class BookieClient:
                 awaited, frame, bit = expected[0]
                 if acks.startswith(awaited, at):
                     further = []
-                else:
+                elif acks.startswith(awaited[: m.ACK_BYTES // 2], at):  # of the same stream
                     further = frame.acked_further(bit, acks[at : at + len(awaited)])
             if further is not None:
                 expected.popleft()
@@ -840,7 +840,9 @@ class BookieClient:
                 continue
             pairs = m.decode_pairs(acks[at : at + m.ACK_BYTES], "ADD_ACKS")
             at += m.ACK_BYTES
-            self._lose_frames(pairs[0][0])
+            stream = self.streams.get(pairs[0][0])
+            if stream is not None and stream.shared is not None:
+                self._lose_frames(stream.number)
             self._count_acks(pairs, watched, moved)
 
     def _lose_frames(self, number: int) -> None:
