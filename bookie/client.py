@@ -416,6 +416,11 @@ class SharedFrame:
                 further.append(pair)
         return further
 
+    def has(self, bit: int, number: int, count: int) -> bool:
+        """Is one of its records among the first ``count`` of that stream?"""
+        numbers = self.numbers[bit]
+        return number in numbers and self._counts[bit][numbers.index(number)] <= count
+
     def tell_acked(self) -> None:
         """Tell the owners: it is at its quorum."""
         watched = self.watched
@@ -842,14 +847,15 @@ class BookieClient:
             at += m.ACK_BYTES
             stream = self.streams.get(pairs[0][0])
             if stream is not None and stream.shared is not None:
-                self._lose_frames(stream.number)
+                self._lose_frames(*pairs[0])
             self._count_acks(pairs, watched, moved)
 
-    def _lose_frames(self, number: int) -> None:
-        """A stream is acknowledged by itself: so are all of the frame that it is in, and of those before."""
+    def _lose_frames(self, number: int, count: int) -> None:
+        """A stream is acknowledged by itself: so are all of the frame of which that is a record, and of those
+        before it."""
         expected = self.expected
         for index, (_, frame, bit) in enumerate(expected):
-            if number in frame.numbers[bit]:
+            if frame.has(bit, number, count):
                 for _ in range(index + 1):
                     expected.popleft()[1].lose()
                 return

@@ -495,6 +495,29 @@ async def test_what_streams_were_sent_before_is_in_their_counts(autojump_clock: 
     await in_world(check, ledgers=1, silent=False)
 
 
+async def test_what_was_sent_before_a_frame_is_acknowledged_before_it(
+    autojump_clock: Clock,
+) -> None:
+    """A large record of one of its ledgers that is still under way: the frame is not lost by that."""
+
+    async def check(world: World) -> None:
+        world.owners[1].shared.send(record(2, 0))
+        world.gather()
+        frames = {owner.add(int(owner.ledger == 2)) for owner in world.owners}
+        world.send()
+        await trio.sleep(0.1)
+        (frame,) = frames
+        assert frame is not None
+        world.said(0, (1, 1))
+        assert (len(world.clients[0].expected), world.owners[0].left) == (1, [])
+        world.said(0, (0, 1), (1, 2), (2, 1))
+        assert frame.acks == 1
+        world.said(1, (1, 2), (0, 1), (2, 1))  # by itself, and more than that
+        assert (frame.acks, world.owners[0].left) == (1, [frame])
+
+    await in_world(check)
+
+
 async def test_what_was_said_before_acknowledges_no_later_frame(autojump_clock: Clock) -> None:
     async def check(world: World) -> None:
         first, second = world.beat(0), world.beat(1)
