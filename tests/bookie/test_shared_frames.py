@@ -490,7 +490,8 @@ async def test_what_streams_were_sent_before_is_in_their_counts(autojump_clock: 
         assert frame is not None
         await trio.sleep(1)
         assert frame.is_whole
-        assert sorted(owner.acked) == [("b1", 1), ("b2", 1)], "nothing went further than the frame"
+        assert ("b3", 1) not in owner.acked
+        assert {count for _, count in owner.acked} <= {1}, "nothing went further than the frame"
 
     await in_world(check, ledgers=1, silent=False)
 
