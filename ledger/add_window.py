@@ -183,10 +183,9 @@ class AddWindow:
             return False
         if len(self._order) < len(self._slots):
             return False
-        for slot in self._slots:
-            if slot.through < last or slot.stream is None or slot.detached:
-                return False
-        return True
+        return all(
+            [slot.through >= last and slot.stream is not None for slot in self._slots]
+        )  # a detached one has no stream
 
     def _count(self) -> None:
         """Count slot by slot from now on: what is left of the frames is told to `on_acked`."""

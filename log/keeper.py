@@ -58,9 +58,10 @@ class SegmentKeeper:
 
     __slots__ = (
         "_ahead_bytes", "_backoff", "_compression", "_context", "_drained", "_keep_alive", "_ledgers",
-        "_next", "_next_closed", "_on_confirmed", "_on_failed", "_on_replaced", "_on_sendable", "_opening",
+        "_next_closed", "_on_confirmed", "_on_failed", "_on_replaced", "_on_sendable", "_opening",
         "_options", "_over", "_owned", "_permit", "_readers_told", "_room_wanted", "_round", "_rounds",
         "_trouble_since", "_turn", "_turns", "_unprepared", "_wake", "_wall_ms", "_why_roll", "current",
+        "following",
     )  # fmt: skip
 
     def __init__(
@@ -100,7 +101,8 @@ class SegmentKeeper:
         self._wake = trio.Event()
         self._turn = trio.Lock()
         self._opening: SegmentOpening | None = None
-        self._next: OpenSegment | None = None
+        self.following: OpenSegment | None = None
+        """The next one, where it is made ready."""
         self._next_closed = False
         """Its ledger failed, and was recovered: certainly empty."""
         self._readers_told = False
@@ -125,19 +127,18 @@ class SegmentKeeper:
     def sendable(self) -> bool:
         """May an entry go to the segment in progress?"""
         current = self.current
-        if self._next is not None and self._usable(self._next) and current.is_full(self._options):
+        if (
+            self.following is not None
+            and self._usable(self.following)
+            and current.is_full(self._options)
+        ):
             return False
         return current.ledger.error is None
-
-    @property
-    def settled(self) -> bool:
-        """Does the segment in progress go on, as far as it is known, so that nothing need be looked at?"""
-        return self._next is None and self.current.ledger.error is None
 
     def look(self, *, drained: bool) -> bool:
         """At each turn of the sender: go over to the next segment, or see that one is wanted. Is it
         `sendable` then?"""
-        if self._next is None:
+        if self.following is None:
             current = self.current
             if current.sent_bytes >= self._ahead_bytes:
                 self._look_at_segment()
@@ -145,10 +146,10 @@ class SegmentKeeper:
         if (
             drained
             and self.current.ledger.error is None
-            and self._usable(self._next)
+            and self._usable(self.following)
             and (self._readers_told or self.current.is_full(self._options))
         ):
-            self._go_over(self._next)
+            self._go_over(self.following)
         return self.sendable
 
     def _go_over(self, following: OpenSegment) -> None:
@@ -158,7 +159,7 @@ class SegmentKeeper:
         current.publish()
         following.follow(current)
         self._context.meters.rolls += 1
-        self._drained, self.current, self._next = current, following, None
+        self._drained, self.current, self.following = current, following, None
         self._wake.set()
 
     def _usable(self, following: OpenSegment) -> bool:
@@ -167,7 +168,7 @@ class SegmentKeeper:
 
     def _look_at_segment(self) -> None:
         """Is a next one wanted, for whatever reason?"""
-        if self._next is None and not self._why_roll:
+        if self.following is None and not self._why_roll:
             self._take_options(self._context.latest)
             self._why_roll = self.current.why_next(self._options)
             if self._why_roll:
@@ -201,7 +202,7 @@ class SegmentKeeper:
         # A step that waits may come back in this very turn, before it is cancelled.
         self._over = True
         self._leave()
-        for segment in (self._drained, self.current, self._next):
+        for segment in (self._drained, self.current, self.following):
             if segment is not None:
                 segment.ledger.abort()
 
@@ -262,7 +263,7 @@ class SegmentKeeper:
 
     async def _step(self) -> bool:
         """Do one of the things that are due; False: there was none."""
-        following = self._next
+        following = self.following
         if self._room_wanted:
             self._room_wanted = False
             with trio.move_on_after(ROOM_WAIT_S):
@@ -296,7 +297,7 @@ class SegmentKeeper:
             raise
 
     async def _prepare(self) -> None:
-        self._next, self._next_closed = await self._open(), False
+        self.following, self._next_closed = await self._open(), False
         self._readers_told, self._why_roll = False, ""
         with trio.move_on_after(READERS_S):
             await self._wake.wait()  # whatever else is to be done is more urgent
@@ -342,11 +343,11 @@ class SegmentKeeper:
         end = segment.end()
         assert end.last_entry == ledger.last_entry, "only this writer wrote this ledger"
         await close_segment(self._owned, segment.record, end, closed_ms=self._wall_ms())
-        if self._next is None:
-            self._next = await self._open()
-        self._next.follow(segment)
+        if self.following is None:
+            self.following = await self._open()
+        self.following.follow(segment)
         self._context.meters.ledgers_replaced += 1
-        self.current, self._next, self._why_roll = self._next, None, ""
+        self.current, self.following, self._why_roll = self.following, None, ""
         self._permit.give_back()
         self._on_sendable()
 
@@ -376,13 +377,13 @@ class SegmentKeeper:
         ledger.abort()
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
-        if self._next is not None:
+        if self.following is not None:
             self.look(drained=True)
         await self._complete_drained()
-        if self._next is not None:  # of the two ledgers one has failed
+        if self.following is not None:  # of the two ledgers one has failed
             await self._complete(self.current)
-            self._next.follow(self.current)
-            self.current, self._next = self._next, None
+            self.following.follow(self.current)
+            self.current, self.following = self.following, None
         await self._complete(self.current, then)
         if self._owned.state.in_progress:
             # A registration whose outcome was not known: it went through before the close.

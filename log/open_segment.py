@@ -3,6 +3,8 @@
 Entries go to one segment at a time (H11), so entry ids of what is in flight ascend without gaps.
 """
 
+from operator import attrgetter
+
 import trio
 
 from ..runtime.host import Buffer
@@ -75,10 +77,8 @@ class OpenSegment:
         """What its first entry is to say, while there is none."""
         self._compression = compression
 
-    @property
-    def room(self) -> bool:
-        """Does its ledger take another entry now?"""
-        return self.ledger.room
+    room = property(attrgetter("ledger.room"))
+    """Does its ledger take another entry now? Without a call of Python's own: it is asked for each."""
 
     @property
     def position(self) -> tuple[DLSN, int]:

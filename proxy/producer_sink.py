@@ -51,7 +51,7 @@ LAST_WORD_S = 0.5
 class ProducerSink:
     """See the module. `open` first, then `bind` makes it a writer's."""
 
-    settled = True
+    following = None
     """A stream never goes over to another one while it works."""
     room = True
     """What may be sent is what `sendable` says."""

@@ -164,7 +164,7 @@ async def test_a_whole_frame_is_told_once_at_its_quorum(autojump_clock: Clock) -
             for owner in world.owners:
                 assert [one for one, _ in owner.confirmed].count(frame) == 1
         for owner in world.owners:
-            assert owner.acked == owner.left == owner.refused == []
+            assert (owner.acked, owner.left, owner.refused) == ([], [], [])
             assert [stream.sent for stream in owner.streams] == [30] * 3
         for name in NAMES:
             for owner in world.owners:
