@@ -319,6 +319,11 @@ class AddWindow:
         self._count()
         self.awaited = 1
 
+    def ends_with(self, frame: FrameAcks) -> bool:
+        """Did the last entry go in ``frame``, and is that what counts for it?"""
+        frames = self._frames
+        return frames is not None and len(frames) > 0 and frames[-1] is frame
+
     def leave(self, frame: FrameAcks) -> None:
         """Not all of what it carried is acknowledged at once: its acknowledgements are counted one by one."""
         if self._frames is not None and frame in self._frames:

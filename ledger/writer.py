@@ -169,11 +169,16 @@ class LedgerWriter:
             lac = self.lac = window.lac
             self._sent.left(window.pushed_bytes - window.lac_bytes)
             self._on_confirmed(lac)
-            if not frame.is_told:
-                frame.is_told = True
-                self._lacs.rests(frame, lac)
-            if watched:
-                self._lac_due.soon()
+            if lac == window.last:
+                if not window.ends_with(
+                    frame
+                ):  # it is not what was sent last: nor is its LAC this one
+                    self._lacs.rests(self._resting, lac)
+                elif not frame.is_told:
+                    frame.is_told = True
+                    self._lacs.rests(frame, lac)
+                if watched:
+                    self._lac_due.soon()
         if window.awaited:
             self._wake_waiters()
 
