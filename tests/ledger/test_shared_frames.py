@@ -1,5 +1,8 @@
 """Writers of several ledgers whose entries share frames, over real bookies (H165, H167)."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -58,10 +61,33 @@ async def test_frames_are_confirmed_and_their_lacs_told(
     for writer in writers:
         assert (writer.lac, writer.in_flight_bytes) == (10, 0)
         assert lacs(cluster, writer) == [10] * 3
+    assert client._sent.bytes == 0
     await trio.sleep(3)
     assert not any(writer._swept for writer in writers), "nothing is left to be looked at"
     assert all([(await writer.close()).last_entry == 10 for writer in writers])
     nursery.cancel_scope.cancel()
+
+
+Held = dict[BookieClient, list[bytes]]
+
+
+def held_acks(client: LedgerClient, monkeypatch: pytest.MonkeyPatch) -> Held:
+    """What bookies acknowledge from now on, for `acknowledge`."""
+    held: Held = {connection: [] for connection in connections(client)}
+    for connection in held:
+        monkeypatch.setattr(connection.link, "on_frame", partial(_hold, held, connection))
+    return held
+
+
+def _hold(held: Held, of: BookieClient, op: int, flags: int, *rest: Any) -> None:
+    if op == Op.ADD_ACKS:
+        held[of].append(bytes(rest[-1]))
+    else:
+        of._on_frame(op, flags, *rest)
+
+
+def acknowledge(of: BookieClient, acks: bytes) -> None:
+    of._on_frame(Op.ADD_ACKS, 0, 0, 0, memoryview(acks))
 
 
 async def test_two_frames_that_are_acknowledged_at_once_rest_as_one(
@@ -69,30 +95,40 @@ async def test_two_frames_that_are_acknowledged_at_once_rest_as_one(
 ) -> None:
     """H167: the first one confirms the second one's entries, too, whose LAC is to be told all the same."""
     cluster, client, writers = await begun(nursery, 3)
-    held: dict[BookieClient, list[bytes]] = {}
-    on_frame = BookieClient._on_frame
-
-    def hold(
-        self: BookieClient, op: int, flags: int, status: int, ident: int, body: memoryview
-    ) -> None:
-        if op == Op.ADD_ACKS:
-            held.setdefault(self, []).append(bytes(body))
-        else:
-            on_frame(self, op, flags, status, ident, body)
-
-    monkeypatch.setattr(BookieClient, "_on_frame", hold)
-    for connection in connections(client):
-        monkeypatch.setattr(connection.link, "on_frame", connection._on_frame)
+    held = held_acks(client, monkeypatch)
     for _ in range(2):
         beat(client, writers)
         await trio.sleep(0.5)
     assert {len(acks) for acks in held.values()} == {2}
     for connection, acks in held.items():
-        on_frame(connection, Op.ADD_ACKS, 0, 0, 0, memoryview(b"".join(acks)))
+        acknowledge(connection, b"".join(acks))
 
     assert [writer.lac for writer in writers] == [2] * 3
     await trio.sleep(0.1)
     assert [lacs(cluster, writer) for writer in writers] == [[2] * 3] * 3
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_that_is_acknowledged_in_another_order_confirms_the_same(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stream by stream, and what a slot has is what its own bookie said."""
+    _, client, writers = await begun(nursery, 5)
+    held = held_acks(client, monkeypatch)
+    beat(client, writers)
+    await trio.sleep(0.1)
+    first, second, third = held
+    acknowledge(first, held[first][0])
+    for writer in writers[:2]:
+        assert {slot.bookie: slot.through for slot in writer._window.slots} == {
+            one.bookie_id: int(one is first) for one in held
+        }
+    acks = held[second][0]
+    acknowledge(second, b"".join([acks[n : n + 16] for n in range(0, len(acks), 16)][::-1]))
+    assert [writer.lac for writer in writers] == [1] * 5
+    acknowledge(third, held[third][0])
+    assert all([writer._window.at_rest for writer in writers])
+    assert client._sent.bytes == 0
     nursery.cancel_scope.cancel()
 
 
