@@ -241,10 +241,6 @@ class FrameOwner(Protocol):
         """The LAC, if it is to be told by these now, since no add has followed; -1: it is not."""
         ...
 
-    def leave(self, frame: "SharedFrame") -> None:
-        """What is left of the frame's acknowledgements comes stream by stream."""
-        ...
-
     def broken(self, error: Exception) -> None:
         """One of these raised."""
         ...
@@ -433,11 +429,6 @@ class SharedFrame:
                 )
             except Exception as fault:  # the owner's: others are to be told as well
                 owner.broken(fault)
-
-    def lose(self) -> None:
-        """A connection acknowledges its streams one by one: what is left is told so."""
-        for streams in self.streams:
-            streams.owner.leave(self)
 
     def tell(self, _: int) -> None:
         """What of it rests has rested: tell the LACs that no add has said, together."""
@@ -841,7 +832,7 @@ class BookieClient:
                 if frame.acks == frame.quorum:
                     frames.append(frame)
                 if alone or further:
-                    self._count_acks(alone + further, watched, moved)
+                    self._count_acks(self._untold(alone) + further, watched, moved)
                 continue
             pairs = m.decode_pairs(acks[at : at + m.ACK_BYTES], "ADD_ACKS")
             at += m.ACK_BYTES
@@ -850,14 +841,23 @@ class BookieClient:
                 self._lose_frames(*pairs[0])
             self._count_acks(pairs, watched, moved)
 
+    def _untold(self, acks: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Without those of streams that were told of so many: a bookie that went further said it before."""
+        streams = self.streams
+        return [
+            (number, count)
+            for number, count in acks
+            if (stream := streams.get(number)) is not None and stream.acked < count
+        ]
+
     def _lose_frames(self, number: int, count: int) -> None:
         """A stream is acknowledged by itself: so are all of the frame of which that is a record, and of those
-        before it."""
+        before it. They are looked for no more; each owner counts what its stream is told."""
         expected = self.expected
         for index, (_, frame, bit) in enumerate(expected):
             if frame.has(bit, number, count):
                 for _ in range(index + 1):
-                    expected.popleft()[1].lose()
+                    expected.popleft()
                 return
 
     def _count_acks(

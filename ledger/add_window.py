@@ -324,11 +324,6 @@ class AddWindow:
         frames = self._frames
         return frames is not None and len(frames) > 0 and frames[-1] is frame
 
-    def leave(self, frame: FrameAcks) -> None:
-        """Not all of what it carried is acknowledged at once: its acknowledgements are counted one by one."""
-        if self._frames is not None and frame in self._frames:
-            self._count()
-
     def _confirm(self) -> int:
         """Move the LAC as far as ack quorums reach; return by how many entries."""
         before = lac = self.lac

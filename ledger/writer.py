@@ -193,10 +193,6 @@ class LedgerWriter:
         self._published = lac
         return lac
 
-    def leave(self, frame: SharedFrame) -> None:
-        """Of `FrameOwner`."""
-        self._window.leave(frame)
-
     def _on_progress(self) -> None:
         """The window has counted acknowledgements."""
         if self.error is not None:

@@ -98,8 +98,6 @@ class Owner:
     def rested_lac(self, streams: object) -> int:
         return -1
 
-    def leave(self, frame: object) -> None: ...
-
     def broken(self, error: Exception) -> None:
         raise error
 

@@ -145,17 +145,6 @@ def test_who_shares_no_more_is_counted_slot_by_slot() -> None:
     assert [one.on_acked(stream, 1) for stream in streams] == [1, 0, 0]
 
 
-def test_a_frame_that_is_left_is_left_by_who_is_in_it() -> None:
-    one, streams = sharing()
-    mine, other = Frame(), Frame()
-    assert one.push_shared(b"record", mine)
-    one.leave(other)
-    assert mine.left == []
-    one.leave(mine)
-    assert mine.left == [SHARED]
-    assert [one.on_acked(stream, 1) for stream in streams] == [0, 1, 0]
-
-
 Item = tuple[int, Frame | None]
 
 
@@ -209,13 +198,11 @@ class World:
         entry, frame = sent[arrived]
         self.wires[number] = (stream, sent, arrived + 1)
         self.has[self.bookies[number]] = entry
-        if frame is not None and loses:
-            self.window.leave(frame)
-        elif frame is not None:
+        if frame is not None and not loses:
             frame.acknowledge(frame.order.index(number))
             if frame.acks == self.quorum:
                 self.window.confirm_shared(frame)
-        if frame is None or frame.left:
+        if frame is None or frame.left or loses:
             self.window.on_acked(stream, arrived + 1)
 
     def disconnect(self, number: int) -> None:
