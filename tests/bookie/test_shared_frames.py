@@ -533,7 +533,7 @@ async def test_several_frames_of_a_ledger_are_acknowledged_by_one_count(
         world.said(0, (0, 3))
         world.said(0, (0, 4))
         assert owner.acked == [("b1", 3), ("b1", 4)]
-        assert owner.broke == owner.refused == []
+        assert (owner.broke, owner.refused) == ([], [])
 
     await in_world(check, ledgers=1)
 
