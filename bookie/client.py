@@ -320,8 +320,8 @@ class SharedFrame:
     """Entries of many ledgers, one frame to each of the same connections, until all have acknowledged it."""
 
     __slots__ = (
-        "_adds", "_alone", "_counts", "_sent", "acked", "acks", "bytes", "is_told", "is_whole",
-        "ledgers", "numbers", "quorum", "records", "streams", "watched",
+        "_adds", "_alone", "_counts", "_sent", "_waits", "acked", "acks", "bytes", "is_told",
+        "is_whole", "ledgers", "numbers", "quorum", "records", "streams", "watched",
     )  # fmt: skip
 
     def __init__(self, adds: "SharedAdds") -> None:
@@ -340,7 +340,9 @@ class SharedFrame:
         self.watched = 0
         """A bit a connection: one at whose bookie somebody waits for a LAC."""
         self.is_told = False
-        """Is it told of its LACs, when they have rested?"""
+        """Is it to tell its LACs when they have rested?"""
+        self._waits = True
+        """Has it not told them yet?"""
         self.records: list[Buffer] = []
         self.streams: list[SharedStreams] = []
         """Whose each of the records is; none is there twice."""
@@ -354,7 +356,8 @@ class SharedFrame:
 
     def leave(self, streams: object) -> None:
         """What is not acknowledged yet of the record of these is told to its streams."""
-        self._alone.append(self.streams.index(streams))  # type: ignore[arg-type]
+        if not self.is_whole:
+            self._alone.append(self.streams.index(streams))  # type: ignore[arg-type]
 
     def leave_newest(self) -> None:
         """As `leave`, of the last record that was put in."""
@@ -393,8 +396,15 @@ class SharedFrame:
         if self._adds.watched and self.acks > self.quorum:  # its owners look no more
             for streams in self.streams:
                 streams.note_watched(self)
+        self._forget()
         numbers, counts = self.numbers[bit], self._counts[bit]
         return [(numbers[n], counts[n]) for n in self._alone]
+
+    def _forget(self) -> None:
+        """Nothing more is told of it: whoever still knows it as its newest keeps no other ledger with it."""
+        told = self.acks > self.quorum and not self.is_told
+        if self.is_whole and (told or not self._waits):
+            self.streams, self._sent = [], []
 
     def acked_further(self, bit: int, acks: bytes) -> list[tuple[int, int]] | None:
         """Do these acknowledge all of it, and more of some streams? Return that; None: they do not."""
@@ -446,6 +456,8 @@ class SharedFrame:
                     told.append(lac)
         if told:
             self._adds.tell_all(numbers, told)
+        self._waits = False
+        self._forget()
 
     def broken(self, error: Exception) -> None:
         """It could not be told: that is each owner's."""

@@ -376,6 +376,7 @@ async def test_lacs_of_a_frame_are_told_together_unless_an_add_says_them(
 
     async def check(world: World) -> None:
         frame = world.beat(0)
+        frame.is_told = True  # as an owner says at the quorum
         await trio.sleep(1)
         one, two, three = world.owners
         one.lac = two.lac = three.lac = 0
@@ -545,6 +546,29 @@ async def test_what_was_said_before_acknowledges_no_later_frame(autojump_clock: 
         for _ in range(2):
             world.said(0, (0, 1), (1, 1), (2, 1))
             assert (first.acks, second.acks) == (1, 0)
+
+    await in_world(check)
+
+
+async def test_a_frame_keeps_its_ledgers_while_it_has_to_tell_them_something(
+    autojump_clock: Clock,
+) -> None:
+    def check(world: World) -> None:
+        for told_first in (True, False):
+            frame = world.beat(int(not told_first))
+            frame.is_told = True  # as an owner says at the quorum
+            acks = [(n, 1 + (not told_first)) for n in range(3)]
+            world.said(0, *acks)
+            world.said(1, *acks)
+            if told_first:
+                frame.tell(0)
+                assert len(frame.streams) == 3
+            world.said(2, *acks)
+            if not told_first:
+                assert len(frame.streams) == 3
+                frame.tell(0)
+            assert frame.streams == []
+            frame.leave(world.owners[0].shared)
 
     await in_world(check)
 

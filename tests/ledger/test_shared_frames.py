@@ -61,6 +61,10 @@ async def test_frames_are_confirmed_and_their_lacs_told(
     for writer in writers:
         assert (writer.lac, writer.in_flight_bytes) == (10, 0)
         assert lacs(cluster, writer) == [10] * 3
+        shared = writer._streams.shared
+        assert shared is not None
+        assert shared.newest is not None
+        assert shared.newest.streams == [], "an idle ledger keeps no other one"
     assert client._sent.bytes == 0
     await trio.sleep(3)
     assert not any(writer._swept for writer in writers), "nothing is left to be looked at"
