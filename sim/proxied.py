@@ -251,8 +251,10 @@ class ProxiedRun(SeedRun):
             if not client:
                 return
             ip, _ = self.cluster.address_of(client)
-            stream, _ = session._streams[ACK.unpack(item)[0]]
-            if stream.producer and session._link.peer_address.startswith(f"{ip}:"):
+            found = session._streams.get(ACK.unpack(item)[0])
+            if found is None:
+                return  # its client has closed it
+            if found[0].producer and session._link.peer_address.startswith(f"{ip}:"):
                 self.simulation.after(0.0, self._take_away, client)
 
         return [(Producers, "open", begun), (ProduceSession, "_on_ack", answered)]

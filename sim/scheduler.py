@@ -27,6 +27,8 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
+from .contained import heard
+from .planting import planted
 from .stalls import RunQueue, none_stalled
 from .wall import walled_off
 
@@ -197,7 +199,12 @@ class Simulation:
                     self.lasted_s = self.now
                     nursery.cancel_scope.cancel()
 
-        with _seeded(self), none_stalled(), walled_off(lambda: EPOCH_S + self.now):
+        with (
+            _seeded(self),
+            none_stalled(),
+            walled_off(lambda: EPOCH_S + self.now),
+            planted([heard(self.fail)]),
+        ):
             trio.run(root, clock=self._clock, instruments=[_Wiring(self)])
         return result[0] if result and not self.failures else None
 

@@ -141,6 +141,9 @@ def the_first_ack_counts_for_the_batch() -> None:
 
     async def store(metadata: Any, target: Any, batch: list[EntryRecord]) -> None:
         class Early:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(target, name)
+
             def open_stream(self, *args: Any, on_acked: Any, **kwargs: Any) -> Any:
                 return target.open_stream(*args, on_acked=lambda _: on_acked(len(batch)), **kwargs)
 

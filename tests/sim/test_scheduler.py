@@ -1,15 +1,19 @@
 """The virtual run itself: time, walls, deadlocks, busy loops."""
 
+import logging
 import os
 import random
 import socket
 import threading
 import time
+from functools import partial
 
 import pytest
 import trio
 from trio._core import _run as trio_run
 
+from distributedlog.log.containment import contained
+from distributedlog.runtime.errors import WriteFailed
 from distributedlog.sim.scheduler import (
     BusyLoop,
     Deadlock,
@@ -34,6 +38,27 @@ def test_a_trio_without_them_is_refused(name: str, monkeypatch: pytest.MonkeyPat
 
     with pytest.raises(RuntimeError, match=name):
         check_trio()
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_broken_rule_that_the_product_contains_fails_the_seed(disabled: bool) -> None:
+    """It ended one log, the next writer went on, and the seed had passed."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL if disabled else logging.NOTSET)
+    try:
+        for error, fails in ((AssertionError("a rule"), True), (WriteFailed("no room"), False)):
+            simulation = Simulation(1)
+            simulation.run(partial(_contain, error))
+            assert simulation.failures == ([error] if fails else [])
+    finally:
+        logging.disable(before)
+
+
+async def _contain(error: Exception, _: Simulation) -> None:
+    failed: list[Exception] = []
+    with contained("the writer of a log", failed.append):
+        raise error
+    assert failed
 
 
 def test_time_jumps_exactly_to_the_next_deadline() -> None:
