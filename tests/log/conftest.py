@@ -66,3 +66,17 @@ class World:
 async def world(nursery: trio.Nursery, autojump_clock: MockClock) -> World:
     """The world, in virtual time."""
     return World(nursery)
+
+
+@pytest.fixture
+def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """With which turns ledgers are opened, in order."""
+    found: list[int] = []
+    original = world.ledgers.open
+
+    async def opened(ledger_id: int, *, turn: int = 0) -> Any:
+        found.append(turn)
+        return await original(ledger_id)
+
+    monkeypatch.setattr(world.ledgers, "open", opened)
+    return found

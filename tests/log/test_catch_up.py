@@ -1,6 +1,5 @@
 """Readers that are far behind: from several bookies at once, in order, bounded; and what they are told."""
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,23 +20,14 @@ RECORDS = 400
 BYTES = 100
 
 
-@pytest.fixture
-def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A log is far with 4 KB, and read in parts of 2 KB; with which turns ledgers were opened."""
+@pytest.fixture(autouse=True)
+def _far_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log is far with 4 KB, and read in parts of 2 KB."""
     monkeypatch.setattr(fetcher, "FAR_BYTES", 2 * PART)
     monkeypatch.setattr(fetcher, "FAR_HELD_BYTES", 2 * PART)
     monkeypatch.setattr(starvation, "LOOK_S", 0.0)
     monkeypatch.setattr(starvation, "STARVED", 0.0)
     monkeypatch.setattr(range_reader, "PART_BYTES", PART)
-    found: list[int] = []
-    original: Callable[..., Awaitable[ModelReader]] = world.ledgers.open
-
-    async def opened(ledger_id: int, *, turn: int = 0) -> ModelReader:
-        found.append(turn)
-        return await original(ledger_id)
-
-    monkeypatch.setattr(world.ledgers, "open", opened)
-    return found
 
 
 OPTIONS: dict[str, Any] = {"read_bytes": 500, "read_ahead_bytes": 1000}

@@ -1,6 +1,5 @@
 """Ranges of several logs, fetched at once, given in order: complete, bounded, definite about what is gone."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -111,20 +110,6 @@ async def test_everything_once_and_in_order(
         expected = [("a", n) for n in range(RECORDS + 20)] + [("b", n) for n in range(7)]
         assert await taken(reader) == expected
         assert reader._held_bytes == 0, "what was taken makes room"
-
-
-@pytest.fixture
-def turns(world: World, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """With which turns ledgers are opened, in order."""
-    found: list[int] = []
-    original: Callable[..., Awaitable[ModelReader]] = world.ledgers.open
-
-    async def opened(ledger_id: int, *, turn: int = 0) -> ModelReader:
-        found.append(turn)
-        return await original(ledger_id)
-
-    monkeypatch.setattr(world.ledgers, "open", opened)
-    return found
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["for its bookie", "for nobody"])

@@ -153,16 +153,19 @@ async def while_deleted(disk: DirectoryDisk, use: Callable[[], Awaitable[object]
         await trio.testing.wait_all_tasks_blocked()
 
 
+async def read_late(disk: DirectoryDisk, found: list[bytes]) -> None:
+    """Open it, and read all of it a while later."""
+    file = await disk.open("large")
+    await trio.sleep(0.2)
+    found.append(file.read_at(0, SIZE))
+    file.close()
+
+
 async def test_who_just_opens_a_file_reads_all_of_it(disk: DirectoryDisk, tmp_path: Path) -> None:
     """It was asked for before the deletion, and is known only when the worker has it."""
     made(tmp_path / "large")
     found: list[bytes] = []
-
-    async def read() -> None:
-        file = await disk.open("large")
-        await trio.sleep(0.2)
-        found.append(file.read_at(0, SIZE))
-        file.close()
+    read = partial(read_late, disk, found)
 
     await while_deleted(disk, read)
     assert found == [CONTENT]
@@ -192,12 +195,7 @@ async def test_who_opens_a_file_that_gets_another_name_reads_all_of_it(
     """All three were asked for before any was done."""
     made(tmp_path / "large")
     found: list[bytes] = []
-
-    async def read() -> None:
-        file = await disk.open("large")
-        await trio.sleep(0.2)
-        found.append(file.read_at(0, SIZE))
-        file.close()
+    read = partial(read_late, disk, found)
 
     async with trio.open_nursery() as nursery, disk._directory_worker:
         for call in (read, partial(disk.rename, "large", "other"), partial(disk.delete, "other")):
