@@ -1038,7 +1038,7 @@ CODECS = [
         lambda b: list(jb.unpack_runs(memoryview(b), "a block")),
         [jb.pack_run(7, 0, 56, 112, 2)],
         STORED,
-        ("bookie/journal_blocks.py unpack_runs", "bookie/journal_blocks.py run_rows"),
+        ("bookie/journal_blocks.py run_rows",),
         "bytes",
     ),
     Codec(
@@ -1061,7 +1061,7 @@ CODECS = [
         lambda b: list(cb.unpack_runs(memoryview(b), 9, "a block")),
         [cb.ColdRun(7, Located(0, 2, 9, 4096, 112), 5).encode()],
         (CorruptData,),
-        ("bookie/cold_blocks.py unpack_runs", "bookie/cold_blocks.py run_rows"),
+        ("bookie/cold_blocks.py run_rows",),
         "bytes",
     ),
     Codec(
