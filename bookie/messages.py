@@ -54,8 +54,6 @@ READ_PAST_LAC = 2
 MANY_ITEMS_MAX = 4096
 """Of an ADD_MANY."""
 MANY_ITEM_BYTES = 8
-ACK_BYTES = 16
-"""Of each stream in an ADD_ACKS."""
 LACS_MAX = 65_536
 """Of a WRITE_LACS."""
 
@@ -181,14 +179,6 @@ class WaitLac:
 def encode_acks(acks: list[tuple[int, int]]) -> bytes:
     """ADD_ACKS: (stream, how many of its records are durable, counted from its opening)."""
     return struct.pack(f"<{2 * len(acks)}Q", *chain.from_iterable(acks))
-
-
-def encode_ack_columns(streams: Sequence[int], counts: Sequence[int]) -> bytes:
-    """As `encode_acks`."""
-    pairs = [0] * (2 * len(streams))
-    pairs[0::2] = streams
-    pairs[1::2] = counts
-    return struct.pack(f"<{len(pairs)}Q", *pairs)
 
 
 def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:

@@ -7,11 +7,6 @@ holds up to ``through`` are durable at the bookie that is in the slot now. A slo
 (reconnect, replacement) is sent again from the first entry that is not acknowledged; nothing is ever sent
 out of order on a stream, which is why no set of entry ids is needed.
 
-Entries of many ledgers that go in one frame are acknowledged together; of a thousand busy logs each entry is
-one of them. While every slot has all that was before, nothing is counted slot by slot for these: what a slot
-has is what its connection has acknowledged of the frames (`FrameAcks`). Before anything else happens to the
-window that is counted (`AddWindow.slots`).
-
 Confirmed (the LAC moves) in order only, when an entry's ack quorum of slots has it, and never while an
 ensemble change is undecided. Records are kept by reference until all attached slots have them.
 Entry ids count from 0; ``lac`` is -1 while nothing is confirmed. Source: G1, G2; inv. 3-9.
@@ -20,7 +15,6 @@ Entry ids count from 0; ``lac`` is -1 while nothing is confirmed. Source: G1, G2
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..runtime.errors import ProtocolError
 from ..runtime.host import Buffer
@@ -64,28 +58,13 @@ class Slot:
     """While detached: the first entry that the bookie may lack."""
 
 
-class FrameAcks(Protocol):
-    """What is known of a frame that other ledgers share (`SharedFrame` of `bookie/client.py`)."""
-
-    acked: int
-    """A bit a connection, of those that have acknowledged all of it."""
-    acks: int
-    """How many have."""
-    is_whole: bool
-    """Have all?"""
-
-    def leave(self, streams: object) -> None:
-        """What is not acknowledged yet is to be told stream by stream, to these."""
-        ...
-
-
 class AddWindow:
     """See the module. The driver pushes records, sends what `begin_stream` says, reports counts."""
 
     __slots__ = (
-        "_ack_quorum", "_ahead", "_attached", "_base", "_ends", "_everywhere", "_frames", "_order",
-        "_records", "_released", "_shared", "_slots", "_start", "awaited", "changing", "epoch", "holes",
-        "lac", "lac_bytes", "last", "pushed_bytes", "released_bytes", "striping",
+        "_ack_quorum", "_ahead", "_attached", "_base", "_ends", "_everywhere", "_records", "_released",
+        "_start", "awaited", "changing", "epoch", "holes", "lac", "lac_bytes", "last", "pushed_bytes",
+        "released_bytes", "slots", "striping",
     )  # fmt: skip
 
     def __init__(
@@ -99,7 +78,7 @@ class AddWindow:
     ) -> None:
         assert len(bookies) == striping.ensemble_size, "a bookie in every slot"
         self.striping = striping
-        self._slots = [
+        self.slots = [
             Slot(bookie, lac, None, slot in detached, lac + 1)
             for slot, bookie in enumerate(bookies)
         ]
@@ -127,93 +106,15 @@ class AddWindow:
         self._ends: list[int] = []  # pushed_bytes after each record
         self._base = lac + 1  # the entry of _records[0]
         self._released = lac  # all entries up to this one are dropped
-        self._attached = [slot for slot in self._slots if not slot.detached]
-        self._frames: list[FrameAcks] | None = None
-        """Those of the newest entries, one each, where slots are not counted: all have what was before.
-        None: they are counted."""
-        self._order: Sequence[int] = ()
-        """The slots of a frame's connections, in the order of its bits; none: no frame is shared."""
-        self._shared: object = None
+        self._attached = [slot for slot in self.slots if not slot.detached]
         self._check()
 
-    @property
-    def slots(self) -> list[Slot]:
-        """One a place of the ensemble, each counted."""
-        self._count()
-        return self._slots
-
     # --- sending ----------------------------------------------------------------------------------
-
-    def share(self, order: Sequence[int], streams: object) -> None:
-        """Entries may go in shared frames from now on, to the streams that these slots have, in this order.
-
-        ``streams`` is what a frame knows the ledger by. An order of none: they may not.
-        """
-        self._count()
-        self._order, self._shared = order, streams
-
-    def push_shared(self, record: Buffer, frame: FrameAcks) -> bool:
-        """As `push`, of an entry that goes in a frame.
-
-        True: what of the whole frame is acknowledged counts for it, and `confirm_shared` is called when that
-        may be a quorum. False: its acknowledgements must be told to `on_acked`, as any other's.
-        """
-        frames = self._frames
-        if frames is None:
-            if not self._is_level:
-                self.push(record)
-                return False
-            frames = self._frames = []
-        while frames and frames[0].is_whole:
-            del frames[0]
-        if self._released + RELEASED_TOGETHER <= self.lac:
-            self.release()
-        self.last += 1
-        pushed = self.pushed_bytes = self.pushed_bytes + len(record)
-        self._records.append(record)
-        self._ends.append(pushed)
-        frames.append(frame)
-        return True
-
-    @property
-    def _is_level(self) -> bool:
-        """Has each slot a stream, and all that there is? Then frames can be counted instead."""
-        last = self.last
-        if self.changing or self.lac < last or self.awaited:
-            return False
-        if len(self._order) < len(self._slots):
-            return False
-        return all(
-            [slot.through >= last and slot.stream is not None for slot in self._slots]
-        )  # a detached one has no stream
-
-    def _count(self) -> None:
-        """Count slot by slot from now on: what is left of the frames is told to `on_acked`."""
-        frames, self._frames = self._frames, None
-        if frames is None:
-            return
-        ahead = 0
-        for bit, number in enumerate(self._order):
-            through = self.last - len(frames)
-            for frame in frames:
-                if not frame.acked >> bit & 1:
-                    break
-                through += 1
-            slot = self._slots[number]
-            assert slot.stream is not None, "who shares frames has a stream in each slot"
-            slot.through = through
-            slot.stream.acked = through - slot.stream.first + 1
-            ahead += through > self.lac
-        self._ahead = ahead
-        for frame in frames:
-            frame.leave(self._shared)
 
     def push(self, record: Buffer) -> int:
         """Take the next entry's record; return its id. The caller sends it on every live stream
         whose slot holds it.
         """
-        if self._frames is not None:
-            self._count()
         if self._released + RELEASED_TOGETHER <= self.lac:
             self.release()
         last = self.last = self.last + 1
@@ -257,9 +158,7 @@ class AddWindow:
         Never 0 while `awaited`, but where nothing is counted: late, or told before. Raises `ProtocolError`
         when the bookie counts backwards or beyond what was sent.
         """
-        if self._frames is not None:
-            self._count()
-        slot = self._slots[stream.slot]
+        slot = self.slots[stream.slot]
         if slot.stream is not stream:
             return 0  # inv. 8: of a bookie, or a connection, that is in the slot no more
         if count <= stream.acked:
@@ -294,36 +193,6 @@ class AddWindow:
                 return 1
         return self._confirm() or self.awaited
 
-    def confirm_shared(self, frame: FrameAcks) -> int:
-        """``frame``, in which an entry went, is at its quorum; return how many entries that confirms."""
-        frames, lac = self._frames, self.lac
-        if frames is None:
-            return self._confirm()
-        reached = self.last
-        if len(frames) == 1 and frames[0] is frame:  # as most
-            self.lac, self.lac_bytes = reached, self.pushed_bytes
-            return reached - lac
-        reached -= len(frames)
-        for one in frames:
-            if one.acks < self._ack_quorum:
-                break
-            reached += 1
-        if reached <= lac:
-            return 0
-        self.lac = reached
-        self.lac_bytes = self._ends[reached - self._base]
-        return reached - lac
-
-    def tell_each(self) -> None:
-        """Somebody waits for each acknowledgement: see `on_acked`."""
-        self._count()
-        self.awaited = 1
-
-    def ends_with(self, frame: FrameAcks) -> bool:
-        """Did the last entry go in ``frame``, and is that what counts for it?"""
-        frames = self._frames
-        return frames is not None and len(frames) > 0 and frames[-1] is frame
-
     def _confirm(self) -> int:
         """Move the LAC as far as ack quorums reach; return by how many entries."""
         before = lac = self.lac
@@ -346,7 +215,7 @@ class AddWindow:
         """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4), where slots hold
         a part of them."""
         quorum = self.striping.ack_quorum
-        size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self._slots
+        size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self.slots
         entry = self.lac
         while entry < self.last:
             entry += 1
@@ -362,15 +231,9 @@ class AddWindow:
     def release(self) -> None:
         """Drop what is confirmed and all attached slots have: every few adds, and for whoever asks."""
         released = self.lac
-        frames = self._frames
-        if frames is not None:
-            while frames and frames[0].is_whole:
-                del frames[0]
-            released = min(released, self.last - len(frames))
-        else:
-            for slot in self._attached:
-                if slot.through < released:
-                    released = slot.through
+        for slot in self._attached:
+            if slot.through < released:
+                released = slot.through
         if released <= self._released:
             assert released == self._released, "an entry is kept until all attached slots have it"
             return
@@ -398,7 +261,7 @@ class AddWindow:
         """
         slot = self.slots[number]
         if not slot.detached:
-            left = [n for n, one in enumerate(self._slots) if not one.detached and n != number]
+            left = [n for n, one in enumerate(self.slots) if not one.detached and n != number]
             assert self.striping.ackable(left), "H22: every write set keeps its ack quorum"
             slot.detached, slot.stream, slot.missing_from = True, None, slot.through + 1
             self._attached.remove(slot)
@@ -414,13 +277,12 @@ class AddWindow:
         assert not self.changing, "inv. 7: nothing moves while a change is undecided"
         self._note(slot.bookie, slot.missing_from, self.lac + 1)
         slot.detached, slot.through = False, self.lac
-        self._attached = [one for one in self._slots if not one.detached]
+        self._attached = [one for one in self.slots if not one.detached]
         self._check()
 
     def begin_change(self) -> int:
         """No entry is confirmed until `end_change` (inv. 7). Return the new fragment's first entry."""
         assert not self.changing, "one ensemble change at a time"
-        self._count()
         self.changing = True
         self._check()
         return self.lac + 1
@@ -438,8 +300,8 @@ class AddWindow:
             self._note(
                 slot.bookie, slot.missing_from if slot.detached else slot.through + 1, self.lac + 1
             )
-            self._slots[number] = Slot(bookie, self.lac)
-        self._attached = [one for one in self._slots if not one.detached]
+            self.slots[number] = Slot(bookie, self.lac)
+        self._attached = [one for one in self.slots if not one.detached]
         self.epoch = epoch
         self.changing = False
         return self._confirm()
@@ -483,13 +345,11 @@ class AddWindow:
     @property
     def at_rest(self) -> bool:
         """Does every slot have every entry? None is detached, and no change is under way."""
-        if self.changing or self.lac < self.last or len(self._attached) < len(self._slots):
+        if self.changing or self.lac < self.last or len(self._attached) < len(self.slots):
             return False
-        if self._frames is not None:
-            return all([frame.is_whole for frame in self._frames])
         if self._everywhere:
-            return min([slot.through for slot in self._slots]) >= self.last
-        return not any(map(self.owed, range(len(self._slots))))
+            return min([slot.through for slot in self.slots]) >= self.last
+        return not any(map(self.owed, range(len(self.slots))))
 
     def record(self, entry: int) -> Buffer | None:
         """The record of a kept entry; None when it was released."""
@@ -516,7 +376,7 @@ class AddWindow:
         assert self._start <= self.lac <= self.last, "inv. 5: start <= LAC <= last pushed"
         assert self._released <= self.lac, "what is not confirmed is kept"
         assert self._base + len(self._records) == self.last + 1, "a record for each entry kept"
-        for slot in self._attached if self._frames is None else ():
+        for slot in self._attached:
             assert slot.through >= self._released, (
                 "an entry is kept until all attached slots have it"
             )

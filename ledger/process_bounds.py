@@ -79,10 +79,10 @@ class SentBytes:
 class LedgerSent:
     """What one ledger of it has sent."""
 
-    __slots__ = ("_bytes", "_may_go", "_on_room", "_over", "_waits", "of")
+    __slots__ = ("_all", "_bytes", "_may_go", "_on_room", "_over", "_waits")
 
     def __init__(self, of: SentBytes, on_room: Callable[[], None]) -> None:
-        self.of = of
+        self._all = of
         self._on_room = on_room
         self._bytes = 0
         self._waits = self._may_go = self._over = False
@@ -90,7 +90,7 @@ class LedgerSent:
     @property
     def room(self) -> bool:
         """May an entry be sent now?"""
-        everybody = self.of
+        everybody = self._all
         if self._may_go or not everybody.bytes:  # also when those who were called do not go
             return True
         return everybody.bytes < everybody.bytes_max and not everybody.waiting
@@ -98,7 +98,7 @@ class LedgerSent:
     def sent(self, size: int) -> None:
         """An entry of so many bytes was."""
         self._bytes += size
-        self.of.bytes += size
+        self._all.bytes += size
         if self._may_go:
             self._went()
 
@@ -107,7 +107,7 @@ class LedgerSent:
         freed = self._bytes - size
         if freed:
             self._bytes = size
-            everybody = self.of
+            everybody = self._all
             everybody.bytes -= freed
             assert everybody.bytes >= 0, "each ledger takes back what it counted"
             if everybody.waiting:
@@ -117,7 +117,7 @@ class LedgerSent:
         """Have ``on_room`` called when it may send."""
         if not self._waits and not self.room:
             self._waits = True
-            self.of.waiting.append(self)
+            self._all.waiting.append(self)
 
     def end(self) -> None:
         """It sends nothing more, and nothing of it is waited for."""
@@ -131,10 +131,10 @@ class LedgerSent:
         self._waits = False
         if not self._over:
             self._may_go = True
-            self.of.called += 1
+            self._all.called += 1
             self._on_room()
 
     def _went(self) -> None:
         self._may_go = False
-        self.of.called -= 1
-        self.of.call()
+        self._all.called -= 1
+        self._all.call()

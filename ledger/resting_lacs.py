@@ -7,7 +7,6 @@ and others send together, with what those send.
 
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
 
 import trio
 
@@ -25,27 +24,11 @@ BEAT_WITHIN_S = 0.010
 class Resting:
     """A ledger's writer: ``tell`` tells a LAC unless an add has followed, ``broken`` gets what it raised."""
 
-    __slots__ = ("broken", "ledgers", "tell")
+    __slots__ = ("broken", "tell")
 
     def __init__(self, tell: Callable[[int], None], broken: Callable[[Exception], None]) -> None:
         self.tell = tell
         self.broken = broken
-        self.ledgers = 1
-
-
-class RestingFrame(Protocol):
-    """Several of them, whose entries went in one frame (`bookie/client.py`)."""
-
-    ledgers: int
-    """How many."""
-
-    def tell(self, lac: int) -> None:
-        """Tell the LACs of those to which no add has followed; ``lac`` says nothing."""
-        ...
-
-    def broken(self, error: Exception) -> None:
-        """It raised."""
-        ...
 
 
 class RestingLacs:
@@ -55,14 +38,14 @@ class RestingLacs:
         """Both are called around what is told together, as `Turn` does."""
         self._gather = gather
         self._send_gathered = send_gathered
-        self._young: list[tuple[Resting | RestingFrame, int]] = []
+        self._young: list[tuple[Resting, int]] = []
         """Since the last look."""
-        self._due: list[tuple[Resting | RestingFrame, int]] = []
+        self._due: list[tuple[Resting, int]] = []
         """Have rested, and wait for a beat."""
         self._beat_at = -inf
         self._any = trio.Event()
 
-    def rests(self, ledger: Resting | RestingFrame, lac: int) -> None:
+    def rests(self, ledger: Resting, lac: int) -> None:
         """All that was added to it is confirmed, up to ``lac``."""
         if not self._young:
             self._any.set()
@@ -70,7 +53,7 @@ class RestingLacs:
 
     async def run(self) -> None:
         """Look twice within `LAC_REST_S`, until cancelled: what rested at one look is told at the next."""
-        old: list[tuple[Resting | RestingFrame, int]] = []
+        old: list[tuple[Resting, int]] = []
         while True:
             if not (old or self._young or self._due):
                 self._any = trio.Event()
@@ -78,8 +61,7 @@ class RestingLacs:
             await trio.sleep(LAC_REST_S / 2)
             self._due += old
             old, self._young = self._young, []
-            many = sum([ledger.ledgers for ledger, _ in self._due]) >= MANY_LACS
-            if many and trio.current_time() < self._beat_at + BEAT_WITHIN_S:
+            if len(self._due) >= MANY_LACS and trio.current_time() < self._beat_at + BEAT_WITHIN_S:
                 continue
             while self._due:
                 self._gather()
@@ -97,11 +79,7 @@ class RestingLacs:
             self._tell_due()
 
     def _tell_due(self) -> None:
-        number = ledgers = 0
-        while number < len(self._due) and ledgers < LOOKED_AT_A_TURN:
-            ledgers += self._due[number][0].ledgers
-            number += 1
-        told, self._due = self._due[:number], self._due[number:]
+        told, self._due = self._due[:LOOKED_AT_A_TURN], self._due[LOOKED_AT_A_TURN:]
         for ledger, lac in told:
             try:
                 ledger.tell(lac)

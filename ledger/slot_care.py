@@ -13,7 +13,7 @@ from random import Random
 
 import trio
 
-from ..bookie.client import BookieClient, FrameOwner
+from ..bookie.client import BookieClient
 from ..metadata.interface import Metadata
 from ..metadata.transaction import KeyValue
 from ..runtime.capabilities import Kind
@@ -85,13 +85,12 @@ class SlotCare:
         wake_waiters: Callable[[], None],
         stir: Callable[[], None],
         fail: Callable[[DistributedLogError], None],
-        owner: FrameOwner,
     ) -> None:
         """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what is raised in
         calls that other ledgers share, of connections and of the pool;
         ``confirmed``, the LAC has moved without any; ``throttled``, is it kept at its bound by a slow slot;
         ``wake_waiters``, there may be room, or rest; ``stir``, `sweep` is to be called from now on; ``fail``
-        ends it, and so calls `end`; ``owner``, of entries in shared frames.
+        ends it, and so calls `end`.
         """
         metadata = change.metadata
         self.streams = SlotStreams(
@@ -104,7 +103,6 @@ class SlotCare:
             progressed=progressed,
             broken=broken,
             failed=self._on_slot_failed,
-            owner=owner,
         )
         self.settled = False
         """No more ensemble changes: the ledger is to be closed."""

@@ -2,15 +2,13 @@
 
 The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
 and an acknowledgement is one call into the window, which counts it. No task, no time, nothing awaited: who
-owns the window decides what to do about a slot that failed. Small entries of many ledgers with the same
-bookies go in one frame, whose acknowledgements are one: they cost no call a slot.
+owns the window decides what to do about a slot that failed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
-from ..bookie.client import FrameOwner, SharedStreams
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Buffer
 from .add_window import AddWindow, Stream
@@ -26,10 +24,8 @@ class AddSink(Protocol):
         """Queue one record; nothing is awaited."""
         ...
 
-    def together(
-        self, streams: "Sequence[AddSink]", ack_quorum: int, owner: FrameOwner
-    ) -> SharedStreams | None:
-        """All of these, which share frames with those of other ledgers; None: they share nothing."""
+    def together(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
+        """What sends a record on all of these, or says false; None: they share nothing."""
         ...
 
     def lacs_together(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
@@ -72,8 +68,8 @@ class SlotStreams:
     """See the module. One a `LedgerWriter`, one a recovery's write-back."""
 
     __slots__ = (
-        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_owner",
-        "_progressed", "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
+        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_progressed",
+        "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
     )  # fmt: skip
 
     def __init__(
@@ -88,11 +84,9 @@ class SlotStreams:
         failed: Callable[[int, str, DistributedLogError], None],
         broken: Callable[[Exception], None],
         progressed: Callable[[], None] = _nothing,
-        owner: FrameOwner | None = None,
     ) -> None:
         """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what these raise
-        in a call of a connection that is no bookie's fault. ``owner``: of entries that go in shared frames;
-        None: none does.
+        in a call of a connection that is no bookie's fault.
         """
         self._window = window
         self._ledger_id = ledger_id
@@ -103,11 +97,10 @@ class SlotStreams:
         self._failed = failed
         self._progressed = progressed
         self._broken = broken
-        self._owner = owner
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
-        self._shared: SharedStreams | None = None
+        self._shared: Callable[[Buffer], bool] | None = None
         self._tell: Callable[[int], bool] | None = None
         self._sent = window.last  # every open stream was given all it holds up to this entry
 
@@ -143,9 +136,9 @@ class SlotStreams:
         if self._window.slots[slot].stream is not stream:
             return True  # refused from within
         self._sinks[slot] = sink
+        self._note_live()
         for record in self._window.unsent(stream):
             sink.send(record)
-        self._note_live()
         return True
 
     def is_open(self, slot: int) -> bool:
@@ -155,7 +148,7 @@ class SlotStreams:
     @property
     def all_open(self) -> bool:
         """Has every slot a live stream?"""
-        return len(self._live) == self._window.striping.ensemble_size
+        return len(self._live) == len(self._window.slots)
 
     def end(self, slot: int) -> None:
         """Drop the slot's stream; what it would still say counts no more."""
@@ -168,48 +161,15 @@ class SlotStreams:
             sink.close()
 
     def _note_live(self) -> None:
-        slots = sorted(self._sinks)
-        live = self._live = tuple([self._sinks[n] for n in slots])
-        if self._shared is not None:
-            self._shared.end()
-        shared = self._shared = None
-        if live and self._everywhere and self._owner is not None:
-            shared = live[0].together(live, self._window.striping.ack_quorum, self._owner)
-            self._shared = shared
-        order: list[int] = []
-        if shared is not None and len(live) == self._window.striping.ensemble_size:
-            order = [slots[live.index(sink)] for sink in shared.streams]
-        self._window.share(order, shared)
+        live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+        self._shared = live[0].together(live) if live and self._everywhere else None
         self._tell = live[0].lacs_together(live) if live else None
-
-    @property
-    def shared(self) -> SharedStreams | None:
-        """All live streams, where they share frames with those of other ledgers."""
-        return self._shared
-
-    def add(self, record: Buffer) -> int:
-        """Take the next entry into the window and send it, in a frame with those of others if there is one.
-
-        Return its id.
-        """
-        window, shared = self._window, self._shared
-        if shared is not None:
-            frame = shared.add(record)
-            if frame is not None:
-                if not window.push_shared(record, frame):
-                    frame.leave_newest()
-                entry = self._sent = window.last
-                return entry
-        entry = window.push(record)
-        self.send(entry, record)
-        return entry
 
     def send(self, entry: int, record: Buffer) -> None:
         """The next entry, to every open stream whose slot holds it."""
         self._sent = entry
         if self._everywhere:
-            if self._shared is not None:
-                self._shared.send(record)
+            if self._shared is not None and self._shared(record):
                 return
             for sink in self._live:
                 sink.send(record)

@@ -11,7 +11,6 @@ from random import Random
 
 import trio
 
-from ..bookie.client import SharedFrame, SharedStreams
 from ..bookie.entry import HEADER, encode
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Transaction
@@ -46,10 +45,9 @@ class LedgerWriter:
     """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
 
     __slots__ = (
-        "_care", "_change", "_closing", "_everybody", "_kept", "_lac_due", "_lacs", "_length",
-        "_on_confirmed", "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting",
-        "_room_event", "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled",
-        "_window",
+        "_care", "_change", "_closing", "_kept", "_lac_due", "_lacs", "_length", "_on_confirmed",
+        "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting", "_room_event",
+        "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
         "error", "lac", "ledger_id",
     )  # fmt: skip
 
@@ -105,7 +103,6 @@ class LedgerWriter:
             options.window_bytes_max,
         )
         """Of records in memory: below that no bound is near."""
-        self._everybody = sent
         self._sent = sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
@@ -123,7 +120,6 @@ class LedgerWriter:
             wake_waiters=self._wake_waiters,
             stir=self._stir,
             fail=self.fail,
-            owner=self,
         )
         self._streams = self._care.streams
 
@@ -152,46 +148,16 @@ class LedgerWriter:
         if self.error is not None:
             raise self.error.again()
         window = self._window
+        entry = window.last + 1
         length = self._length + payload_bytes
-        record = encode(self.ledger_id, window.last + 1, length, window.lac, buffers, payload_bytes)
+        record = encode(self.ledger_id, entry, length, window.lac, buffers, payload_bytes)
         self._length = length
         if not self._swept:
             self._stir()
+        window.push(record)
         self._sent.sent(len(record))
-        return self._streams.add(record)
-
-    def on_frame_acked(self, frame: SharedFrame, *, watched: bool) -> None:
-        """Of `FrameOwner`."""
-        if self.error is not None:
-            return
-        window = self._window
-        if window.confirm_shared(frame):
-            lac = self.lac = window.lac
-            self._sent.left(window.pushed_bytes - window.lac_bytes)
-            self._on_confirmed(lac)
-            if lac == window.last:
-                if not window.ends_with(
-                    frame
-                ):  # it is not what was sent last: nor is its LAC this one
-                    self._lacs.rests(self._resting, lac)
-                elif not frame.is_told:
-                    frame.is_told = True
-                    self._lacs.rests(frame, lac)
-                if watched:
-                    self._lac_due.soon()
-        if window.awaited:
-            self._wake_waiters()
-
-    def rested_lac(self, streams: SharedStreams) -> int:
-        """Of `FrameOwner`."""
-        lac = self._window.lac
-        if self._streams.shared is not streams:
-            self._tell_rested(lac)
-            return -1
-        if lac < self._window.last or self._published >= lac or self.error is not None:
-            return -1
-        self._published = lac
-        return lac
+        self._streams.send(entry, record)
+        return entry
 
     def _on_progress(self) -> None:
         """The window has counted acknowledgements."""
@@ -258,9 +224,6 @@ class LedgerWriter:
             and not self._throttled
             and not self._kept.bytes
         ):  # as most: no slot keeps anything that counts
-            everybody = self._everybody
-            if everybody.bytes < everybody.bytes_max and not everybody.waiting:
-                return True
             return self._sent.room
         options = self._options
         bound = options.slot_bytes_max
@@ -287,7 +250,7 @@ class LedgerWriter:
             self._sent.wait()
             if self._room_event is None:
                 self._room_event = trio.Event()
-            self._window.tell_each()
+            self._window.awaited = 1
             await self._room_event.wait()
 
     def _stir(self) -> None:
@@ -347,7 +310,7 @@ class LedgerWriter:
     async def _next_ack(self) -> None:
         if self._rest_event is None:
             self._rest_event = trio.Event()
-        self._window.tell_each()
+        self._window.awaited = 1
         await self._rest_event.wait()
 
     def _lags(self, slot: int) -> bool:

@@ -251,7 +251,7 @@ class SimSink:
         """One record to the bookie."""
         self._link.there(lambda: self._arrive(record))
 
-    def together(self, streams: Sequence[object], ack_quorum: int, owner: object) -> None:
+    def together(self, streams: Sequence[object]) -> None:
         """The simulated links share nothing."""
 
     def lacs_together(self, streams: Sequence[object]) -> None:

@@ -18,7 +18,6 @@ from distributedlog.bookie.client import (
     SHARED_ENTRY_BYTES,
     AddStream,
     BookieClient,
-    SharedStreams,
 )
 from distributedlog.bookie.journal_blocks import DELETED, FENCED, LIMBO
 from distributedlog.bookie.opening import open_store
@@ -88,30 +87,6 @@ def opened(client: BookieClient, ledger: int, *, recovery: bool = False) -> Hear
     )
     heard = Heard(stream)
     return heard
-
-
-class Owner:
-    """Of a ledger whose acknowledgements are told stream by stream."""
-
-    def on_frame_acked(self, frame: object, *, watched: bool) -> None: ...
-
-    def rested_lac(self, streams: object) -> int:
-        return -1
-
-    def broken(self, error: Exception) -> None:
-        raise error
-
-
-def shared_by(streams: list[AddStream]) -> SharedStreams | None:
-    return streams[0].together(streams, 2, Owner())
-
-
-def give(shared: SharedStreams | None, record: bytes) -> bool:
-    """Did it go with others?"""
-    frame = None if shared is None else shared.add(record)
-    if frame is not None:
-        frame.leave_newest()
-    return frame is not None
 
 
 Sent = list[tuple[Heard, bytes]]
@@ -318,7 +293,7 @@ async def test_small_entries_of_many_ledgers_share_frames(
             draw.shuffle(clients)  # each ledger has its slots in another order
             heard = [opened(client, ledger) for client in clients]
             streams = [one.stream for one in heard]
-            ledgers.append((ledger, heard, shared_by(streams)))
+            ledgers.append((ledger, heard, streams[0].together(streams)))
         await trio.sleep(1)
         sent: dict[int, list[bytes]] = {ledger: [] for ledger, _, _ in ledgers}
         for turn in range(12):
@@ -327,11 +302,9 @@ async def test_small_entries_of_many_ledgers_share_frames(
                 size = draw.choice((100, 3000, SHARED_ENTRY_BYTES - 100, SHARED_ENTRY_BYTES))
                 made = record(ledger, len(sent[ledger]), bytes(size))
                 sent[ledger].append(made)
-                if shared is None:
+                if shared is None or not shared(made):
                     for one in heard:
                         one.stream.send(made)
-                elif not give(shared, made):
-                    shared.send(made)
             await trio.sleep(draw.choice((0, 0, 1)) if turn else 1)
         await trio.sleep(5)
 
@@ -416,12 +389,13 @@ async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_cl
         bookies = Bookies(nursery)
         clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
         heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 6)}
-        together = {n: shared_by([one.stream for one in of]) for n, of in heard.items()}
+        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
         await trio.sleep(1)
         for client in clients:
             client.link.soon()
         for ledger, shared in together.items():
-            assert give(shared, record(ledger, 0))
+            assert shared is not None
+            assert shared(record(ledger, 0))
 
         clients[0].link.close(DistributedLogError("cut"))
         heard[3][1].stream.close()  # and what was given to this one goes before its end
@@ -469,10 +443,13 @@ async def test_nothing_passes_what_was_gathered_with_other_connections(
         for client in clients:
             client.link.soon()
         for entry, slots in enumerate((before, after)):
-            assert give(shared_by(mine[slots]), record(1, entry))
-        filling = shared_by(other[after])
+            shared = mine[0].together(mine[slots])
+            assert shared is not None
+            assert shared(record(1, entry))
+        filling = other[0].together(other[after])
+        assert filling is not None
         for entry in range(SHARED_BYTES_MAX // (SHARED_ENTRY_BYTES - 100) + 1):
-            assert give(filling, record(2, entry, bytes(SHARED_ENTRY_BYTES - 100)))
+            assert filling(record(2, entry, bytes(SHARED_ENTRY_BYTES - 100)))
         await trio.sleep(5)
 
         assert came == [0, 1]
@@ -682,7 +659,7 @@ async def test_what_is_gathered_leaves_in_one_call(
         bookies = Bookies(nursery)
         clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
         heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 21)}
-        together = {n: shared_by([one.stream for one in of]) for n, of in heard.items()}
+        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
         await trio.sleep(1)
         sends: list[int] = []
         for client in clients:
@@ -698,7 +675,8 @@ async def test_what_is_gathered_leaves_in_one_call(
         for client in clients:
             client.link.gather()
         for ledger, shared in together.items():
-            assert give(shared, record(ledger, 0))
+            assert shared is not None
+            assert shared(record(ledger, 0))
             for one in heard[ledger]:
                 one.stream.send_lac(-1)
         assert sends == []

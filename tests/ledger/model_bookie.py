@@ -248,7 +248,7 @@ class ModelAddStream:
     def send(self, record: Buffer) -> None:
         self._node.post(lambda: self._arrive(record))
 
-    def together(self, streams: Sequence[object], ack_quorum: int, owner: object) -> None:
+    def together(self, streams: Sequence[object]) -> None:
         """Model connections share nothing."""
 
     def lacs_together(self, streams: Sequence[object]) -> None:

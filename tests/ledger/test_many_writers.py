@@ -255,25 +255,3 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     assert len(told) == LOOKED_AT_A_TURN  # of more the rest goes with the next
     lacs.in_beat()
     assert len(told) == 2 * LOOKED_AT_A_TURN
-
-
-async def test_a_frame_of_many_ledgers_rests_as_so_many(
-    nursery: trio.Nursery, autojump_clock: MockClock
-) -> None:
-    """Of its LACs, too, a turn of the loop has its bound, and they wait for a beat."""
-    told, sent = list[tuple[int, float]](), list[str]()
-    lacs = RestingLacs(lambda: sent.append("gather"), lambda: sent.append("send"))
-    nursery.start_soon(lacs.run)
-    frame = Resting(lambda lac: told.append((lac, trio.current_time())), lambda error: None)
-    frame.ledgers = LOOKED_AT_A_TURN // 2
-    lacs.in_beat()
-    began = trio.current_time()
-    for lac in range(5):
-        lacs.rests(frame, lac)
-    await trio.sleep(BEAT_WITHIN_S * 0.9)
-    assert told == []  # with the next beat
-    lacs.in_beat()
-    assert [lac for lac, _ in told] == [0, 1]
-    await trio.sleep(2 * BEAT_WITHIN_S)
-    assert [lac for lac, _ in told] == [0, 1, 2, 3, 4]
-    assert told[-1][1] - began <= 2 * BEAT_WITHIN_S + LAC_REST_S

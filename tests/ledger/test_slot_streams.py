@@ -20,7 +20,7 @@ class Sink:
     def open_stream(self, *_: object, **__: object) -> "Sink":
         return Sink(self.bookie, self._told)
 
-    def together(self, streams: object, ack_quorum: int, owner: object) -> None:
+    def together(self, streams: object) -> None:
         """Records go one by one."""
 
     def lacs_together(self, streams: Sequence[Any]) -> Callable[[int], bool]:
