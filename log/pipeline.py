@@ -126,9 +126,9 @@ class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
 
     __slots__ = (
-        "_byte_rate", "_entry_bytes_max", "_held_bytes", "_in_flight", "_in_order", "_last",
+        "_byte_rate", "_due", "_entry_bytes_max", "_held_bytes", "_in_flight", "_in_order", "_last",
         "_meters", "_now_ms", "_on_failed", "_opening", "_ready", "_record_rate", "_room", "_timed",
-        "_timed_at", "_turn", "_waiting", "batch", "buffered", "direct", "due", "error", "last_stored",
+        "_timed_at", "_turn", "_waiting", "batch", "buffered", "direct", "error", "last_stored",
         "last_txid", "limits", "name", "outside_bytes", "over", "over_rate", "part", "pause", "producers",
         "rated", "sent_bytes", "sink",
     )  # fmt: skip
@@ -181,7 +181,7 @@ class Pipeline:
         self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
         self._turn = context.turn
-        self.due = Due(context.turn, self.send, self._broken)
+        self._due = Due(context.turn, self.send, self._broken)
         self._room: trio.Event | None = None
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
@@ -437,7 +437,7 @@ class Pipeline:
     def wake(self) -> None:
         """A batch has begun, or something changed that may let entries go."""
         if not self.direct:
-            self.due.soon()
+            self._due.soon()
 
     def _broken(self, error: Exception) -> None:
         self.fail(broken(f'the writer of log "{self.name}"', error))
@@ -485,13 +485,11 @@ class Pipeline:
             if not segment.room:
                 sink.wait_room()
                 return
-            producers, batch, now_ms = self.producers, ready[0], self._now_ms
-            snapshot = producers is not None and segment.wants_snapshot
-            if snapshot:
-                assert producers is not None, "it is of these"
-                batch = producers.snapshot(self._in_flight)
+            producers, batch, snapshot = self.producers, ready[0], False
+            if producers is not None and segment.wants_snapshot:
+                snapshot, batch = True, producers.snapshot(self._in_flight)
             try:
-                segment.send(batch, now_ms(), producers)
+                segment.send(batch, self._now_ms(), producers)
             except DistributedLogError:
                 sink.wake()  # it sees the ledger's error
                 return

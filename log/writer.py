@@ -164,8 +164,8 @@ class LogWriter:
         slot = len(txids)
         txids.append(txid)
         batch.payloads.append(payload)
-        if not slot and not pipeline.direct:  # as `Pipeline.wake`
-            pipeline.due.soon()
+        if not slot:
+            pipeline.wake()
         pending = PendingWrite()  # as `PendingWrite.of`
         pending._batch = batch
         pending._slot = slot

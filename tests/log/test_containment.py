@@ -69,7 +69,7 @@ def replacing_breaks(writer: Any) -> None:
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the sending task": lambda writer: setattr(writer.pipeline.due, "call", breaks),
+    "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
     "the rolling task": roll_breaks,
     "an acknowledgement": lambda writer: plant(writer.pipeline.keeper.current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
