@@ -44,10 +44,6 @@ class Facts:
 log = logging.getLogger("distributedlog.bookie.space")
 
 
-def _nobody() -> None:
-    """Hears of it."""
-
-
 class Space:
     """The room of one bookie: is it read-only, and why.
 
@@ -61,7 +57,7 @@ class Space:
         """No normal adds."""
         self.reasons: dict[str, str] = {}
         """Why, by name."""
-        self.on_change: Callable[[], None] = _nobody
+        self.on_change: Callable[[], None] | None = None
         """Called when `read_only` has changed."""
         self.short = False
         """No normal adds for want of room: whatever gives some back goes at full speed."""
@@ -103,7 +99,7 @@ class Space:
         changed, self.read_only = self.read_only != bool(reasons), bool(reasons)
         self.short = bool(reasons.keys() - NO_LACK)
         self.index_is_behind = index_is_behind(facts)
-        if changed:
+        if changed and self.on_change is not None:
             self.on_change()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:

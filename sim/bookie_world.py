@@ -76,6 +76,13 @@ class _Ledger:
     gone: bool = False
     """That is durable."""
 
+    @property
+    def standing(self) -> Standing:
+        """What its record says."""
+        if self.deleted:
+            return Standing.GONE
+        return Standing.ENDED if self.fenced else Standing.OPEN
+
 
 class BookieWorld:
     """One seed."""
@@ -245,14 +252,7 @@ class BookieWorld:
         """What the metadata says of them."""
         await trio.sleep(0.01)
         known = {ledger.id: ledger for ledger in self._ledgers}
-        return {
-            one: Standing.GONE
-            if known[one].deleted
-            else Standing.ENDED
-            if known[one].fenced
-            else Standing.OPEN
-            for one in asked
-        }
+        return {one: known[one].standing for one in asked}
 
     async def _supervise(self) -> None:
         chance, again = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
