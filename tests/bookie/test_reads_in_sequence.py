@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from distributedlog.bookie import entry as entries
+from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.reads import HOT_BYTES_MAX, Reader
@@ -19,6 +20,16 @@ from .test_server import T, Writing, served
 PAYLOAD = 2000
 
 
+async def in_frames(client: BookieClient, count: int) -> list[bytes]:
+    """Entries of ledger 7, acknowledged by 40: runs of up to so many."""
+    writing = Writing(client, 7)
+    sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(count)]
+    for first in range(0, count, 40):
+        writing.stream.send_many(*sent[first : first + 40])
+        await writing.until_acked(first + 40)
+    return sent
+
+
 async def test_the_next_range_goes_on_where_the_last_one_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -31,11 +42,7 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
 
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
-        writing = Writing(client, 7)
-        sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(600)]
-        for first in range(0, 600, 40):  # runs of up to 40
-            writing.stream.send_many(*sent[first : first + 40])
-            await writing.until_acked(first + 40)
+        sent = await in_frames(client, 600)
         monkeypatch.setattr(Reader, "_read_hot", note)
         found: list[bytes] = []
         asked: list[int] = []
@@ -64,11 +71,7 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
 
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
-        writing = Writing(client, 7)
-        sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(600)]
-        for first in range(0, 600, 40):
-            writing.stream.send_many(*sent[first : first + 40])
-            await writing.until_acked(first + 40)
+        sent = await in_frames(client, 600)
         monkeypatch.setattr(Reader, "_read_hot", note)
         answered = 0
         for first in range(0, 80, 5):
@@ -94,11 +97,7 @@ async def test_a_reply_of_several_runs_reads_no_run_twice(
 
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
-        writing = Writing(client, 7)
-        sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(1200)]
-        for first in range(0, 1200, 40):
-            writing.stream.send_many(*sent[first : first + 40])
-            await writing.until_acked(first + 40)
+        sent = await in_frames(client, 1200)
         monkeypatch.setattr(CutFile, "read_hot", note)
         found: list[bytes] = []
         while len(found) < 600:
