@@ -810,7 +810,38 @@ async def test_without_room_nothing_moves_and_nothing_is_left(autojump_clock: Cl
         assert await read_all(store, 4) == wanted[4]
 
 
-async def test_a_file_that_does_not_fit_elsewhere_is_not_begun(autojump_clock: Clock) -> None:
+async def test_where_room_is_short_it_looks_each_second(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deleted may have made it worth it, and somebody is refused meanwhile."""
+    async with running(CutDisk(), replace(SMALL, compaction_s=1000)) as store:
+        await trio.sleep(compaction.FIRST_LOOK_S + 1)
+        looks: list[float] = []
+
+        async def look() -> bool:
+            looks.append(trio.current_time())
+            return False
+
+        monkeypatch.setattr(store.compactor, "go_once", look)
+        monkeypatch.setattr(store.space, "look", lambda: None)
+        await trio.sleep(20)
+        assert looks == []
+        store.space.short = True
+        await trio.sleep(5)
+        assert 4 <= len(looks) <= 6
+
+
+async def test_below_a_floor_of_free_space_removed_files_hurry(autojump_clock: Clock) -> None:
+    """Before anybody is refused for room that only waits, or the journal has none for its next file."""
+    disk, floors = CutDisk(), list[int]()
+    disk.keep_free = floors.append  # type: ignore[method-assign, assignment]
+    async with running(disk, replace(SMALL, free_bytes_min=2 << 20)):
+        assert floors == [(2 << 20) + 2 * SMALL.journal_file_bytes]
+
+
+async def test_a_file_that_does_not_fit_elsewhere_is_not_begun(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what is copied nothing comes back before all of it is: the last room would go for nothing, and the
     whole index would be gone through for it each time."""
     disk = CutDisk()
@@ -833,6 +864,9 @@ async def test_a_file_that_does_not_fit_elsewhere_is_not_begun(autojump_clock: C
             disk.bytes_max = disk.used_bytes + SMALL.first_file_bytes + room
         assert moved == store.stats.files_compacted > 0
         assert all(live[number] for number in store._journal.sealed if number not in fits)
+        with monkeypatch.context() as patched:
+            patched.setattr(store.compactor, "_move", None)  # called, it raises
+            assert not await store.compactor.go_once()
         disk.bytes_max = None
         await compact(store)
         for ledger in (3, 4):
