@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from distributedlog.bench.builds import own_environment
 from distributedlog.cluster import plan as plans
 from distributedlog.cluster.options import PROXIES
 from distributedlog.cluster.plan import Plan, PlannedNode
@@ -23,11 +24,17 @@ from distributedlog.runtime.machine import real_host
 READY_S = 120.0
 """Against a hang only: on a machine that others use too, ten nodes take half a minute to start."""
 COMMAND_S = 120.0
+STOP_S = 60.0
 
 
-def dlog(*arguments: str) -> list[str]:
-    """The command line of `dlog`."""
-    return [sys.executable, "-m", "distributedlog.cli.main", *arguments]
+def dlog(*arguments: str, python: str = sys.executable) -> list[str]:
+    """Return the command line of `dlog`, run by the Python of a build."""
+    return [python, "-m", "distributedlog.cli.main", *arguments]
+
+
+def environment_for(python: str) -> dict[str, str]:
+    """Return the environment of a process; another build must import its own package."""
+    return environment() if python == sys.executable else own_environment()
 
 
 @dataclass
@@ -56,6 +63,8 @@ class Cluster:
     """Arguments of some nodes beside those that all get."""
     modules: dict[str, str] = field(default_factory=dict)
     """What some nodes run as, instead of `dlog`."""
+    pythons: dict[str, str] = field(default_factory=dict)
+    """The Python of another build, for the nodes that run it."""
 
     @classmethod
     def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
@@ -97,6 +106,15 @@ class Cluster:
         for name in names or tuple(self.served):
             served = self.served.pop(name)
             served.process.wait()
+            if served.process.stdout is not None:
+                served.process.stdout.close()
+
+    def stop(self, *names: str) -> None:
+        """End nodes by SIGTERM, as a service manager does, and wait until they have ended."""
+        for name in names:
+            served = self.served.pop(name)
+            served.process.terminate()
+            served.process.wait(timeout=STOP_S)
             if served.process.stdout is not None:
                 served.process.stdout.close()
 
@@ -167,7 +185,8 @@ class Cluster:
         if node.kind not in PROXIES:
             arguments += ["--data", str(place)]
         arguments += ["--listen", f"{node.address[0]}:{node.address[1]}"]
-        command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin")
+        python = self.pythons.get(node.name, sys.executable)
+        command = dlog(*arguments, *self.more.get(node.name, ()), "--end-with-stdin", python=python)
         command[2] = self.modules.get(node.name, command[2])
         if self.descriptors:
             limited = f'ulimit -n {self.descriptors} && exec "$@"'
@@ -180,7 +199,8 @@ class Cluster:
                 stdin=subprocess.PIPE,  # its end, by our own end too, ends the node
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=environment(),
+                env=environment_for(python),
+                cwd=self.directory,
             )
         finally:
             errors.close()

@@ -1,0 +1,87 @@
+"""Bytes and names of the older build stay readable, and this build writes what the older one reads."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.codecs.registry import CODECS, Codec
+
+from .stored_samples import collect
+
+ROOT = Path(__file__).resolve().parents[2]
+OLDER: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "samples_fea56d70.json").read_text(encoding="utf-8")
+)
+CODECS_OF: dict[str, list[Codec]] = {}
+"""By name; codecs that share a name are in the order of the registry."""
+for _codec in CODECS:
+    CODECS_OF.setdefault(_codec.name, []).append(_codec)
+NEVER_DECODED_ALONE = "any record"
+"""Begins the names of codecs whose samples need a context, as `test_decoders.py` gives them."""
+
+REMOVED_OPTIONS: dict[str, str] = {}
+"""``part.option`` of the older build that this one does not have, with the reason."""
+NEW_SAMPLES: dict[str, str] = {}
+"""Codecs with a sample that the older build refuses, with the reason why it never receives one."""
+
+DECODE = """
+import json, sys
+sys.path.insert(0, {root!r})
+from tests.codecs.registry import CODECS
+
+samples = json.load(sys.stdin)
+refused = {{}}
+for codec in CODECS:
+    for sample in samples[codec.name].pop(0) if samples.get(codec.name) else ():
+        try:
+            codec.decode(bytes.fromhex(sample))
+        except Exception as error:
+            refused[codec.name] = f"{{type(error).__name__}}: {{error}}"[:300]
+print(json.dumps(refused))
+"""
+
+
+@pytest.mark.parametrize("name", sorted(OLDER["samples"]))
+def test_sample_of_the_older_build_is_decoded(name: str) -> None:
+    if name.startswith(NEVER_DECODED_ALONE):
+        pytest.skip("its samples need a context")
+    for codec, samples in zip(CODECS_OF[name], OLDER["samples"][name], strict=True):
+        for sample in samples:
+            codec.decode(bytes.fromhex(sample))
+
+
+def test_names_that_other_programs_depend_on_are_kept() -> None:
+    """Names of events, metrics and options stand in alert rules and files; codes travel on the wire."""
+    present = collect(ROOT)
+
+    assert set(OLDER["events"]) <= set(present["events"])
+    assert set(OLDER["metrics"]) <= set(present["metrics"])
+    assert set(OLDER["errors"]) <= set(present["errors"])
+    older = {f"{part}.{name}" for part, names in OLDER["options"].items() for name in names}
+    kept = {f"{part}.{name}" for part, names in present["options"].items() for name in names}
+    assert older - kept == set(REMOVED_OPTIONS)
+
+
+@pytest.mark.processes
+def test_older_build_decodes_the_samples_of_this_build(
+    older_source: Path, older_python: str
+) -> None:
+    """What both builds can express has the same bytes; what only this one has is never sent to the older."""
+    samples = {
+        name: [[codec.seal(sample).hex() for sample in codec.samples] for codec in codecs]
+        for name, codecs in CODECS_OF.items()
+        if not name.startswith(NEVER_DECODED_ALONE)
+    }
+    command = [older_python, "-c", DECODE.format(root=str(older_source))]
+
+    done = subprocess.run(
+        command, cwd=older_source, input=json.dumps(samples), capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr[-3000:]
+    refused = json.loads(done.stdout)
+    assert set(refused) == set(NEW_SAMPLES), refused
