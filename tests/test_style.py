@@ -17,3 +17,36 @@ def test_the_tree_is_clean(command: list[str]) -> None:
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+
+
+BEFORE_PLAIN_ENGLISH = "fea56d70"
+"""Lines that changed since this commit meet the goals of the language standard."""
+
+
+def prose_check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ".ci/prose_check.py", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def in_history(commit: str) -> bool:
+    found = subprocess.run(
+        ["git", "cat-file", "-e", f"{commit}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    return found.returncode == 0
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
+def test_findings_in_prose_never_increase() -> None:
+    run = prose_check("--ratchet")
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.skipif(not in_history(BEFORE_PLAIN_ENGLISH), reason="no git history")
+def test_changed_prose_meets_the_goals() -> None:
+    run = prose_check("--changed-since", BEFORE_PLAIN_ENGLISH)
+    assert run.returncode == 0, run.stdout
