@@ -1,7 +1,7 @@
 """Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
 
@@ -27,7 +27,7 @@ from .ids import LedgerIds
 from .ledger_records import LedgerRecords
 from .metadata import Fragment, LedgerMetadata, LedgerState
 from .options import LedgerOptions
-from .placement import Candidate, choose_ensemble
+from .placement import choose_ensemble
 from .pool import BookiePool, pool_of
 from .process_bounds import KeptBytes, SentBytes
 from .reader import LedgerReader
@@ -38,6 +38,10 @@ from .striping import Striping
 from .writer import LedgerWriter
 
 log = logging.getLogger("distributedlog.ledger")
+
+
+def _listed(bookies: Iterable[str]) -> str:
+    return ", ".join(bookies) or "none"
 
 
 def _ignore(told: object) -> None:
@@ -117,24 +121,20 @@ class LedgerClient:
         if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
             raise InvalidRequest(f"quorums {sizes}: E >= Qw >= Qa >= 1 must hold")
         striping = Striping(*sizes)
-        live = self.pool.candidates()
-        ids = {one.id for one in live}
-        down = [
-            Candidate(one, self.pool.labels(one), down=True)
-            for one in self.pool.known()
-            if one not in ids and not self._read_only(one) and not self.pool.leaving(one)
-        ]
+        candidates = self.pool.ensemble_candidates()
         chance = self._host.random
         policy = self.pool.required_placement()
-        chosen = choose_ensemble(striping, [*live, *down], chance.random, policy)
+        chosen = choose_ensemble(striping, candidates, chance.random, policy)
         if chosen is None:
+            writable = [one for one in candidates if not one.down]
             wanted = ""
             if policy.enforced:
-                there = sorted({one.labels.get(policy.level, "") for one in live} - {""})
+                there = sorted({one.labels.get(policy.level, "") for one in writable} - {""})
                 wanted = f" in {policy.at_least} {policy.level}s, enforced (there are {there})"
             raise NotEnoughBookies(
-                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more bookies{wanted}:"
-                f" reached are {sorted(ids)}, known but not reached {sorted(one.id for one in down)}"
+                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more writable"
+                f" bookies{wanted}: writable {_listed(one.id for one in writable)};"
+                f" unreachable, read-only or leaving {_listed(one.id for one in candidates if one.down)}"
             )
         bookies, detached = chosen
         ledger_id = await self._ids.next()
@@ -152,10 +152,6 @@ class LedgerClient:
             custom=dict(custom or {}),
         )
         return NewLedger(metadata, detached)
-
-    def _read_only(self, bookie: str) -> bool:
-        registration = self.pool.registration(bookie)
-        return registration is not None and registration.read_only
 
     def writer(
         self,

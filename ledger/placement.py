@@ -10,11 +10,12 @@ that can be, for a copy in the wrong rack is worth more than none.
 Chance is an argument: ``draw`` gives a number in [0, 1).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 from .placement_policy import PlacementPolicy
+from .registration import BookieRegistration
 from .striping import Striping
 
 Draw = Callable[[], float]
@@ -38,8 +39,43 @@ class Candidate:
     labels: Labels = field(default_factory=dict)
     """Where it stands: `placement_policy.LEVELS`; one that is not there is not known."""
     down: bool = False
-    """Known, but not alive: may hold a slot that starts detached (H22b)."""
+    """Takes no entries now: it is not reachable, is read-only, or leaves the cluster. May hold a slot that
+    starts detached (H22b)."""
+    leaving: bool = False
+    """It leaves the cluster. A detached slot names it only if no other bookie can be named."""
     free_bytes: int = 0
+
+
+def ensemble_candidates(
+    reachable: Iterable[BookieRegistration],
+    known: Iterable[str],
+    leaving: Collection[str],
+    labels: Callable[[str], Labels],
+) -> list[Candidate]:
+    """Return all bookies that a new ledger's ensemble can name; those that take no entries are ``down``.
+
+    The one rule for new ledgers, for the cluster's health and for the check before nodes are stopped.
+
+    Args:
+        reachable: Registrations of bookies that can be reached now.
+        known: IDs of all bookies with a cookie or a registration.
+        leaving: IDs of bookies that are being decommissioned.
+        labels: Labels of a bookie that is not reachable, as far as they are known.
+    """
+    found = {
+        one.id: Candidate(
+            one.id,
+            one.where(),
+            down=one.read_only or one.id in leaving,
+            leaving=one.id in leaving,
+            free_bytes=one.free_bytes,
+        )
+        for one in reachable
+    }
+    for bookie in known:
+        if bookie not in found:
+            found[bookie] = Candidate(bookie, labels(bookie), down=True, leaving=bookie in leaving)
+    return [found[bookie] for bookie in sorted(found)]
 
 
 def choose_replacements(
@@ -104,8 +140,9 @@ def choose_ensemble(
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
     """An ensemble for a new ledger: the bookies by slot, and the slots that start detached.
 
-    Slots without a live bookie get a known one that is down, while every write set keeps its ack quorum
-    (H22b). None: not enough bookies for that, or, where ``policy`` is enforced, not enough domains.
+    Slots without a writable bookie name a known one that takes no entries now, while every write set keeps
+    its ack quorum (H22b). None: not enough bookies for that, or, if ``policy`` is enforced, not enough
+    domains.
     """
     size = striping.ensemble_size
     live = sum(not one.down for one in candidates)
@@ -115,8 +152,9 @@ def choose_ensemble(
         return None
     slots = [slot for slot in range(size) if slot not in empty]
     chosen = choose_replacements(striping, {}, slots, candidates, draw, policy=policy)
-    down = sorted(one.id for one in candidates if one.down)
-    if len(chosen) < len(slots) or len(down) < len(empty):
+    down = sorted(one.id for one in candidates if one.down and not one.leaving)
+    leaving = sorted(one.id for one in candidates if one.down and one.leaving)
+    if len(chosen) < len(slots) or len(down) + len(leaving) < len(empty):
         return None
     if policy is not None and policy.enforced:
         of = {one.id: policy.place(one.labels) for one in candidates}
@@ -124,7 +162,8 @@ def choose_ensemble(
         if choice.short_sets():
             return None
     for slot in empty:
-        chosen[slot] = down.pop(int(draw() * len(down)))
+        left = down or leaving
+        chosen[slot] = left.pop(int(draw() * len(left)))
     return tuple(chosen[slot] for slot in range(size)), tuple(sorted(empty))
 
 

@@ -34,7 +34,7 @@ from ..runtime.principals import BOOKIE, Credentials
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
 from . import keys
-from .placement import Candidate
+from .placement import Candidate, ensemble_candidates
 from .placement_policy import PlacementPolicy
 from .registration import BookieRegistration
 from .unreadable import Unreadable
@@ -111,6 +111,16 @@ class BookiePool:
             for one in self.live()
             if not one.read_only and one.id not in self._leaving
         ]
+
+    def ensemble_candidates(self) -> list[Candidate]:
+        """Return all bookies that a new ledger's ensemble can name (`placement.ensemble_candidates`)."""
+        return ensemble_candidates(self.live(), self.known(), self._leaving, self.labels)
+
+    def takes_entries(self, bookie_id: str) -> bool:
+        """Whether a bookie is writable and stays, as far as its registration is known."""
+        registration = self.registration(bookie_id)
+        read_only = registration is not None and registration.read_only
+        return not read_only and bookie_id not in self._leaving
 
     def known(self) -> list[str]:
         """The ids of all bookies that have a cookie or a registration, alive or not, in order."""

@@ -199,7 +199,8 @@ class SlotCare:
                 if self._usable(slot.bookie) and self.streams.open(number):
                     self.streams.send_lac(window.lac)
             elif not window.changing and self._change.round is None:
-                if self._usable(slot.bookie):
+                # A read-only or leaving bookie would refuse the stream's first add at once.
+                if self._usable(slot.bookie) and self._pool.takes_entries(slot.bookie):
                     BOOKIE_BACK.say(
                         log,
                         "ledger %d: bookie %s is back",

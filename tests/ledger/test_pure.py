@@ -93,6 +93,19 @@ def test_an_ensemble_may_begin_without_a_bookie_that_is_down() -> None:
     )
 
 
+def test_missing_slot_prefers_a_bookie_that_may_return_to_one_that_leaves() -> None:
+    live = [Candidate("b0"), Candidate("b1")]
+    absent = [Candidate("b2", down=True, leaving=True), Candidate("b3", down=True)]
+
+    for drawn in (0.0, 0.5, 0.99):
+        chosen = choose_ensemble(Striping(3, 3, 2), [*live, *absent], lambda drawn=drawn: drawn)  # type: ignore[misc]
+        assert chosen is not None
+        assert "b3" in chosen[0]
+    only_leaving = choose_ensemble(Striping(3, 3, 2), [*live, absent[0]], draw)
+    assert only_leaving is not None
+    assert [only_leaving[0][slot] for slot in only_leaving[1]] == ["b2"]
+
+
 def test_replacements_exclude_and_stop_where_nobody_is_left() -> None:
     live = [Candidate(f"b{n}") for n in range(5)]
     chosen = choose_replacements(

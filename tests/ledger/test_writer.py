@@ -19,6 +19,7 @@ from distributedlog.runtime.errors import (
     InternalError,
     LedgerClosed,
     LedgerFenced,
+    NotEnoughBookies,
     WriteFailed,
 )
 
@@ -410,6 +411,53 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         await writer.close()
         noted = await holes_of(cluster, writer.ledger_id)
         assert noted == (Hole("b1", 0, 2),)
+
+
+async def test_ledger_is_created_while_a_bookie_is_read_only(autojump_clock: MockClock) -> None:
+    """Its slot starts without it, as for a bookie that is down, and joins when it is writable again."""
+    async with model_cluster(3) as cluster:
+        cluster["b1"].model.read_only = True
+        client = await cluster.client()
+        writer = await client.create()
+        add(writer, 2)
+        await until(1, writer)
+        await trio.sleep(5)
+        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, None),)
+        assert writer.ledger_id not in cluster["b1"].model.ledgers
+        assert not writer.wants_roll
+
+        cluster["b1"].model.read_only = False
+        cluster.pool.tell()
+        add(writer, 2)
+        await until(3, writer)
+        await trio.sleep(1)
+        assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == [2, 3]
+
+
+async def test_ledger_is_created_while_a_bookie_leaves_the_cluster(
+    autojump_clock: MockClock,
+) -> None:
+    """Nothing is sent to it, and the open ledger is no reason to roll again and again."""
+    async with model_cluster(3) as cluster:
+        client = await cluster.client()
+        cluster.pool._leaving["b2"] = None
+        writer = await client.create()
+        add(writer, 2)
+        await until(1, writer)
+        await trio.sleep(5)
+        assert await holes_of(cluster, writer.ledger_id) == (Hole("b2", 0, None),)
+        assert writer.ledger_id not in cluster["b2"].model.ledgers
+        assert not writer.wants_roll
+        assert not writer.unwanted
+
+
+async def test_ledger_needs_writable_bookies_for_its_ack_quorum(autojump_clock: MockClock) -> None:
+    async with model_cluster(3) as cluster:
+        cluster["b0"].model.read_only = True
+        cluster["b1"].model.read_only = True
+        client = await cluster.client()
+        with pytest.raises(NotEnoughBookies, match="b0, b1"):
+            await client.create()
 
 
 async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -> None:
