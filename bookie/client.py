@@ -4,6 +4,7 @@ Acks count a stream's records in sending order (H1); its owner keeps what it sen
 many. Refusals and broken connections are told once, at once.
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -169,6 +170,21 @@ class AddStream:
                 client.lacs[self.number] = lac
             else:
                 self._link.send(m.lac_frame(self.number, lac))
+
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
+
+        A bookie handles the frames of a connection in order, so the answer to a request that needs no ledger
+        shows it. ``done`` is never called if the connection ends first.
+        """
+        self.client.send_gathered()
+
+        def on_reply(reply: Reply | DistributedLogError) -> None:
+            if isinstance(reply, Reply):
+                done()
+
+        with contextlib.suppress(DistributedLogError):  # the connection has ended
+            self._link.stand(Op.INFO, timeout_s=timeout_s, on_reply=on_reply)
 
     def close(self) -> None:
         """No more acks and refusals are told; the bookie forgets the stream. Idempotent."""

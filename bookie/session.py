@@ -46,6 +46,8 @@ class BookieSession:
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
         self._late_lacs: dict[IncomingStream, int] = {}
+        self._late_infos: list[int] = []
+        """Requests for INFO that arrived after a deferred LAC: their answer shows that it was processed."""
         self._stream_keys: dict[int, bytes] = {}
         """What each was opened with."""
         self._shown = ShownKeys(gate, link)
@@ -89,7 +91,7 @@ class BookieSession:
         elif op == Op.LIST_ENTRIES:
             self._reads.on_list(ident, m.LedgerRequest.decode(body))
         elif op == Op.INFO:
-            self._link.reply(ident, pack(self._info()))
+            self._on_info(ident)
         else:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a bookie")
 
@@ -222,10 +224,19 @@ class BookieSession:
         late_lacs, self._late_lacs = self._late_lacs, {}
         for stream, lac in late_lacs.items():
             self._store.write_lac(stream, lac)
+        late_infos, self._late_infos = self._late_infos, []
+        for ident in late_infos:
+            self._on_info(ident)
         if self._commits.congested:
             self._commits.on_room(self._resume)
         else:
             self._link.release()
+
+    def _on_info(self, ident: int) -> None:
+        if self._late_lacs:
+            self._late_infos.append(ident)
+        else:
+            self._link.reply(ident, pack(self._info()))
 
     def _on_write_lac(self, number: int, lac: int) -> None:
         stream = self._streams.get(number)

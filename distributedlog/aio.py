@@ -402,9 +402,9 @@ class LogWriter(_Closable):
         )
 
     async def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record.
+        """Wait until all records written before are durable and readable.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return await run(self._background, self._buffer.commit)
 

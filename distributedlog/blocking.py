@@ -451,9 +451,9 @@ class LogWriter(_Closable):
         return self._background.run(self._buffer.write_frame, sequence, records, expect=expect)
 
     def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record.
+        """Wait until all records written before are durable and readable.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         return self._background.run(self._buffer.commit)
 

@@ -36,6 +36,13 @@ class AddSink(Protocol):
         """Tell the bookie how far the ledger is confirmed."""
         ...
 
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
+
+        Never called if the connection ends first. The caller keeps the deadline.
+        """
+        ...
+
     def close(self) -> None:
         """Forget the stream: nothing is reported any more."""
         ...
@@ -200,6 +207,11 @@ class SlotStreams:
         for sink in self._live:
             if sink.watched or not watched_only:
                 sink.send_lac(lac)
+
+    def when_processed(self, done: Callable[[int], None], timeout_s: float) -> None:
+        """Call ``done`` with each open slot whose bookie has processed everything that was sent to it."""
+        for slot, sink in tuple(self._sinks.items()):
+            sink.when_processed(partial(done, slot), timeout_s)
 
     def end_all(self, slots: Iterable[int] | None = None) -> None:
         """Drop the streams of these slots, or of all."""

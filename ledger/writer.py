@@ -19,6 +19,7 @@ from ..runtime.errors import (
     DistributedLogError,
     InternalError,
     LedgerFenced,
+    RequestTimeout,
     WriteFailed,
 )
 from ..runtime.host import Buffer
@@ -35,6 +36,8 @@ from .resting_lacs import Resting, RestingLacs
 from .slot_care import SlotCare
 from .stored_ledger import NewLedger
 
+FLUSH_RETRY_S = 0.5
+"""An unanswered flush of the LAC asks the slots again after this time."""
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
@@ -45,9 +48,10 @@ class LedgerWriter:
     """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
 
     __slots__ = (
-        "_care", "_change", "_closing", "_kept", "_lac_due", "_lacs", "_length", "_on_confirmed",
-        "_on_failed", "_options", "_plain_bytes", "_published", "_rest_event", "_resting", "_room_event",
-        "_sent", "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
+        "_care", "_change", "_closing", "_flush_event", "_flushed", "_kept", "_lac_due", "_lacs",
+        "_length", "_on_confirmed", "_on_failed", "_options", "_plain_bytes", "_published",
+        "_rest_event", "_resting", "_room_event", "_sent",
+        "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
         "error", "lac", "ledger_id",
     )  # fmt: skip
 
@@ -106,6 +110,9 @@ class LedgerWriter:
         self._sent = sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
+        self._flushed = NO_ENTRY
+        """An ack quorum is known to have this LAC."""
+        self._flush_event: trio.Event | None = None
         self._care = SlotCare(
             self._window,
             self._change,
@@ -197,6 +204,49 @@ class LedgerWriter:
         if self.error is None and self._published < self._window.lac:
             self._published = self._window.lac
             self._streams.send_lac(self._published)
+
+    async def flush_lac(self) -> None:
+        """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC): then readers have it.
+
+        A reader asks enough bookies to meet each possible ack quorum. Raises `error`, and `RequestTimeout`
+        after ``add_timeout_s``: the entries are durable, and readable at the latest when the ledger closes.
+        """
+        lac = self._window.lac
+        if self._flushed >= lac:
+            return
+        timeout_s = self._options.add_timeout_s
+        with trio.move_on_after(timeout_s):
+            while self._flushed < lac and self.error is None:
+                if self._flush_event is None:
+                    self._flush_event = trio.Event()
+                flushed = self._flush_event
+                self._begin_flush(lac)
+                # A slot that has another connection meanwhile is asked again.
+                with trio.move_on_after(FLUSH_RETRY_S):
+                    await flushed.wait()
+        if self.error is not None and not self._closing:
+            raise self.error.again()
+        if self._flushed < lac and self.error is None:
+            raise RequestTimeout(
+                f"ledger {self.ledger_id}: no ack quorum received the LAC {lac} within {timeout_s:g} s;"
+                " the entries are durable, readers may see them later"
+            )
+
+    def _begin_flush(self, lac: int) -> None:
+        """Send the LAC, and count the slots whose bookies have processed it."""
+        self._published = max(self._published, lac)
+        self._streams.send_lac(lac)
+        processed: set[int] = set()
+
+        def on_processed(slot: int) -> None:
+            processed.add(slot)
+            if self._window.striping.ackable(processed):
+                self._flushed = max(self._flushed, lac)
+                if self._flush_event is not None:
+                    self._flush_event.set()
+                    self._flush_event = None
+
+        self._streams.when_processed(on_processed, self._options.add_timeout_s)
 
     def _tell_watched(self) -> int:
         """Where readers wait a LAC is told at once, unless an add has followed, which says it."""
@@ -393,7 +443,7 @@ class LedgerWriter:
         self._sent.end()
         self._care.end()
         self._sweeps.leave(self._sweep_round)
-        for event in (self._room_event, self._rest_event):
+        for event in (self._room_event, self._rest_event, self._flush_event):
             if event is not None:
                 event.set()
-        self._room_event = self._rest_event = None
+        self._room_event = self._rest_event = self._flush_event = None

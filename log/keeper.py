@@ -152,6 +152,13 @@ class SegmentKeeper:
             self._go_over(self.following)
         return self.sendable
 
+    async def make_readable(self) -> None:
+        """Wait until readers see every record that is confirmed."""
+        drained = self._drained  # its last records are readable by their LAC or by its close
+        if drained is not None:
+            await drained.ledger.flush_lac()
+        await self.current.ledger.flush_lac()
+
     def _go_over(self, following: OpenSegment) -> None:
         """To the next segment; all of this one is acknowledged."""
         current = self.current

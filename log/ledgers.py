@@ -107,6 +107,13 @@ class LedgerWriter(Protocol):
         """
         ...
 
+    async def flush_lac(self) -> None:
+        """Wait until an ack quorum has the LAC, so that readers see all that is confirmed.
+
+        Raises `error`, and `RequestTimeout` if no ack quorum answers.
+        """
+        ...
+
     async def settle(self) -> None:
         """Until nothing is in flight and it may be closed; at once after `closing_share`.
 

@@ -109,6 +109,10 @@ class Sink(Protocol):
         """There was no room: have the sender woken when there is."""
         ...
 
+    async def make_readable(self) -> None:
+        """Wait until readers see every confirmed record. Raises `RequestTimeout` if that is not known."""
+        ...
+
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
         ...
@@ -393,6 +397,20 @@ class Pipeline:
             raise last.error.again()
         self.sink.current.publish()
         return last.dlsn(last.count - 1)
+
+    async def commit(self) -> DLSN | None:
+        """Wait until the newest batch is durable and readable; return the last DLSN, or None for no record.
+
+        Raises the batch's error, the writer's error, or `RequestTimeout`: durable, perhaps not readable yet.
+        """
+        last = await self.settle()
+        if last is not None:
+            try:
+                await self.sink.make_readable()
+            except DistributedLogError:
+                self.raise_if_over()
+                raise
+        return last
 
     @property
     def all_stored(self) -> bool:

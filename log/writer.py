@@ -531,14 +531,19 @@ class LogWriter:
             self.pipeline.close_batch()
 
     async def commit(self) -> DLSN | None:
-        """Wait until all written before is durable and readable; the last DLSN, None for no record.
+        """Wait until all records written before are durable and readable.
 
-        Raises the writer's first error, which sticks.
+        It costs one round trip to the bookies after the records are durable. The writer's first error sticks.
 
-        Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
+        Returns:
+            The last DLSN, or None if no record was written.
+
+        After `RequestTimeout` the records are durable, the writer continues, and readers may see them later.
+
+        Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         await self.flush()
-        return await self.pipeline.settle()
+        return await self.pipeline.commit()
 
     @property
     def last_txid(self) -> int:

@@ -62,6 +62,11 @@ class ExpectingStream:
                 if found is not None:
                     return found
 
+    @property
+    def stream(self) -> OpenStream | None:
+        """The open stream to the log's owner; None if there is none now."""
+        return None if self._stream is None or self._stream.ended else self._stream
+
     def publish(self) -> None:
         """Make what is stored readable."""
         if self._stream is not None and not self._stream.ended:

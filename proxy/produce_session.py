@@ -14,6 +14,7 @@ from ..log.producing import OpenedProducer
 from ..log.rates import Rate
 from ..log.writer import LogWriter
 from ..runtime.errors import (
+    AlreadyClosed,
     CorruptData,
     DistributedLogError,
     InternalError,
@@ -37,6 +38,7 @@ from .wire import (
     ProxyCall,
     Refusal,
     acks_frame,
+    decode_commit,
     decode_produce,
 )
 from .written_log import WrittenLog
@@ -87,6 +89,8 @@ class ProduceSession:
         elif op == Op.PRODUCE_PUBLISH:
             if ident in self._streams:
                 self._streams[ident][1].publish()
+        elif op == Op.PRODUCE_COMMIT:
+            self._on_commit(ident, decode_commit(body))
         elif op == Op.PRODUCE_CLOSE:
             self._close(ident)
         elif op == Op.PROXY_CALL and (call := ProxyCall.decode(body)).call != "would_refuse":
@@ -313,6 +317,30 @@ class ProduceSession:
             self._link.send(acks_frame(acks))
 
     # --- calls about this proxy -------------------------------------------------------------------
+
+    def _on_commit(self, ident: int, number: int) -> None:
+        found = self._streams.get(number)
+        if found is None:
+            self._link.reply_error(ident, AlreadyClosed(f"stream {number} is not open here"))
+        elif self._calls >= CALLS_MAX:
+            self._link.reply_error(
+                ident, TooBusy(f"{self._calls} calls of this connection are under way")
+            )
+        else:
+            self._calls += 1
+            self._owner.nursery.start_soon(self._commit, ident, found[1])
+
+    async def _commit(self, ident: int, written: WrittenLog) -> None:
+        try:
+            await written.make_readable()
+            self._link.reply(ident, b"")
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+        except Exception as error:
+            log.exception("a commit")
+            self._link.reply_error(ident, InternalError(f"commit: {type(error).__name__}"))
+        finally:
+            self._calls -= 1
 
     def _on_call(self, ident: int, call: ProxyCall) -> None:
         if self._calls >= CALLS_MAX:

@@ -10,6 +10,7 @@ A stream is opened again when there is something to send, not before.
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 
 import trio
@@ -26,11 +27,13 @@ from ..runtime.errors import (
     InvalidRequest,
     Moved,
     ProtocolError,
+    RequestTimeout,
     WriteFailed,
 )
 from ..runtime.frames import Op
+from ..runtime.hello import FEATURE_COMMIT
 from ..runtime.schema import flag
-from .client import OpenStream, ProxyClient, StreamEnd
+from .client import ANSWER_S, OpenStream, ProxyClient, StreamEnd
 from .expecting import ExpectingStream
 from .heard import SUSPECT_S
 from .wire import (
@@ -41,9 +44,11 @@ from .wire import (
     ProduceOpened,
     Refusal,
     about_stream,
+    encode_commit,
     produce_frame,
 )
 
+COMMIT_RETRY_S = 0.1
 LAST_WORD_S = 0.5
 """Where another proxy has the log, a plain writer waits so long for what its owner has said of it."""
 
@@ -216,6 +221,32 @@ class ProducerSink:
         if self._stream is None and self._expecting is not None:
             self._expecting.publish()
         self._tell(Op.PRODUCE_PUBLISH)
+
+    async def make_readable(self) -> None:
+        """Wait until the log's owner says that readers see every acknowledged record.
+
+        An owner of an older version has no answer to that: it is asked to publish, as before. Raises the
+        writer's error, and `RequestTimeout`.
+        """
+        with trio.move_on_after(ANSWER_S):
+            while True:
+                self._of_pipeline.raise_if_over()
+                stream = self._stream or (self._expecting and self._expecting.stream)
+                if stream and not stream.proxy.link.peer.features & FEATURE_COMMIT:
+                    self.publish()
+                    return
+                if stream:
+                    # Another owner, or none for a moment: the record is stored, so the question is repeated.
+                    with suppress(DistributedLogError):
+                        body = encode_commit(stream.number)
+                        await stream.proxy.link.request(Op.PRODUCE_COMMIT, body, timeout_s=ANSWER_S)
+                        return
+                self._wake.set()
+                await trio.sleep(COMMIT_RETRY_S)
+        raise RequestTimeout(
+            f'log "{self._name}": its owner did not confirm within {ANSWER_S:g} s that readers see the'
+            " records; they are durable"
+        )
 
     async def append_after(self, expect: DLSN, payload: bytes, txid: int | None) -> DLSN:
         """Have a record stored directly after the one there; see `ExpectingStream.append`. What ends a writer

@@ -18,6 +18,8 @@ producer's stream. A frame is a unit: never divided, never merged, on the way to
                   retry ms]: of the frames that are not answered, those from the first of the two sequences on
                   may be stored, those from the second on are not; the stream takes nothing more
     PRODUCE_PUBLISH  ident = stream | nothing: what is acknowledged is to be readable
+    PRODUCE_COMMIT   stream u32: as PRODUCE_PUBLISH, to a proxy with FEATURE_COMMIT
+      REPLY          nothing: readers see every record of the log that is acknowledged
     PRODUCE_CLOSE    ident = stream | nothing
     LOG_CALL      msgpack [path, call, log, incarnation, arguments]      REPLY msgpack, each call its own
     PROXY_CALL    msgpack [call, arguments]                              likewise
@@ -382,6 +384,22 @@ class Refusal:
 def about_stream(op: int, stream: int) -> bytes:
     """A whole PRODUCE_PUBLISH or PRODUCE_CLOSE."""
     return envelope(op, 0, ident=stream)
+
+
+_COMMIT = struct.Struct("<I")
+
+
+def encode_commit(stream: int) -> bytes:
+    """Return the body of a PRODUCE_COMMIT."""
+    return _COMMIT.pack(stream)
+
+
+def decode_commit(body: Buffer) -> int:
+    """Return the stream of a PRODUCE_COMMIT. Raises `ProtocolError`."""
+    if len(body) != _COMMIT.size:
+        raise ProtocolError(f"PRODUCE_COMMIT: {len(body)} bytes instead of {_COMMIT.size}")
+    stream: int = _COMMIT.unpack(body)[0]
+    return stream
 
 
 # --- calls ----------------------------------------------------------------------------------------

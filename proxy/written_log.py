@@ -107,6 +107,10 @@ class WrittenLog:
         for frame in stored:
             tell(frame)
 
+    async def make_readable(self) -> None:
+        """Wait until readers see every record that is acknowledged."""
+        await self.writer.pipeline.sink.make_readable()
+
     def publish(self) -> None:
         """What is acknowledged is to be readable, where no later entry says so."""
         self.writer.pipeline.sink.current.publish()

@@ -79,6 +79,7 @@ class Op:
     PRODUCE_CLOSE = 104
     LOG_CALL = 106  # (105 is kept)
     PROXY_CALL = 107
+    PRODUCE_COMMIT = 108
 
     SUBSCRIBE = 112
     ENTRIES = 113

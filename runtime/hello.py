@@ -27,7 +27,9 @@ FEATURE_TRUST = 4
 """Knows principals: methods of AUTH beside ``none``, and what follows from them."""
 FEATURE_RESCUE = 8
 """Of a metadata node: is asked for an admin by others (H238)."""
-FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST | FEATURE_RESCUE
+FEATURE_COMMIT = 16
+"""Of a write proxy: answers PRODUCE_COMMIT when readers see what was acknowledged."""
+FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST | FEATURE_RESCUE | FEATURE_COMMIT
 """What this side understands and no peer has to."""
 NONE = "none"
 """The method of who proves nothing."""

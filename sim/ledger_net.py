@@ -261,6 +261,10 @@ class SimSink:
         """The explicit LAC to the bookie."""
         self._link.there(lambda: self._stream.write_lac(lac))
 
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        """Call ``done`` when an answer to a request sent now has arrived."""
+        self._link.there(lambda: self._link.back(done))
+
     def close(self) -> None:
         """What comes back is dropped."""
         self._closed = True

@@ -244,6 +244,10 @@ async def test_what_waits_for_room_is_passed_by_nothing_of_its_frame(
         in_common(client, adds)
         told = m.encode_lacs([(heard.stream.number, number)])
         client.link.send(envelope(Op.WRITE_LACS, len(told)), told)
+        lacs_when_processed: list[int] = []
+        heard.stream.when_processed(
+            lambda: lacs_when_processed.append(store.ledgers.look_up(1, KEY).lac), 30.0
+        )
         waited = False
         while heard.acked < len(adds):
             await trio.sleep(0.1)
@@ -255,6 +259,7 @@ async def test_what_waits_for_room_is_passed_by_nothing_of_its_frame(
         assert waited
         await trio.sleep(1)
         assert store.ledgers.look_up(1, KEY).lac == number
+        assert lacs_when_processed == [number], "the answer follows the LAC that waited"
         nursery.cancel_scope.cancel()
 
 

@@ -792,6 +792,14 @@ CODECS = [
         "bytes",
     ),
     Codec(
+        "PRODUCE_COMMIT",
+        pw.decode_commit,
+        [pw.encode_commit(7)],
+        PEER,
+        ("proxy/wire.py decode_commit",),
+        "bytes",
+    ),
+    Codec(
         "PRODUCE_REFUSED",
         lambda b: pw.Refusal.decode(517, b),
         [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],

@@ -261,6 +261,9 @@ class ModelAddStream:
 
         self._node.post(arrive)
 
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        self._node.post(lambda: self._reply(done))
+
     def close(self) -> None:
         if self in self._client.streams:
             self._client.streams.remove(self)

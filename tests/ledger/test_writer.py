@@ -20,6 +20,7 @@ from distributedlog.runtime.errors import (
     LedgerClosed,
     LedgerFenced,
     NotEnoughBookies,
+    RequestTimeout,
     WriteFailed,
 )
 
@@ -458,6 +459,70 @@ async def test_ledger_needs_writable_bookies_for_its_ack_quorum(autojump_clock: 
         client = await cluster.client()
         with pytest.raises(NotEnoughBookies, match="b0, b1"):
             await client.create()
+
+
+async def test_flush_of_the_lac_waits_for_an_ack_quorum_of_bookies(
+    autojump_clock: MockClock,
+) -> None:
+    """A reader that asks any two of three bookies then sees the last entry."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        add(writer, 3)
+        await until(2, writer)
+        cluster["b1"].hang()
+        cluster["b2"].hang()
+        returned = False
+
+        async def flush() -> None:
+            nonlocal returned
+            await writer.flush_lac()
+            returned = True
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(flush)
+            await trio.sleep(2)
+            assert not returned
+            cluster["b2"].hang(False)
+            await trio.sleep(1)
+            assert returned
+        lacs = [cluster[one].model.ledgers[writer.ledger_id].lac for one in ("b0", "b2")]
+        assert lacs == [2, 2]
+
+
+async def test_flush_of_the_lac_survives_a_reconnection(autojump_clock: MockClock) -> None:
+    """The bookies are asked again on their new connections."""
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster)
+        add(writer, 1)
+        await until(0, writer)
+        for one in ("b0", "b1", "b2"):
+            cluster[one].hang()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.flush_lac)
+            await trio.sleep(0.1)
+            for one in ("b0", "b1"):
+                cluster[one].disconnect()
+                cluster[one].hang(False)
+                cluster[one].reconnect()
+        assert cluster["b0"].model.ledgers[writer.ledger_id].lac == 0
+        assert cluster["b1"].model.ledgers[writer.ledger_id].lac == 0
+
+
+async def test_flush_of_the_lac_ends_by_its_timeout_and_the_writer_continues(
+    autojump_clock: MockClock,
+) -> None:
+    async with model_cluster(3) as cluster:
+        _, writer = await create(cluster, slot_silence_s=60.0)
+        add(writer, 1)
+        await until(0, writer)
+        cluster["b0"].hang()
+        cluster["b1"].hang()
+        with pytest.raises(RequestTimeout):
+            await writer.flush_lac()
+        cluster["b0"].hang(False)
+        add(writer, 1)
+        await until(1, writer)
+        await writer.flush_lac()
 
 
 async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -> None:

@@ -185,6 +185,9 @@ class ModelWriter:
         if not self.store.fenced:
             self.store.learn_lac(self.lac)
 
+    async def flush_lac(self) -> None:
+        self.publish_lac()
+
     async def settle(self) -> None:
         if self.closing:
             return

@@ -58,6 +58,9 @@ class RawProducer:
     def publish(self, stream: int) -> None:
         self.link.send(wire.about_stream(Op.PRODUCE_PUBLISH, stream))
 
+    async def commit(self, stream: int) -> None:
+        await self.link.request(Op.PRODUCE_COMMIT, wire.encode_commit(stream), timeout_s=20)
+
     async def acked(self, count: int) -> list[wire.Ack]:
         """So many acknowledgements in sum."""
         while len(self.acks) < count:

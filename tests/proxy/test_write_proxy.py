@@ -23,6 +23,7 @@ from distributedlog.proxy.written_log import WrittenLog
 from distributedlog.runtime import link as links
 from distributedlog.runtime.errors import (
     REFUSED,
+    AlreadyClosed,
     ConnectionLost,
     CorruptData,
     DistributedLogError,
@@ -47,6 +48,20 @@ from distributedlog.sim.proxied_planted import PLANTED
 
 from .proxy_world import world
 from .raw_producer import RawProducer
+
+
+async def test_commit_through_a_proxy_is_answered_when_readers_see_the_records() -> None:
+    async with world() as it:
+        producer = await it.producer(await it.proxy("w1"))
+        await producer.open(1, "orders")
+        for number in range(20):
+            producer.send(1, number, b"%d" % number)
+            await producer.acked(number + 1)
+            await producer.commit(1)
+            assert await it.stored("orders") == [b"%d" % n for n in range(number + 1)]
+
+        with pytest.raises(AlreadyClosed):
+            await producer.commit(2)
 
 
 async def test_frames_of_many_producers_share_entries_and_keep_their_order() -> None:
