@@ -1,16 +1,95 @@
-"""What holds for every test."""
+"""Hooks for every test: tiers (tests/tiers.py), examples of properties, extras that are not installed."""
 
+import os
 import signal
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests import extras
+from tests import extras, tiers
 
 # The same examples each time; another thousand, drawn anew: see `examples.py`.
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
+
+LEFT_OUT = pytest.StashKey[dict[str, int]]()
+"""How many tests of each tier this run leaves out."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--tier`."""
+    parser.addoption(
+        "--tier",
+        metavar="NAME[,NAME]",
+        help=f"Tiers to run: {', '.join(tiers.TIERS)}, all, or default (units and a few of each other kind). "
+        "Without it: every tier if tests are selected by a path, -m, -k or --lf; otherwise default.",
+    )
+
+
+def _selected(config: pytest.Config) -> bool:
+    """Whether the command line selects tests, by paths or otherwise."""
+    option = config.option
+    by_path = config.args_source is pytest.Config.ArgsSource.ARGS
+    return bool(by_path or option.markexpr or option.keyword or getattr(option, "lf", False))
+
+
+def _wanted(config: pytest.Config) -> str:
+    """Return the tiers to run: tests that are selected are taken from all tiers."""
+    if hasattr(config, "workerinput"):  # a worker does not know how tests were selected
+        return str(config.workerinput["tier"])
+    return config.option.tier or (tiers.ALL if _selected(config) else tiers.DEFAULT)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the number of workers
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run whole tiers on all cores. Selected tests run in this process, so that a debugger reaches them."""
+    if hasattr(config, "workerinput"):
+        return  # or each worker would start workers
+    try:
+        tiers.check(_wanted(config))
+    except ValueError as error:
+        raise pytest.UsageError(f"--tier: {error}") from None
+    option = config.option
+    if getattr(option, "numprocesses", 0) is None and not _selected(config) and not option.usepdb:
+        option.numprocesses = len(os.sched_getaffinity(0))
+        option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand a worker the tiers that run."""
+    node.workerinput["tier"] = _wanted(node.config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let tests interrupt what they start, also where a shell runs them in its background.
+
+    Such a shell has SIGINT ignored, children inherit that, and Python then installs no handler.
+    """
+    config.stash[LEFT_OUT] = {}
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the tiers that run."""
+    wanted = _wanted(config)
+    kept, left_out, tiers_left_out = [], [], Counter[str]()
+    for item in items:
+        tier = tiers.tier_of(mark.name for mark in item.iter_markers())
+        if tiers.chosen(wanted, item.nodeid, tier):
+            kept.append(item)
+        else:
+            left_out.append(item)
+            tiers_left_out[tier] += 1
+    config.stash[LEFT_OUT] = dict(tiers_left_out)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = sorted(kept, key=lambda item: tiers.place(item.nodeid)) if left_out else kept
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -21,10 +100,36 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(why)
 
 
-def pytest_configure() -> None:
-    """Let tests interrupt what they start, also where a shell runs them in its background.
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a worker left out to the process that prints the summary."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left_out"] = session.config.stash[LEFT_OUT]
 
-    Such a shell has SIGINT ignored, children inherit that, and Python then installs no handler.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker left out: each of them collected all tests."""
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[LEFT_OUT] = output.get("left_out", node.config.stash[LEFT_OUT])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give whole files to workers, so that a file's fixtures are made once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return tiers.group(nodeid)
+
+    return ByGroup(config, log)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Name the tiers that were not run, and the command for each."""
+    if tiers.DEFAULT in _wanted(config).split(","):
+        for line in tiers.not_run(config.stash[LEFT_OUT]):
+            terminalreporter.write_line(line)

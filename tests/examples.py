@@ -1,7 +1,7 @@
 """How many examples a property gets: few and the same each time, or many and drawn anew.
 
-    python -m pytest -q -m "not processes"                                            what CI runs
-    DLOG_EXAMPLES=20 python -m pytest -q -m "not processes" --hypothesis-profile random
+    python -m pytest -q --tier units,properties                                            what CI runs
+    DLOG_EXAMPLES=20 python -m pytest -q --tier units,properties --hypothesis-profile random
 
 What the second finds is put beside its property as an ``@example``, which the first then runs for ever.
 """

@@ -1,7 +1,6 @@
 """What a test needs that the extra `test` does not bring: without it the test is skipped, by name.
 
-Such a test has the marker ``extra`` (``spark`` where it runs on a session), so that CI can run what was
-skipped for want of it, and nothing else: ``pytest -m "extra or spark"``.
+Such a test has the marker ``extra`` (``spark`` where it runs on a session), and is of the tier `extras`.
 """
 
 import importlib.util

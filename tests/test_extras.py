@@ -27,7 +27,7 @@ def _needs_extra(tree: ast.AST) -> bool:
 
 
 def test_whatever_needs_the_extra_has_a_marker_that_says_so() -> None:
-    """CI runs first what README says, then what was skipped there, by these markers."""
+    """CI runs the default tier without these packages, then the tier `extras` with them."""
     bare = [
         path.relative_to(TESTS).as_posix()
         for path in sorted(TESTS.rglob("test_*.py"))

@@ -9,14 +9,28 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(
-    "command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
-)
-def test_the_tree_is_clean(command: list[str]) -> None:
+def check(*command: str) -> None:
     run = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-2000:]
+
+
+def test_types_of_the_product_are_right() -> None:
+    check("mypy", "distributedlog")
+
+
+@pytest.mark.properties
+def test_types_of_product_tests_and_examples_are_right() -> None:
+    check("mypy")
+
+
+def test_the_tree_is_linted() -> None:
+    check("ruff", "check", ".")
+
+
+def test_the_tree_is_formatted() -> None:
+    check("ruff", "format", "--check", ".")
 
 
 BEFORE_PLAIN_ENGLISH = "fea56d70"

@@ -232,6 +232,7 @@ async def _in_limbo(store: Store) -> object:
     return store.limbo.in_limbo(7)
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize(
     ("ask", "damage"),
     [

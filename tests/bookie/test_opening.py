@@ -100,6 +100,7 @@ async def test_a_start_that_dies_leaves_to_the_next_which_files_were_removed(
     assert steps > 10
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("lost_index", [False, True])
 @pytest.mark.parametrize("was", [_acknowledged, _failed, _removed])
 async def test_two_starts_that_die_in_a_row_lose_nothing(

@@ -40,7 +40,7 @@ def whole_keys(module: ModuleType) -> Iterator[bytes]:
             yield value
 
 
-@pytest.mark.parametrize(("name", "make"), list(makers()), ids=lambda one: str(one)[:40])
+@pytest.mark.parametrize(("name", "make"), list(makers()), ids=[name for name, _ in makers()])
 def test_a_key_that_is_made_has_its_row_and_its_place(
     name: str, make: Callable[..., bytes]
 ) -> None:

@@ -126,6 +126,7 @@ async def links(world: World, ns: Namespace, acked: list[int]) -> None:
 Story = Callable[[World, Namespace, list[int]], Awaitable[None]]
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("wait", [0, 1, 2])
 @pytest.mark.parametrize(
     ("story", "transactions"),

@@ -297,6 +297,7 @@ async def test_thousands_of_changes_at_once_are_one_entry_each(autojump_clock: o
         assert await entries(nodes) == before + 3000
 
 
+@pytest.mark.properties
 async def test_a_leader_that_has_too_much_to_do_is_asked_again_later(
     autojump_clock: object,
 ) -> None:

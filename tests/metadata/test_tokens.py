@@ -333,6 +333,7 @@ async def test_a_token_ends_and_its_connections_with_it(autojump_clock: object) 
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
 async def test_clocks_that_jump_by_an_hour_neither_end_nor_keep_a_token(
     jump_s: float, autojump_clock: object
