@@ -4,7 +4,7 @@
     python -m distributedlog.bench.builds ../before/.venv/bin/python --turns 3
 
 The other build is a commit of this checkout, which is installed in a temporary environment, or the Python of
-an environment in which that build is installed. Each turn of each build starts a cluster of its own (three
+an environment in which that build is installed. Each turn of each build starts a new cluster (three
 metadata nodes, three bookies). The build that runs first alternates from turn to turn.
 
 For each case the table prints the medians and the ratio of this build to the other with its 95 % interval

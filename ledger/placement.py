@@ -60,7 +60,7 @@ def ensemble_candidates(
         reachable: Registrations of bookies that can be reached now.
         known: IDs of all bookies with a cookie or a registration.
         leaving: IDs of bookies that are being decommissioned.
-        labels: Labels of a bookie that is not reachable, as far as they are known.
+        labels: Known labels of a bookie that is not reachable.
     """
     found = {
         one.id: Candidate(

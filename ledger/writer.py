@@ -208,8 +208,9 @@ class LedgerWriter:
     async def flush_lac(self) -> None:
         """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC): then readers have it.
 
-        A reader asks enough bookies to meet each possible ack quorum. Raises `error`, and `RequestTimeout`
-        after ``add_timeout_s``: the entries are durable, and readable at the latest when the ledger closes.
+        A reader asks enough bookies to intersect each possible ack quorum. Raises `error`, and
+        `RequestTimeout` after ``add_timeout_s``: the entries are durable, and readable at the latest when the
+        ledger closes.
         """
         lac = self._window.lac
         if self._flushed >= lac:
@@ -221,7 +222,7 @@ class LedgerWriter:
                     self._flush_event = trio.Event()
                 flushed = self._flush_event
                 self._begin_flush(lac)
-                # A slot that has another connection meanwhile is asked again.
+                # A slot that was reconnected since then is asked again.
                 with trio.move_on_after(FLUSH_RETRY_S):
                     await flushed.wait()
         if self.error is not None and not self._closing:

@@ -223,7 +223,7 @@ class ProducerSink:
         self._tell(Op.PRODUCE_PUBLISH)
 
     async def make_readable(self) -> None:
-        """Wait until the log's owner says that readers see every acknowledged record.
+        """Wait until the log's owner confirms that readers see every acknowledged record.
 
         An owner of an older version has no answer to that: it is asked to publish, as before. Raises the
         writer's error, and `RequestTimeout`.

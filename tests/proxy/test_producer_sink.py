@@ -451,6 +451,42 @@ async def test_a_plain_writer_goes_on_at_a_proxy_as_that_counts(
             await one
 
 
+async def test_plain_frame_that_was_not_answered_before_a_refusal_is_unknown(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """The proxy refuses from the second frame on and may have stored the first: sending it again could
+    store it twice (G7)."""
+    client: Any = AskedClient()
+    client.has.append((0, 1024 * KIB))
+    namespace = ProxiedNamespace(
+        "default",
+        client,
+        nursery=nursery,
+        random=random.Random(1),
+        wall_ms=lambda: 1,
+        owner="test",
+        options=LogOptions(),
+    )
+    writer = await namespace.open_log("orders").open_writer()
+    pending = [await writer.submit(b"first")]
+    await trio.sleep(0.1)
+    pending.append(await writer.submit(b"second"))
+    await trio.sleep(0.1)
+    proxy = client.opened[0]
+    assert proxy.sent == [(0, 1), (1, 1)]
+
+    client.has.append((0, 1024 * KIB))
+    proxy.streams.clear()
+    proxy._end.on_refused(Refusal(Moved("it moved"), 0, 1))
+    await trio.sleep(1)
+
+    assert all(one.done() for one in pending)
+    for one in pending:
+        with pytest.raises(WriteFailed):
+            await one
+    assert [frame for other in client.opened[1:] for frame in other.sent] == []
+
+
 async def test_what_both_owners_answer_counts_once(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
