@@ -312,6 +312,25 @@ async def test_an_explicit_lac_survives_a_restart(rested_s: float, autojump_cloc
         assert store.ledgers.look_up(7, KEY).lac == 1
 
 
+@pytest.mark.parametrize("frame", [1, 2], ids=["one record", "two records"])
+async def test_add_with_an_older_lac_leaves_the_explicit_lac_to_be_journaled(
+    frame: int, autojump_clock: Clock
+) -> None:
+    """Both ways an add is taken: one record of a frame, and several. H24."""
+    disk = CutDisk(sync_s=0.001)
+    async with running(disk) as store:
+        adder = Adder(store, 7)
+        adder.send(*(record(7, entry) for entry in range(4)))
+        await adder.all_acked()
+        store.write_lac(adder.stream, 3)
+        adder.send(*(record(7, entry, lac=1) for entry in range(4, 4 + frame)))
+        await adder.all_acked()
+        await trio.sleep(1)
+        disk = disk.cut(random.Random(1), survive=0.0)
+    async with running(disk) as store:
+        assert store.ledgers.look_up(7, KEY).lac == 3
+
+
 async def test_an_explicit_lac_is_in_the_next_checkpoint(autojump_clock: Clock) -> None:
     """H24: what is before a checkpoint is not read again at a start."""
     disk, index = CutDisk(sync_s=0.001), CutDisk()

@@ -1,6 +1,8 @@
 """What the answers of a recovery's reads prove (pure)."""
 
 from distributedlog.ledger.evidence import Evidence
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.ledger.recovery import Phase, Recovery
 from distributedlog.ledger.recovery_actions import Read
 from distributedlog.ledger.striping import Striping
 from distributedlog.runtime.errors import ConnectionLost
@@ -28,6 +30,20 @@ def test_as_many_as_every_ack_quorum_meets_prove_an_absence() -> None:
     assert evidence.absence(0) is True
 
 
+def test_bookie_that_answered_from_limbo_once_never_denies_an_entry() -> None:
+    """Inv. 22: a later answer that does not mention the limbo state does not end it for this recovery."""
+    evidence, (first, second, third) = asked()
+
+    has_none(evidence, first, known=False)
+    (again,) = [read for read in evidence.ask(None, 0) if read.bookie == "a"]
+    has_none(evidence, again)
+    has_none(evidence, second)
+
+    assert evidence.absence(0) is None
+    assert evidence.on_read_failed(third.request, ConnectionLost("silent"))
+    assert evidence.absence(0) is False
+
+
 def test_a_bookie_in_limbo_denies_nothing() -> None:
     """Inv. 22: it may have lost what it does not have, and what it and a silent one had acknowledged."""
     evidence, (first, second, third) = asked()
@@ -39,3 +55,25 @@ def test_a_bookie_in_limbo_denies_nothing() -> None:
     assert evidence.on_read_failed(third.request, ConnectionLost("silent"))
 
     assert evidence.absence(0) is False
+
+
+def test_fence_that_is_answered_from_limbo_does_not_count() -> None:
+    """The bookie may have lost a fence, and entries, of before: a recovery needs two others of three."""
+    metadata = LedgerMetadata(
+        ledger_id=7,
+        ensemble_size=3,
+        write_quorum=3,
+        ack_quorum=2,
+        ensembles=(Fragment(0, ("a", "b", "c"), 0),),
+        key=bytes(16),
+        creation_token=1,
+        state=LedgerState.IN_RECOVERY,
+    )
+    recovery = Recovery(metadata, lambda *_: {})
+    recovery.begin()
+
+    recovery.on_fenced(0, 5, False)
+    recovery.on_fenced(1, 5, True)
+    assert recovery.phase is Phase.FENCING
+    recovery.on_fenced(2, 5, True)
+    assert recovery.phase is Phase.READING
