@@ -9,6 +9,7 @@ import click
 
 from .errors import report
 from .options import Group, Settings, common_options, lay
+from .standard_streams import open_standard_streams
 
 
 @click.group(
@@ -90,7 +91,7 @@ def command(context: click.Context, /, **_: object) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dlog` and end the process with its exit code."""
-    _open_what_is_closed()
+    open_standard_streams()
     sys.unraisablehook = _not_lost
     code = run(arguments)
     with suppress(ValueError):  # a thread that is not the main one has no say
@@ -131,7 +132,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, BrokenPipeError | SystemExit):  # click makes the one into the other
             _forget_stdout()
             error = BrokenPipeError()
-        return report(error, verbose=settings.verbose, context=settings.context)
+        code = report(error, verbose=settings.verbose, context=settings.context)
+        try:
+            sys.stdout.flush()
+        except (
+            OSError
+        ):  # it was the error: the interpreter's own flush would end with another exit code
+            _forget_stdout()
+        return code
     return result if isinstance(result, int) else 0
 
 
@@ -146,16 +154,6 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         found = "of a checkout that is not installed"
     click.echo(f"dlog {found}")
     context.exit()
-
-
-def _open_what_is_closed() -> None:
-    """`dlog … <&-`: the next file or socket would get the closed one's number, and what is meant for it."""
-    import os
-
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            # Never closed: it takes the lowest number that is free, which is the closed one.
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _forget_stdout() -> None:
