@@ -1,6 +1,7 @@
 """When a process ends: told by a signal, or by the end of its life line, whose other end its parent holds."""
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,8 @@ import trio
 
 from ..runtime.errors import ConnectionLost, DistributedLogError
 
+log = logging.getLogger("distributedlog.cluster")
+
 Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 
 
@@ -18,6 +21,9 @@ async def until_told(
 ) -> None:
     """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves.
 
+    A SIGHUP ends it only if its standard input is a terminal, which has then been closed. A service manager
+    would take an end by SIGHUP for a clean one, and would not start the node again.
+
     A SIGTERM while it ends changes nothing: who sends a second one means the same. A second SIGINT is a
     person's, who does not want to wait.
     """
@@ -25,6 +31,8 @@ async def until_told(
     try:
         async with trio.open_nursery() as outer:
             await outer.start(_cancel_on, signal.SIGTERM, told)
+            on_hangup = _cancel_on if os.isatty(0) else _ignore
+            await outer.start(on_hangup, signal.SIGHUP, told)
             with told:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(_cancel_on, signal.SIGINT, told)
@@ -53,6 +61,15 @@ async def _cancel_on(
         task_status.started()
         async for _ in signals:
             scope.cancel()
+
+
+async def _ignore(
+    number: signal.Signals, _: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    with trio.open_signal_receiver(number) as signals:
+        task_status.started()
+        async for _received in signals:
+            log.info("%s is ignored: files that change are read again without it", number.name)
 
 
 async def cancel_at_end_of_stdin(scope: trio.CancelScope) -> None:

@@ -27,7 +27,7 @@ from hypercorn.trio.worker_context import WorkerContext
 
 from ..cluster.token_attempts import network_of
 from ..runtime.descriptors import connections_max, first_kept
-from ..runtime.errors import AddressInUse
+from ..runtime.errors import AddressInUse, AddressUnavailable
 from ..runtime.host import Address
 from ..runtime.refusals import CROWDED, Refusals
 from .door import HEADERS, App
@@ -271,13 +271,16 @@ async def _check(request: h11.Request) -> None:
 async def listen(
     address: Address, options: GatewayOptions, meters: GatewayMeters
 ) -> list[BoundedListener]:
-    """Listen there; port 0: a free one. Raises `AddressInUse`."""
+    """Listen there; port 0: a free one. Raises `AddressInUse`, `AddressUnavailable`."""
     host, port = address
     bounds = Bounds(connections_max(options.connections_max), options.write_s, meters)
     try:
         found = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:
-        raise AddressInUse(f"{host}:{port}: {error.strerror or error}") from None
+        reason = f"cannot listen on {host}:{port} (--listen): {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            raise AddressInUse(reason) from None
+        raise AddressUnavailable(reason) from None
     return [BoundedListener(one, bounds) for one in found]
 
 

@@ -648,10 +648,20 @@ class UnsupportedFormat(DistributedLogError):
 
 
 class AddressInUse(DistributedLogError):
-    """Somebody listens there already."""
+    """Another program uses the address. Start the node again when it has ended, or choose another port."""
 
     code = 2047
     exit_code = 5
+
+
+class AddressUnavailable(DistributedLogError):
+    """This machine does not have the address, or cannot resolve the host name, now.
+
+    At boot both can be a matter of seconds, so a service manager starts the node again.
+    """
+
+    code = 2049
+    exit_code = 4
 
 
 def _number(text: str) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from . import descriptors
-from .errors import REFUSED, AddressInUse, ConnectionLost, InvalidRequest
+from .errors import REFUSED, AddressInUse, AddressUnavailable, ConnectionLost, InvalidRequest
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Address, Buffer, Connection, Listener
 from .principals import Identity
@@ -191,7 +191,9 @@ async def dial(address: Address) -> Connection:
 async def listen(
     address: Address, bound: Callable[[Address], None] = lambda address: None
 ) -> Listener:
-    """Listen; an empty host means all addresses. Raises `AddressInUse`, `InvalidRequest`.
+    """Listen; an empty host means all addresses.
+
+    Raises `AddressInUse`, `AddressUnavailable`, `InvalidRequest`.
 
     ``bound`` is told the address, with its real port, before anybody can be connected there.
     """
@@ -201,7 +203,9 @@ async def listen(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except socket.gaierror as error:
-        raise InvalidRequest(f"cannot listen on {place(address)}: {error.strerror}") from None
+        raise AddressUnavailable(
+            f"cannot listen on {place(address)}: the host name cannot be resolved ({error.strerror})"
+        ) from None
     if not host:  # both families through one socket, where there are two
         found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
     problem: OSError | None = None
@@ -216,6 +220,10 @@ async def listen(
     assert problem is not None, "getaddrinfo found no address and said nothing"
     if problem.errno == errno.EADDRINUSE:
         raise AddressInUse(f"{place(address)} is in use by another program") from None
+    if problem.errno == errno.EADDRNOTAVAIL:
+        raise AddressUnavailable(
+            f"cannot listen on {place(address)}: no network interface has this address"
+        ) from None
     raise InvalidRequest(f"cannot listen on {place(address)}: {problem.strerror}") from None
 
 

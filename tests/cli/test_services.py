@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,15 @@ import pytest
 
 from distributedlog.cli.config import KINDS, file_for
 from distributedlog.cli.service_manager import tell
+from distributedlog.runtime.errors import (
+    AddressInUse,
+    AddressUnavailable,
+    DataDirectoryInUse,
+    ForeignData,
+    InvalidRequest,
+    NotAuthenticated,
+)
+from tests.cluster.story import Cluster
 
 OPS = Path(__file__).resolve().parents[2] / "ops"
 
@@ -52,3 +62,33 @@ def test_a_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
     tell("READY=1")  # it has gone: nothing happens
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:1:2")
     tell("READY=1")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_unit_starts_a_node_again_after_all_that_may_pass(kind: str) -> None:
+    """An address, a name, a mount or a clock that is late at boot must not keep a node down."""
+    lines = (OPS / "systemd" / f"dlog-{kind}@.service").read_text().splitlines()
+    assert "Restart=always" in lines
+    assert "StartLimitIntervalSec=0" in lines
+    assert f"RestartPreventExitStatus={InvalidRequest.exit_code}" in lines
+    final = {InvalidRequest.exit_code}
+    for passing in (
+        AddressInUse,
+        AddressUnavailable,
+        DataDirectoryInUse,
+        ForeignData,
+        NotAuthenticated,
+    ):
+        assert passing.exit_code not in final
+    assert any(line.startswith("RequiresMountsFor=/etc/dlog") for line in lines)
+
+
+@pytest.mark.processes
+def test_hangup_does_not_end_a_node(tmp_path: Path) -> None:
+    """A service manager takes an end by SIGHUP for a clean one and leaves the node down."""
+    with Cluster.planned(tmp_path, bookies=1, metadata_nodes=1) as cluster:
+        cluster.start()
+        for served in cluster.served.values():
+            served.signal(signal.SIGHUP)
+        assert cluster.json("bookies", codes=(0, 6))
+        assert all(served.process.poll() is None for served in cluster.served.values())

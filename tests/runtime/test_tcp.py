@@ -11,7 +11,12 @@ import trio
 import trio.testing
 
 from distributedlog.runtime import tcp
-from distributedlog.runtime.errors import REFUSED, AddressInUse, ConnectionLost, InvalidRequest
+from distributedlog.runtime.errors import (
+    REFUSED,
+    AddressInUse,
+    AddressUnavailable,
+    ConnectionLost,
+)
 from distributedlog.runtime.host import Connection
 from distributedlog.runtime.tcp import TcpConnection, TcpListener, dial, is_loopback, listen, place
 
@@ -28,8 +33,17 @@ async def test_errors_name_the_address_and_the_reason() -> None:
     ) as refused:
         await dial(("127.0.0.1", port))
     assert refused.value.detail == REFUSED
-    with pytest.raises(InvalidRequest, match=r"cannot listen on 192\.0\.2\.1:4181: "):
+
+
+async def test_address_or_name_that_may_come_later_is_unavailable_and_not_a_wrong_usage() -> None:
+    """At boot a node starts before its address or name service; wrong usage is never started again."""
+    with pytest.raises(
+        AddressUnavailable, match=r"cannot listen on 192\.0\.2\.1:4181: "
+    ) as missing:
         await listen(("192.0.2.1", 4181))  # an address that no machine has
+    with pytest.raises(AddressUnavailable, match=r"no-such-host\.invalid:4181"):
+        await listen(("no-such-host.invalid", 4181))
+    assert missing.value.exit_code == 4
 
 
 async def test_a_name_that_is_not_known_is_said_to_be_that() -> None:
@@ -38,8 +52,6 @@ async def test_a_name_that_is_not_known_is_said_to_be_that() -> None:
     ) as unknown:
         await dial(("no-such-host.invalid", 4181))
     assert unknown.value.detail != REFUSED
-    with pytest.raises(InvalidRequest, match=r"no-such-host\.invalid:4181"):
-        await listen(("no-such-host.invalid", 4181))
 
 
 async def test_who_has_no_descriptor_for_a_dial_does_not_say_that_it_was_refused(
