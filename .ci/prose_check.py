@@ -246,7 +246,9 @@ def measure(source: str, kind: str, lines: set[int] | None = None) -> tuple[Figu
             line = piece.line + offset
             if block == "heading" or (lines is not None and line not in lines):
                 continue
-            body = plain(raw)
+            body = plain(
+                re.sub(r"^\*\*[^*]+\*\*: ", "", raw)
+            )  # a list of definitions: the term is no clause
             words = len(WORD.findall(body))
             figures.words += words
             if block == "cell":
