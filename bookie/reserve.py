@@ -1,8 +1,10 @@
-"""A file that only takes up room, one on each disk of a bookie, so that there is some when all is used (H28).
+"""Files that only take up space, two on each disk of a bookie, so that there is some when all is used (H28).
 
-Given up in steps: for the bookie's identity and its first journal file at a start on a full disk, for a next
-journal file where fences and deletions wait for one, for a checkpoint that finds no room. Whole again as
-soon as there is space; until then the bookie takes no new entries.
+The reserve of a disk's role is given up for the first journal file of a start on a full disk, for a next
+journal file where fences and deletions wait for one, and for a checkpoint that finds no space. The small
+reserve for starts is used for the bookie's identity only: a checkpoint of a bookie that stays full must not
+take the space that its next start requires. Both are whole again as soon as there is space. Until then the
+bookie takes no new entries.
 """
 
 import contextlib
@@ -13,6 +15,10 @@ from ..runtime.errors import DiskFailed, DiskFull, TooBusy
 from ..runtime.host import Disk, File
 
 ALIGN = 4096
+START = "start"
+"""In place of a role: the reserve that a start gives up to replace the identity, and makes again."""
+START_BYTES = 64 * 1024
+"""More than enough for a small file, in whatever blocks the file system allocates."""
 
 
 def reserve_name(role: str) -> str:
@@ -44,48 +50,41 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
     return True
 
 
+async def give_back(disk: Disk) -> None:
+    """Make the reserve for starts again, of what is left of its space. Raises `DiskFailed`."""
+    wanted_bytes = min(START_BYTES, disk.free_bytes() // ALIGN * ALIGN)
+    if wanted_bytes:
+        with contextlib.suppress(TooBusy):
+            await _make(disk, START, wanted_bytes)
+
+
 class Reserve:
-    """The reserve of one disk, as a running bookie keeps it."""
+    """The reserves of one disk, as a running bookie keeps them."""
 
     def __init__(self, disk: Disk, role: str, wanted_bytes: int) -> None:
         self.role = role
         self.held = False
-        """It is there, and whole."""
+        """Both files are there, and whole."""
         self._disk = disk
         self._wanted_bytes = wanted_bytes
         self._lock = trio.Lock()
         """Ticks make it, a checkpoint and the journal give it up: one at a time."""
 
     async def make(self) -> None:
-        """Have it whole, if there is room for it, and a descriptor. Raises `DiskFailed`."""
+        """Have both whole, if there is space for them, and a descriptor. Raises `DiskFailed`."""
         async with self._lock:
             with contextlib.suppress(TooBusy):
-                await self._make()
-
-    async def _make(self) -> None:
-        have = await self._size()
-        if have is not None and have >= self._wanted_bytes:
-            self.held = True
-            return
-        if self._disk.free_bytes() < self._wanted_bytes - (have or 0):
-            return
-        if have is not None:
-            await self._disk.delete(reserve_name(self.role))
-        try:
-            file = await self._disk.create(reserve_name(self.role), size=self._wanted_bytes)
-        except DiskFull:
-            return
-        file.close()
-        self.held = True
+                for_starts = await _make(self._disk, START, START_BYTES)
+                self.held = for_starts and await _make(self._disk, self.role, self._wanted_bytes)
 
     async def give_up(self) -> bool:
-        """All of it; False where there is none."""
+        """All of the role's; False where there is none."""
         async with self._lock:
             self.held = False
             return await give_up(self._disk, self.role, 1 << 62)
 
     async def become(self, name: str) -> tuple[File, int] | None:
-        """Make what is there the file ``name``, of so many bytes; None: nothing is. Needs no space.
+        """Make the role's the file ``name``, of so many bytes; None: nothing is there. Needs no space.
 
         None as well where it cannot be opened, for a lack of descriptors: then it is the reserve again.
         """
@@ -101,15 +100,34 @@ class Reserve:
                 return None
             return file, file.size()
 
-    async def _size(self) -> int | None:
-        """None: it is not there; 0 for one that cannot be opened, which is made anew."""
-        try:
-            file = await self._disk.open(reserve_name(self.role))
-        except FileNotFoundError:
-            return None
-        except DiskFailed:
-            return 0
-        try:
-            return file.size()
-        finally:
-            file.close()
+
+async def _make(disk: Disk, role: str, wanted_bytes: int) -> bool:
+    """Have one whole. Raises `DiskFailed`, `TooBusy`."""
+    name = reserve_name(role)
+    have = await _size(disk, name)
+    if have is not None and have >= wanted_bytes:
+        return True
+    if disk.free_bytes() < wanted_bytes - (have or 0):
+        return False
+    if have is not None:
+        await disk.delete(name)
+    try:
+        file = await disk.create(name, size=wanted_bytes)
+    except DiskFull:
+        return False
+    file.close()
+    return True
+
+
+async def _size(disk: Disk, name: str) -> int | None:
+    """None: it is not there; 0 for one that cannot be opened, which is made again."""
+    try:
+        file = await disk.open(name)
+    except FileNotFoundError:
+        return None
+    except DiskFailed:
+        return 0
+    try:
+        return file.size()
+    finally:
+        file.close()

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..bookie.reserve import give_up
+from ..bookie.reserve import START, START_BYTES, give_back, give_up
 from ..ledger import keys
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
@@ -40,8 +40,6 @@ STARTS_KEPT = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
 HALF_NAMED = FILE_NAME + ASIDE
 """What a first start that was killed while it named the directory leaves behind."""
-IDENTITY_BYTES = 64 * 1024
-"""More than enough for a small file, in whatever blocks the file system deals out."""
 _COOKIE = fields(
     {
         "start": (text(), ""),
@@ -190,13 +188,24 @@ async def _count_up(
 
 
 async def _store(disk: Disk, role: str, identity: NodeIdentity) -> None:
-    """Replace it, on a full disk in the room that the bookie's reserve gives up (H28)."""
-    while True:
+    """Replace it; on a full disk in the space of a reserve (H28). Raises `DiskFull`, `DiskFailed`.
+
+    The replaced file frees as much as the new one took. So the reserve for starts is made again at once,
+    before anything else of this start can take that space: a bookie that stays full starts any number of
+    times. Where it is missing (an older version never made it), the role's reserve serves.
+    """
+    try:
+        return await store_identity(disk, identity)
+    except DiskFull:
+        pass
+    while await give_up(disk, START, START_BYTES) or await give_up(disk, role, START_BYTES):
         try:
-            return await store_identity(disk, identity)
+            await store_identity(disk, identity)
         except DiskFull:
-            if not await give_up(disk, role, IDENTITY_BYTES):
-                raise
+            continue
+        await give_back(disk)
+        return
+    await store_identity(disk, identity)  # nothing is left
 
 
 def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:

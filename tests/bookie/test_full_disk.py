@@ -12,7 +12,7 @@ import trio.testing
 
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.reserve import Reserve, give_up, reserve_name
+from distributedlog.bookie.reserve import START_BYTES, Reserve, give_up, reserve_name
 from distributedlog.bookie.store import Store
 from distributedlog.bookie.upkeep import INDEX_LAG_S
 from distributedlog.runtime.errors import (
@@ -278,13 +278,13 @@ async def test_a_reserve_that_cannot_become_a_file_stays_the_reserve(
 
     monkeypatch.setattr(MemoryDisk, "open", refuse)
     assert await reserve.become("journal-000000000001") is None
-    assert disk.list() == [reserve_name("journal")]
+    assert disk.list() == [reserve_name("journal"), reserve_name("start")]
 
     monkeypatch.setattr(MemoryDisk, "open", whole)
     taken = await reserve.become("journal-000000000001")
     assert taken is not None
     assert taken[1] == 1 << 20
-    assert disk.list() == ["journal-000000000001"]
+    assert disk.list() == ["journal-000000000001", reserve_name("start")]
 
 
 async def test_a_reserve_is_made_and_given_up_one_at_a_time(autojump_clock: Clock) -> None:
@@ -492,6 +492,7 @@ async def test_the_indexs_reserve_lets_one_more_checkpoint_through(autojump_cloc
 
         assert store.info()["live_bytes"] == 0
         assert reserve_name("index") not in index.list()
+        assert reserve_name("start") in index.list()  # of the next start, and of nothing else
         assert store.space.reasons
         await _until_writable(store)
         assert reserve_name("index") in index.list()
@@ -524,7 +525,7 @@ async def test_a_reserve_is_given_up_in_steps_and_made_whole_again() -> None:
 
 
 async def test_a_reserve_becomes_a_file_without_any_space() -> None:
-    disk = MemoryDisk(bytes_max=4 * MIB)
+    disk = MemoryDisk(bytes_max=4 * MIB + START_BYTES)
     reserve = Reserve(disk, "journal", 4 * MIB)
     await reserve.make()
 
@@ -532,7 +533,7 @@ async def test_a_reserve_becomes_a_file_without_any_space() -> None:
 
     assert taken is not None
     assert taken[1] == 4 * MIB
-    assert disk.list() == ["journal-000000000001"]
+    assert disk.list() == ["journal-000000000001", reserve_name("start")]
     assert not reserve.held
     assert await reserve.become("journal-000000000002") is None
 

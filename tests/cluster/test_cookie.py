@@ -332,15 +332,46 @@ async def test_a_start_on_a_full_disk_counts_up_in_what_the_reserve_gives(role: 
     await bookie.start(metadata)
     await bookie.store_something()
     await Reserve(disk, role, 256 << 10).make()
+    await disk.delete(reserve_name("start"))  # as an older version left it
     for starts in range(2, 5):
         name = f"ballast-{starts}"
         await disk.create(name, size=disk.free_bytes())
 
         assert (await bookie.start(metadata)).incarnation == starts
 
-    await disk.delete(reserve_name(role))
+    await disk.delete(reserve_name(role), reserve_name("start"))
     await disk.create("more", size=disk.free_bytes())
     with pytest.raises(DiskFull):
         await bookie.start(metadata)
     await disk.delete("more")
     assert (await bookie.start(metadata)).incarnation > 4
+
+
+@pytest.mark.parametrize("role", ["journal", "index"])
+async def test_a_bookie_that_stayed_full_counts_up_at_every_start(role: str) -> None:
+    """A checkpoint or a journal file has used the reserve, and other programs took all that was free."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    disk = bookie.disks[role] = MemoryDisk(bytes_max=1 << 20)
+    await bookie.start(metadata)
+    await bookie.store_something()
+    reserve = Reserve(disk, role, 256 << 10)
+    await reserve.make()
+    await reserve.give_up()
+    for starts in range(2, 8):
+        await disk.create(f"ballast-{starts}", size=disk.free_bytes())
+
+        assert (await bookie.start(metadata)).incarnation == starts
+
+
+async def test_a_lost_reserve_for_starts_is_made_of_the_reserve_of_the_role() -> None:
+    """An older version never made it, or another program was quicker with its space."""
+    metadata, bookie = LocalMetadata(), _Bookie()
+    disk = bookie.disks["index"] = MemoryDisk(bytes_max=1 << 20)
+    await bookie.start(metadata)
+    await bookie.store_something()
+    await Reserve(disk, "index", 256 << 10).make()
+    await disk.delete(reserve_name("start"))
+    await disk.create("ballast", size=disk.free_bytes())
+
+    assert (await bookie.start(metadata)).incarnation == 2
+    assert reserve_name("start") in disk.list()
