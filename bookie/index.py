@@ -4,20 +4,23 @@ Runs of consecutive ids, disjoint for each ledger (H8): those since the last che
 ones in an ordered map (`index_records.py` has its bytes). The index is derived data: what does not fit its
 checksum is never believed: the map is dropped and built again from the journal (`replay.py`).
 
-A start believes the totals that each transaction writes with the map's position, and reads of the map what
-it needs. What is damaged in there is met at its first use, at the latest by the scrub.
+Each transaction writes totals with the map's position, which a start accepts. Among them is the sum of the
+digests of all pairs, since pairs that are sound one by one need not be of one moment: a page that the device
+lost a write of forgets fences, tombstones or runs. A start reads all pairs and compares the sum before the
+bookie answers anything. A scrub does so again, for pages that are read from the device later.
 """
 
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import trio
 
 from ..runtime.errors import LedgerStateUnknown
 from ..runtime.host import OrderedMap
 from .index_records import (
+    DIGESTS_MODULUS,
     KEPT_KEYS,
     META_KEY,
     RUN,
@@ -35,6 +38,8 @@ from .index_records import (
     run_pairs,
     sealed,
     stated,
+    sum_of_digests,
+    verified_digests,
 )
 from .journal_blocks import DELETED, state_record
 from .ledgers import Ledger, Ledgers, Note
@@ -62,6 +67,20 @@ log = logging.getLogger("distributedlog.bookie.index")
 
 def _no_rest() -> float:
     return 0.0
+
+
+@dataclass(slots=True)
+class _Pass:
+    """How far a pass over all pairs has come. Pairs that change behind it are counted as they are now."""
+
+    upto: bytes = b"\0"
+    """The pairs below this key are counted."""
+    digests: int = 0
+
+    def note(self, put: Mapping[bytes, bytes], replaced: Mapping[bytes, bytes]) -> None:
+        """A transaction has put these pairs, and replaced or deleted those."""
+        self.digests += sum_of_digests([put[key] for key in put if key < self.upto])
+        self.digests -= sum_of_digests([replaced[key] for key in replaced if key < self.upto])
 
 
 class Index:
@@ -100,6 +119,10 @@ class Index:
         """What `keep` was given, as a start finds it."""
         self._to_keep: dict[bytes, bytes | None] = {}
         """Since the last checkpoint; None: to be deleted."""
+        self._changing = trio.Lock()
+        """Held by a transaction, and by a pass over all pairs while it reads some of them."""
+        self._pass: _Pass | None = None
+        """The pass over all pairs that is under way."""
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -321,9 +344,9 @@ class Index:
             yield state_record(ledger_id, flags, lac, ledger_key)
 
     async def load(self) -> Saved | None:
-        """Read what a start needs of the map; None for a new one. Raises `IndexDamaged`.
+        """Verify the map, and read what a start needs of it; None for a new one. Raises `IndexDamaged`.
 
-        All of it where it does not say what it holds in sum: an older program has written it.
+        An older program leaves out what it does not know of the totals: that is counted again.
         """
         meta = self._map.get(META_KEY)
         if meta is None:
@@ -334,6 +357,10 @@ class Index:
         async for key, value in self._pairs(*KEPT_KEYS):
             self.kept[key] = checked(key, value)
         self.in_map = await self.recount() if saved.totals is None else saved.totals
+        if saved.totals is None or saved.totals.digests is None:
+            self.in_map.digests = await self._digests()
+        else:
+            await self.verify()
         totals, ledgers = self.in_map, self._ledgers
         ledgers.known, ledgers.limbo, ledgers.tombstones = (
             totals.known,
@@ -367,6 +394,36 @@ class Index:
             last = run.last
             totals.add_run(run)
         return totals
+
+    async def verify(self, next_rest_s: Callable[[], float] = _no_rest) -> None:
+        """Read all pairs, also while they change: each fits its digest, and all are of one moment.
+
+        Some 0.8 s of CPU time per million pairs. Raises `IndexDamaged`.
+        """
+        found, expected = await self._digests(next_rest_s), self.in_map.digests
+        if found != expected:
+            raise IndexDamaged(
+                f"the index is not of one moment: its pairs sum to {found:016x}, the last transaction left"
+                f" {expected:016x}: a write was lost"
+            )
+
+    async def _digests(self, next_rest_s: Callable[[], float] = _no_rest) -> int:
+        """The sum of the digests of all pairs as they are when this returns. Raises `IndexDamaged`."""
+        assert self._pass is None, "one pass at a time"
+        self._pass = under_way = _Pass()
+        try:
+            while True:
+                async with self._changing:
+                    page = self._map.scan(under_way.upto, b"\xff", PAGE)
+                    if not page:
+                        return under_way.digests % DIGESTS_MODULUS
+                    under_way.digests += verified_digests(
+                        [pair for pair in page if pair[0] != META_KEY]
+                    )
+                    under_way.upto = page[-1][0] + b"\0"
+                await trio.sleep(next_rest_s())
+        finally:
+            self._pass = None
 
     async def _pairs(
         self, start: bytes, end: bytes, next_rest_s: Callable[[], float] = _no_rest
@@ -445,8 +502,23 @@ class Index:
         saved = saved or self._saved
         assert saved is not None, "runs that are changed have been checkpointed"
         saved = replace(saved, totals=totals)
-        meta = (META_KEY, sealed(META_KEY, saved.encode()))
-        await self._map.apply([meta, *puts], deletes)
+        before = self.in_map.digests
+        assert before is not None, "a start has counted what an older program left out"
+        replaced: Mapping[bytes, bytes] = {}
+
+        def summary(pairs: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
+            # What the pairs were is read from the map within the transaction, never taken from memory: so
+            # the sum is right for any keys, and a page from the past stays noticeable after it was changed.
+            nonlocal replaced
+            replaced = pairs
+            change = sum_of_digests([value for _, value in puts]) - sum_of_digests(pairs.values())
+            totals.digests = (before + change) % DIGESTS_MODULUS
+            return META_KEY, sealed(META_KEY, saved.encode())
+
+        async with self._changing:
+            await self._map.apply(puts, deletes, summary)
+            if self._pass is not None:
+                self._pass.note(dict(puts), replaced)
         change = Counter(totals.live_bytes)
         change.subtract(self.in_map.live_bytes)
         change.subtract(added or {})

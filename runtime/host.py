@@ -171,14 +171,25 @@ class File(Protocol):
         ...
 
 
+Summary = Callable[[Mapping[bytes, bytes]], tuple[bytes, bytes]]
+"""Makes one more pair of a transaction, from the pairs that it replaces or deletes, as they were before."""
+
+
 @runtime_checkable
 class OrderedMap(Protocol):
     """A durable map of bytes to bytes, ordered by key: LMDB, or a dict in memory and simulation."""
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
-        """Put and delete in one synced transaction, in a thread of its own. All or nothing."""
+        """Put and delete in one synced transaction, in a thread of its own. All or nothing.
+
+        ``summary`` is called in that thread, within the transaction; its pair is put as well. With one, no
+        key is put twice.
+        """
         ...
 
     def get(self, key: bytes) -> bytes | None:

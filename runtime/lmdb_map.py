@@ -21,6 +21,7 @@ import trio
 
 from .errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull, DistributedLogError
 from .forked import forked_message, watch_forks
+from .host import Summary
 from .memory import KEY_BYTES_MAX
 
 MAP_BYTES = 64 << 30
@@ -41,7 +42,10 @@ class LmdbMap:
         self._dead = ""
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         """Delete, then put, in one synced transaction; a key in both is put, the last put of a key counts.
 
@@ -53,7 +57,7 @@ class LmdbMap:
         environment.users += 1  # closed meanwhile, it would pull the map from under the thread
         try:
             await trio.to_thread.run_sync(
-                environment.apply, puts, deletes, limiter=environment.writer
+                environment.apply, puts, deletes, summary, limiter=environment.writer
             )
         finally:
             environment.release()
@@ -138,12 +142,19 @@ class _Environment:
             raise DiskFailed(f"map {self.path}: making it: {error.strerror}") from error
         watch_forks(self)
 
-    def apply(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
+    def apply(
+        self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], summary: Summary | None
+    ) -> None:
         """One transaction. Runs in the worker: checking 50,000 keys alone would hold the loop for 5 ms."""
         for key in (*(key for key, _ in puts), *deletes):
             assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
         try:
             with self.lmdb.begin(write=True) as writer:
+                if summary is not None:
+                    # One short call per pair: `getmulti` keeps the interpreter's lock for all of them.
+                    replaced = {key: writer.get(key) for key in deletes}
+                    replaced |= {key: writer.get(key) for key, _ in puts}
+                    puts.append(summary({k: v for k, v in replaced.items() if v is not None}))
                 for key in deletes:
                     writer.delete(key)
                 with writer.cursor() as cursor:

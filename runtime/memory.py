@@ -6,12 +6,12 @@ the process. There is no power cut here: the simulator's disk has that.
 
 import mmap
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import trio
 
 from .errors import AlreadyClosed, DataDirectoryInUse, DiskFailed, DiskFull
-from .host import Buffer, File, OrderedMap
+from .host import Buffer, File, OrderedMap, Summary
 
 DIRECT_ALIGN = 4096
 """What a direct file wants offsets, sizes and memory to be multiples of, bytes."""
@@ -251,7 +251,10 @@ class MemoryMap:
         self._pairs = pairs
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         """Delete, then put: a key in both is put; of two puts of one key the later one counts."""
         puts, deletes = list(puts), list(deletes)
@@ -260,7 +263,7 @@ class MemoryMap:
         self._check_open()
         await trio.lowlevel.checkpoint()
         self._check_open()
-        self._pairs.apply(puts, deletes)
+        self._pairs.apply(puts, deletes, summary)
 
     def get(self, key: bytes) -> bytes | None:
         """The value, or None."""
@@ -298,7 +301,14 @@ class _Pairs:
         self.values: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
 
-    def apply(self, puts: list[tuple[bytes, bytes]], deletes: list[bytes]) -> None:
+    def apply(
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+        summary: Summary | None = None,
+    ) -> None:
+        if summary is not None:
+            puts = [*puts, summary(replaced(self.values, puts, deletes))]
         for key in deletes:
             if self.values.pop(key, None) is not None:
                 del self.keys[bisect_left(self.keys, key)]
@@ -377,6 +387,14 @@ class _Content:
         if self._disk is not None:
             self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.holes)
             self._disk = None
+
+
+def replaced(
+    values: Mapping[bytes, bytes], puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]
+) -> dict[bytes, bytes]:
+    """The pairs of a map that a transaction replaces or deletes."""
+    keys = dict.fromkeys((*deletes, *(key for key, _ in puts)))
+    return {key: values[key] for key in keys if key in values}
 
 
 def pages_within(offset: int, length: int) -> range:

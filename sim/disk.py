@@ -22,7 +22,8 @@ from typing import Protocol
 import trio
 
 from ..runtime.errors import DiskFailed
-from ..runtime.memory import DIRECT_ALIGN, pages_touched, pages_within
+from ..runtime.host import Summary
+from ..runtime.memory import DIRECT_ALIGN, pages_touched, pages_within, replaced
 from .machine_state import MachineState
 from .scheduler import Simulation
 
@@ -30,6 +31,8 @@ SECTOR_BYTES = 512
 SPARED = 3
 """Loss of the newest spares what the last so many syncs wrote."""
 NEWEST_BYTES = 48 * 1024
+PAGE_PAIRS_MAX = 60
+"""Extents in one page of 4 KiB of a map, about."""
 ROT_TRIES = 30
 """Places looked at for one that was written."""
 
@@ -145,12 +148,20 @@ class StoredMap:
         self.bytes = 0
         self.damaged = False
         """Seen when it is opened: `CorruptData`."""
-        self.committing: list[tuple[Pairs, list[bytes]]] = []
+        self.commits = 0
+        self.older: dict[bytes, bytes] = {}
+        """What it held some commits ago: before the first, the second, the fourth and so on."""
+        self.committing: list[tuple[Pairs, list[bytes], Summary | None]] = []
         """Transactions whose sync runs: after a power cut or a kill each is there wholly or not at all."""
 
-    def commit(self, puts: Pairs, deletes: list[bytes]) -> None:
+    def commit(self, puts: Pairs, deletes: list[bytes], summary: Summary | None = None) -> None:
         """Delete, then put: a key in both is put, the last put of a key counts."""
         values, keys = self.values, self.keys
+        self.commits += 1
+        if self.commits & (self.commits - 1) == 0:
+            self.older = dict(values)
+        if summary is not None:
+            puts = [*puts, summary(replaced(values, puts, deletes))]
         for key in deletes:
             old = values.pop(key, None)
             if old is not None:
@@ -172,8 +183,8 @@ class StoredMap:
 
     def on_power_cut(self, chance: random.Random) -> None:
         """The first few of the commits under way were through."""
-        for puts, deletes in self.committing[: chance.randint(0, len(self.committing))]:
-            self.commit(puts, deletes)
+        for transaction in self.committing[: chance.randint(0, len(self.committing))]:
+            self.commit(*transaction)
         self.committing.clear()
 
     on_kill = on_power_cut
@@ -358,6 +369,32 @@ class SimDisk:
             self.blamed = True
             self.maps[name].damaged = True
             self.simulation.note("map damaged", self.host.name, self.name, name)
+            return True
+        return False
+
+    def age_map(self, chance: random.Random) -> bool:
+        """Have one page of the first map that has changed as it was some commits ago, each pair of it sound.
+
+        That is a write which the device confirmed and lost. Its machine is off. False for nothing done.
+        """
+        for name in sorted(self.maps):
+            kept = self.maps[name]
+            keys = sorted({*kept.values, *kept.older})
+            changed = [
+                at for at, key in enumerate(keys) if kept.values.get(key) != kept.older.get(key)
+            ]
+            if not changed:
+                continue
+            pairs = chance.randint(1, PAGE_PAIRS_MAX)
+            first = max(0, chance.choice(changed) - chance.randrange(pairs))
+            for key in keys[first : first + pairs]:
+                kept.values.pop(key, None)
+                if key in kept.older:
+                    kept.values[key] = kept.older[key]
+            kept.keys = sorted(kept.values)
+            kept.bytes = sum(len(key) + len(value) for key, value in kept.values.items())
+            self.blamed = True
+            self.simulation.note("map aged", self.host.name, self.name, name, first, pairs)
             return True
         return False
 

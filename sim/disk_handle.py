@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ..runtime.errors import AlreadyClosed, CorruptData, DataDirectoryInUse, DiskFailed, DiskFull
-from ..runtime.host import Buffer, File, OrderedMap
+from ..runtime.host import Buffer, File, OrderedMap, Summary
 from ..runtime.memory import DIRECT_ALIGN, KEY_BYTES_MAX, aligned_memory, check_file_name
 from .disk import FileContent, SimDisk, StoredMap
 
@@ -300,7 +300,10 @@ class SimMap:
         self._stored = stored
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         """One synced transaction, all or nothing. Raises `DiskFull`, `DiskFailed`."""
         pairs = [(bytes(key), bytes(value)) for key, value in puts]
@@ -316,7 +319,7 @@ class SimMap:
         if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():
             disk.blamed = True
             raise DiskFull(f"map {self.name}: no room for {size} bytes more")
-        transaction = (pairs, gone)
+        transaction = (pairs, gone, summary)
         stored.committing.append(transaction)
         while stored.committing[0] is not transaction:  # one writer at a time, in order
             await disk.wait(self._incarnation)
@@ -327,7 +330,7 @@ class SimMap:
             disk.blamed = True
             disk.simulation.note("EIO", disk.host.name, disk.name, self.name)
             raise DiskFailed(f"map {self.name}: input/output error during a commit (simulated)")
-        stored.commit(pairs, gone)
+        stored.commit(*transaction)
         disk.step("map synced", len(pairs))
 
     def get(self, key: bytes) -> bytes | None:

@@ -11,6 +11,8 @@ import trio
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.index import Index
 from distributedlog.bookie.index_records import (
+    DIGESTS_MODULUS,
+    META_KEY,
     RUN_KEY,
     STATE_KEY,
     IndexDamaged,
@@ -18,6 +20,7 @@ from distributedlog.bookie.index_records import (
     file_of,
     located,
     stated,
+    verified_digests,
 )
 from distributedlog.bookie.journal import file_number
 from distributedlog.bookie.journal_blocks import DELETED
@@ -28,7 +31,15 @@ from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import DiskFailed, DiskFull, DistributedLogError
-from distributedlog.runtime.host import Address, Buffer, Connection, Disk, Host, Listener
+from distributedlog.runtime.host import (
+    Address,
+    Buffer,
+    Connection,
+    Disk,
+    Host,
+    Listener,
+    Summary,
+)
 from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
 
 SECTOR = 512
@@ -230,13 +241,16 @@ class CutMap(MemoryMap):
     disk: CutDisk
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         self.disk.burn()
         if self.disk.full_maps:
             await trio.lowlevel.checkpoint()
             raise DiskFull("no room for a transaction")
-        await super().apply(puts, deletes)
+        await super().apply(puts, deletes, summary)
         self.disk.burn()
 
 
@@ -342,6 +356,9 @@ def _counted(ledgers: Ledgers, index: Index) -> None:
         now.tombstones,
     )
     assert {file: size for file, size in index.live_bytes.items() if size} == live
+    pairs = index._map.scan(b"\0", b"\xff", 1 << 20)
+    digests = verified_digests([pair for pair in pairs if pair[0] != META_KEY])
+    assert said.digests == digests % DIGESTS_MODULUS
 
 
 async def flags_by_id(store: Store) -> dict[int, int]:

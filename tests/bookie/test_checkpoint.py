@@ -18,6 +18,7 @@ from distributedlog.bookie.ledgers import Ledger, Ledgers
 from distributedlog.bookie.runs import Runs
 from distributedlog.bookie.upkeep import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
 from distributedlog.runtime.errors import DiskFull
+from distributedlog.runtime.host import Summary
 from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
 
 from .kit import SMALL, Adder, CutDisk, record, running
@@ -35,13 +36,16 @@ class FullMap(MemoryMap):
         self.begun = trio.Event()
 
     async def apply(
-        self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         self.begun.set()
         await trio.sleep(1)
         if self.full:
             raise DiskFull("no room")
-        await super().apply(puts, deletes)
+        await super().apply(puts, deletes, summary)
 
 
 async def _index() -> tuple[FullMap, Index, Ledgers, MemoryDisk]:

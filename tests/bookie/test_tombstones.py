@@ -20,6 +20,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 from distributedlog.runtime.frames import unpack
+from distributedlog.runtime.host import Summary
 
 from .kit import (
     KEY,
@@ -315,10 +316,13 @@ async def test_a_tombstone_that_is_written_again_while_it_ends_is_there(
     apply = CutMap.apply
 
     async def deleted_again(
-        self: CutMap, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()
+        self: CutMap,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
     ) -> None:
         await store.delete_ledger(7)
-        await apply(self, puts, deletes)
+        await apply(self, puts, deletes, summary)
 
     async with running(CutDisk(), OPTIONS) as store:
         await store.delete_ledger(7)
