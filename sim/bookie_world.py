@@ -136,6 +136,8 @@ class BookieWorld:
         """The mean pause between two; 0: none."""
         self.dies_again = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
         """How likely a start is not survived, nor the removal of a file."""
+        self.ages = self.simulation.chance("aged index").random() < 0.4
+        """Does its disk lose a write of the index now and then, with a power cut?"""
         self.over = False
         self._ledgers: list[_Ledger] = []
         self._last_ledger = 0
@@ -178,7 +180,10 @@ class BookieWorld:
             if self.calm:
                 await trio.sleep(self.chaos_s)
             else:
-                await self._nemesis(simulation.chance("nemesis"))
+                async with trio.open_nursery() as faults:
+                    if self.ages:
+                        faults.start_soon(self._age_index, simulation.chance("aged pages"))
+                    await self._nemesis(simulation.chance("nemesis"))
         self.over = True
         client.kill()
         disk.faults.failing_syncs = 0
@@ -303,6 +308,16 @@ class BookieWorld:
                 self.damaged = disk.damage_map() or self.damaged
             elif kind == "reset" and network.ends:
                 network.reset(chance.choice(list(network.ends.values())))
+
+    async def _age_index(self, chance: Random) -> None:
+        """The device lost a write that it had confirmed: after a power cut a page is as it was before."""
+        disk = self.bookie.devices()[0]
+        while True:
+            await trio.sleep(chance.expovariate(0.4))
+            self.bookie.power_cut()
+            if disk.age_map(chance):
+                self.damaged = True  # it is built again
+                self.result.faults["aged index"] += 1
 
     # --- the clients ------------------------------------------------------------------------------
 

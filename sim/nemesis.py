@@ -258,11 +258,18 @@ class Nemesis:
         self.later_on(chance, [self.rotten])
 
     def _damage_index(self, chance: Random) -> None:
-        """Seen at the next start."""
+        """Seen at the next start, that its digests do not fit or that its pairs are not of one moment."""
         if self._wiped:
             return
+        host = self.cluster.machines[self.rotten]
         self._lose_data()
-        self.cluster.machines[self.rotten].disks["index"].damage_map()
+        aging = self.cluster.simulation.chance(f"aged index/{self.counts['index damage']}")
+        if aging.random() < 0.5:
+            host.disks["index"].damage_map()
+            return
+        host.power_cut()
+        host.disks["index"].age_map(aging)
+        self.later_on(aging, [self.rotten])
 
     def _lose_data(self) -> None:
         self.cluster.oracles.bookies.lossy[self.rotten] = None

@@ -9,6 +9,7 @@ from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie import opening, replay
 from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.commits import Commits
+from distributedlog.bookie.index import Index
 from distributedlog.bookie.journal import Journal
 from distributedlog.bookie.reads import Reader
 from distributedlog.bookie.store import Store
@@ -258,6 +259,16 @@ def the_end_is_where_the_blocks_end() -> None:
 
     patch(opening._Opening, "_prove_position", prove_nothing)
     patch(opening, "decide", decide)
+
+
+@bug("bookie", seeds=60)
+def an_index_of_two_moments_is_accepted() -> None:
+    """G4: a page from the past has forgotten a fence, and each of its pairs fits its digest."""
+
+    async def verify(self: Any, next_rest_s: Any = None) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch(Index, "verify", verify)
 
 
 @bug("bookie")

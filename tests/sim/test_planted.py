@@ -21,6 +21,7 @@ FOUND_AT_ONCE = {
     "a duplicate is acknowledged at once": 0,
     "a read that is cut claims to be complete": 0,
     "unsynced entries are acknowledged by the sync that runs": 0,
+    "an index of two moments is accepted": 10,
     "the end is where the blocks end": 74,
     "what was deleted is taken again": 30,
     "which files are gone is forgotten": 300,

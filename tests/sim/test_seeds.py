@@ -73,17 +73,19 @@ def test_seeds_of_one_bookie_keep_its_promises() -> None:
 
     With the seeds that failed once, each only once.
     """
-    acked = deletions = deaths = 0
+    acked = deletions = deaths = aged = 0
     for seed in sorted({*range(30), *PAST_BOOKIE}):
         result = BookieWorld(seed).run()
         assert result.failures == [], f"seed {seed}"
         acked += result.acked
         deletions += result.deletions
         deaths += result.faults["dies again"]
+        aged += result.faults["aged index"]
 
     assert acked > 3000
     assert deletions > 100
     assert deaths > 10
+    assert aged > 10
 
 
 @pytest.mark.seeds
