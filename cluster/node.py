@@ -7,7 +7,7 @@ own, ends the whole node with that error, and nothing it had not synced was ackn
 
 import logging
 import string
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
@@ -27,7 +27,7 @@ from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
 from ..runtime.hello import Hello
-from ..runtime.host import Address, Host, Listener
+from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
@@ -53,6 +53,8 @@ from .scrubbing import scrub_when_told
 from .watching import at_each_change
 
 LAST_CHECKPOINT_S = 5.0
+PLACE_S = 2.0
+"""Between two checks that the files of a node are still in its data directory."""
 LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
@@ -86,6 +88,7 @@ async def serve_metadata_node(
                 config.name, config.voters, advertised(listeners, config.advertise)
             )
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(check_places, [disk])
                 node_id = await nursery.start(serve_metadata, host, options, listeners, KEY_CLASSES)
                 task_status.started(ready(config.name, "metadata", node_id, listeners))
         finally:
@@ -127,6 +130,17 @@ async def serve_bookie_node(
     finally:
         for disk in disks:
             disk.unlock()
+
+
+async def check_places(disks: Sequence[Disk]) -> None:
+    """End the node soon after its files are not in its data directory any more.
+
+    Without this, it would acknowledge into removed files until its end. Raises `DataDirectoryLost`.
+    """
+    while True:
+        await trio.sleep(PLACE_S)
+        for disk in disks:
+            await disk.check_place()
 
 
 async def _serve_bookie(
@@ -222,6 +236,7 @@ async def _serve_bookie(
                 )
                 await membership.register()
                 nursery.start_soon(membership.run)
+                nursery.start_soon(check_places, list(host.disks.values()))
                 # Who has room again is chosen at once, and who has none is not.
                 nursery.start_soon(membership.tell_at_once, lambda: store.space_changed.wait())
                 nursery.start_soon(keep_gate, gate, endpoint, metadata, identity.node_id)

@@ -74,6 +74,8 @@ class DirectoryFile:
         self._next_cold = -1
         self.inode = os.fstat(fd).st_ino
         """What the file is, whatever it is called, and after `close` as well."""
+        self.unnamed = False
+        """Its disk has removed its name, or is about to: it is no loss that the directory lacks it."""
         watch_forks(self)
 
     def size(self) -> int:

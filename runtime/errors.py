@@ -18,7 +18,8 @@
     │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
     └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
-                                       DataDirectoryInUse, UnsupportedFormat, AddressInUse,
+                                       DataDirectoryInUse, DataDirectoryLost,
+                                       UnsupportedFormat, AddressInUse,
                                        UnsupportedPlatform
 
 Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
@@ -624,6 +625,16 @@ class DiskFull(DiskFailed):
     """No space left on the device."""
 
     code = 2046
+
+
+class DataDirectoryLost(DiskFailed):
+    """The files of a running node are not in its data directory any more: the node ends.
+
+    They were removed or moved, or another file system was mounted over the directory. What the node would
+    go on to store, its next start would not find.
+    """
+
+    code = 2049
 
 
 class ForeignData(DistributedLogError):

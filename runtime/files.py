@@ -2,13 +2,16 @@
 
 A name is durable when `create`, `rename` or `delete` returns: the directory is synced. What blocks runs
 in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
+
+Names are looked up in the directory that was opened, never by its path: if another file system is mounted
+over the path, nothing there is changed. `check_place` then ends the node.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,12 +22,21 @@ from .errors import (
     AlreadyClosed,
     CorruptData,
     DataDirectoryInUse,
+    DataDirectoryLost,
     DistributedLogError,
     TooBusy,
 )
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import File, OrderedMap
-from .lmdb_map import delete_map, is_open, open_map, probe_map, sync_directory
+from .lmdb_map import (
+    delete_map,
+    inode_of,
+    is_open,
+    is_there,
+    open_map,
+    probe_map,
+    sync_directory,
+)
 from .memory import DIRECT_ALIGN, aligned_memory, check_file_name
 from .removals import Removals
 from .reuse import ReusedMemory
@@ -69,6 +81,12 @@ class DirectoryDisk:
         _make_directory(self.path)
         # Kept open: to sync the directory takes no descriptor when there is none left.
         self._directory_fd = _open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        found = os.fstat(self._directory_fd)
+        self._inode = (found.st_dev, found.st_ino)
+        self._maps: dict[str, None] = {}
+        """The names of the maps that were opened here."""
+        self._unnamed: set[int] = set()
+        """Inodes that lost their names here while a file was on its way to those that are open."""
         watch_forks(self)
 
     @property
@@ -84,8 +102,7 @@ class DirectoryDisk:
         """The names of the files here, sorted; maps, the lock and names with a dot in front are not."""
         self._check_alive()
         try:
-            with os.scandir(self.path) as entries:
-                names = [entry.name for entry in entries if not entry.is_dir()]
+            names = [entry.name for entry in self._entries() if not entry.is_dir()]
         except OSError as error:
             raise disk_error(error, f"{self.path}: listing it") from error
         return sorted(name for name in names if name != LOCK_NAME and not name.startswith("."))
@@ -125,6 +142,7 @@ class DirectoryDisk:
         if not is_open(path) and not await probe_map(path):
             raise CorruptData(f"map {path}: a reader could not get through it")
         self._check_alive()
+        self._maps[path.name] = None
         return await open_map(path)
 
     async def delete_map(self, name: str) -> None:
@@ -136,7 +154,7 @@ class DirectoryDisk:
         """Space left on the device for an ordinary user."""
         self._check_alive()
         try:
-            found = os.statvfs(self.path)
+            found = os.fstatvfs(self._directory_fd)
         except OSError as error:
             raise disk_error(error, f"{self.path}: asking for its free space") from error
         return found.f_bavail * found.f_frsize
@@ -144,6 +162,63 @@ class DirectoryDisk:
     def keep_free(self, size: int) -> None:
         """While less than so many bytes are free, deleted files give their room back at once."""
         self._removals.keep_free_bytes = size
+
+    async def check_place(self) -> None:
+        """See `Disk.check_place`. Some microseconds a file, in a worker: a device may not answer."""
+        self._check_alive()
+        files = list(
+            self._files
+        )  # before the look: what is opened meanwhile may not be among the names
+        maps = [self.path / name for name in self._maps]
+        await trio.to_thread.run_sync(self._check_place, files, maps)
+
+    def _check_place(self, files: Collection[DirectoryFile], maps: Collection[Path]) -> None:
+        try:
+            moved = inode_of(self.path) != self._inode
+            lost = () if moved else self._not_among(self._entries(), files)
+            lost_maps = [path for path in maps if not is_there(path)]
+        except OSError:
+            return  # no descriptor, no permission: that says nothing about where the files are
+        if self._dead:
+            return
+        if moved:
+            raise DataDirectoryLost(
+                f"{self.path}: another directory has this name now, or none: it was removed or moved, or a"
+                " file system was mounted over it"
+            )
+        for path in (*(self.path / file.name for file in lost), *lost_maps):
+            raise DataDirectoryLost(
+                f"{path}: another program removed or moved it while it was in use"
+            )
+
+    def _not_among(
+        self, entries: Sequence[os.DirEntry[str]], files: Collection[DirectoryFile]
+    ) -> Sequence[DirectoryFile]:
+        """The files that none of these names leads to, and whose names this disk has not removed."""
+        # A network file system keeps what is removed and open under a name with a dot in front.
+        seen = [entry for entry in entries if not entry.name.startswith(".")]
+        there = {entry.inode() for entry in seen}
+        if any(file.inode not in there for file in files if not file.unnamed):
+            # Some file systems list other numbers than they show of the files themselves.
+            there = set()
+            for entry in seen:
+                with contextlib.suppress(FileNotFoundError):
+                    there.add(os.stat(entry.name, dir_fd=self._directory_fd).st_ino)
+        return [file for file in files if file.inode not in there and not file.unnamed]
+
+    def _entries(self) -> Sequence[os.DirEntry[str]]:
+        # By a descriptor of its own: two that read one at once would share how far they are.
+        descriptor = os.open(
+            ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory_fd
+        )
+        try:
+            with os.scandir(descriptor) as entries:
+                found = [*entries]
+                for entry in found:
+                    entry.is_dir()  # it is remembered; later the descriptor is closed
+                return found
+        finally:
+            os.close(descriptor)
 
     def lock(self) -> None:
         """Take this directory, until `unlock` or the end of the process. Raises `DataDirectoryInUse`."""
@@ -211,7 +286,13 @@ class DirectoryDisk:
             on_closed=self._files.pop,
         )
         self._files[file] = None
+        if (
+            file.inode in self._unnamed
+        ):  # in this order: the worker adds to the one, then looks at the other
+            file.unnamed = True
         self._arriving.remove(file.inode)  # no sooner: see `_delete`
+        if not self._arriving:
+            self._unnamed.clear()
         return file
 
     async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
@@ -219,7 +300,7 @@ class DirectoryDisk:
         return await trio.to_thread.run_sync(call, *args, limiter=self._directory_worker)
 
     def _open(self, name: str) -> int:
-        descriptor = _open(self.path / name, os.O_RDWR)
+        descriptor = self._open_here(name, os.O_RDWR)
         self._arriving.append(os.fstat(descriptor).st_ino)
         return descriptor
 
@@ -228,21 +309,24 @@ class DirectoryDisk:
             self.direct_refused = not takes_direct(self.path)
             self._direct_probed = True
         path = self.path / name
-        descriptor = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            descriptor = self._open_here(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:  # in a directory that was removed nothing can be made
+            raise DataDirectoryLost(f"{self.path}: it was removed while it was in use") from None
         try:
             if size:
                 os.posix_fallocate(descriptor, 0, size)
                 os.fsync(descriptor)  # the size is no news any more to the first fdatasync
             direct_descriptor = None
             if direct and not self.direct_refused:
-                direct_descriptor = _open(path, os.O_RDWR | os.O_DIRECT)
+                direct_descriptor = self._open_here(name, os.O_RDWR | os.O_DIRECT)
             self._sync_names()
         except (OSError, DistributedLogError) as error:
             os.close(descriptor)
             with contextlib.suppress(
                 OSError
             ):  # gone already, or a disk that takes nothing any more
-                path.unlink()  # what is half-made must not be found
+                os.unlink(name, dir_fd=self._directory_fd)  # what is half-made must not be found
             if isinstance(error, DistributedLogError):
                 raise
             raise disk_error(error, f"{path}: making it with {size} bytes") from error
@@ -250,8 +334,10 @@ class DirectoryDisk:
         return descriptor, direct_descriptor
 
     def _rename(self, old: str, new: str) -> None:
+        directory = self._directory_fd
         try:
-            os.replace(self.path / old, self.path / new)
+            self._note_unnamed(new)
+            os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -264,12 +350,26 @@ class DirectoryDisk:
         in_use = {*self._arriving, *(file.inode for file in list(self._files))}
         for name in names:
             try:
-                self._removals.unlink(self.path / name, in_use=in_use)
+                self._note_unnamed(name)
+                self._removals.unlink(name, directory=self._directory_fd, in_use=in_use)
             except FileNotFoundError:
                 raise
             except OSError as error:
                 raise disk_error(error, f"{self.path / name}: deleting it") from error
         self._sync_names()
+
+    def _open_here(self, name: str, flags: int) -> int:
+        return _open(self.path / name, flags, self._directory_fd)
+
+    def _note_unnamed(self, name: str) -> None:
+        """The name is about to go: an open file that it leads to is not lost (`check_place`)."""
+        with contextlib.suppress(FileNotFoundError):
+            inode = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_ino
+            if inode in self._arriving:
+                self._unnamed.add(inode)
+            for file in list(self._files):
+                if file.inode == inode:
+                    file.unnamed = True
 
     def _sync_names(self) -> None:
         try:
@@ -299,9 +399,11 @@ def takes_direct(path: Path) -> bool:
     return True
 
 
-def _open(path: Path, flags: int) -> int:
+def _open(path: Path, flags: int, directory: int | None = None) -> int:
+    """Open ``path``, or its last name in the directory of that descriptor."""
     try:
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        name = path if directory is None else path.name
+        return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:

@@ -261,6 +261,13 @@ class Disk(Protocol):
         """While less than so many bytes are free, deleted files give their room back at once."""
         ...
 
+    async def check_place(self) -> None:
+        """Check that the directory's name still leads to it, and that all files open here are in it.
+
+        Raises `DataDirectoryLost`.
+        """
+        ...
+
     def lock(self) -> None:
         """Take this directory for this node, until it ends. Raises `DataDirectoryInUse`."""
         ...

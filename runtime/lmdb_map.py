@@ -24,6 +24,7 @@ from .forked import forked_message, watch_forks
 from .host import Summary
 from .memory import KEY_BYTES_MAX
 
+FILE_NAME = "data.mdb"
 MAP_BYTES = 64 << 30
 READERS_MAX = 16
 PROBE_S_MAX = 300.0
@@ -133,6 +134,7 @@ class _Environment:
                 mode=0o600,
             )
             self.lmdb.reader_check()  # readers that died with their process pin pages
+            self.inode = inode_of(path / FILE_NAME)
             if made:
                 sync_directory(path)
                 sync_directory(path.parent)
@@ -226,6 +228,21 @@ def is_open(path: Path) -> bool:
     return str(_canonical(path)) in _environments
 
 
+def is_there(path: Path) -> bool:
+    """Is the file of the map in ``path``, if this process has opened one, still the one that it opened?"""
+    environment = _environments.get(str(_canonical(path)))
+    return environment is None or environment.inode == inode_of(path / FILE_NAME)
+
+
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """The device and inode that a name leads to, None for none. Raises `OSError`."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 async def delete_map(path: Path) -> None:
     """Remove the map in ``path``, which is not open. No error where there is none."""
     path = _canonical(path)
@@ -277,7 +294,7 @@ def _canonical(path: Path) -> Path:
 
 
 def _is_there(path: Path) -> bool:
-    return (path / "data.mdb").exists()
+    return (path / FILE_NAME).exists()
 
 
 def _delete(path: Path) -> None:

@@ -50,15 +50,17 @@ class Removals:
         """While less is free, there are no pauses."""
         watch_forks(self)
 
-    def unlink(self, path: Path, *, in_use: Collection[int] = ()) -> None:
-        """Remove the name, and what it names soon after.
+    def unlink(
+        self, path: Path | str, *, directory: int | None = None, in_use: Collection[int] = ()
+    ) -> None:
+        """Remove the name, in the directory of that descriptor, and what it names soon after.
 
         A file that has another name keeps its bytes, and one of the inodes ``in_use`` until it is closed.
         Raises `OSError` as `os.unlink`.
         """
-        descriptor = self._hold(path, in_use)
+        descriptor = self._hold(path, directory, in_use)
         try:
-            os.unlink(path)
+            os.unlink(path, dir_fd=directory)
         except OSError:
             if descriptor is not None:
                 _close(descriptor)
@@ -78,7 +80,7 @@ class Removals:
         while self._waiting:
             close_descriptor(self._waiting.popleft()[0])
 
-    def _hold(self, path: Path, in_use: Collection[int]) -> int | None:
+    def _hold(self, path: Path | str, directory: int | None, in_use: Collection[int]) -> int | None:
         """A descriptor of a file that is worth it; None: it goes at once, also where none can be had."""
         waiting_max = min(WAITING_MAX, limit() // DESCRIPTORS_PART)
         if self._closed or len(self._waiting) >= waiting_max:
@@ -86,7 +88,7 @@ class Removals:
         descriptor = -1
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            descriptor = os.open(path, flags)
+            descriptor = os.open(path, flags, dir_fd=directory)
             found = os.fstat(descriptor)
             if (
                 stat.S_ISREG(found.st_mode)

@@ -116,6 +116,10 @@ class DiskHandle:
     def keep_free(self, size: int) -> None:
         """Deleted files give their room back at once, always."""
 
+    async def check_place(self) -> None:
+        """Its files are where they were as long as its machine runs."""
+        await trio.lowlevel.checkpoint()
+
     def lock(self) -> None:
         """Take this disk for this node. Raises `DataDirectoryInUse`."""
         self._check()

@@ -4,6 +4,7 @@ import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,9 +31,11 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     DataDirectoryInUse,
+    DataDirectoryLost,
     DiskFailed,
     ForeignData,
 )
+from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Buffer, Disk, File, Host
 from distributedlog.runtime.machine import real_host
@@ -212,6 +215,30 @@ async def test_two_nodes_on_one_directory_are_refused() -> None:
                 async with world.bookie(disks):
                     pass
         assert isinstance(first_of(caught.value), DataDirectoryInUse)
+
+
+@pytest.mark.parametrize("kind", ["bookie", "metadata"])
+async def test_a_node_whose_files_were_removed_ends_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The system goes on to take what it writes, into files that no start finds."""
+    monkeypatch.setattr(node, "PLACE_S", 0.05)
+    disk = DirectoryDisk(tmp_path / kind)
+    async with _world() as world:
+        config: BookieNodeConfig | MetadataNodeConfig
+        if kind == "bookie":
+            disks, config = _disks(disk), BookieNodeConfig("b", (world.quorum,), store=STORE)
+        else:
+            disks, config = {"metadata": disk}, MetadataNodeConfig("n", {"n": ("127.0.0.1", 0)})
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(DataDirectoryLost, match=str(disk.path)), flatten_subgroups=True
+        ):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(serve_node, world.host(disks), config)
+                for each in [*disk.path.iterdir()]:
+                    each.unlink(missing_ok=True)
+                await trio.sleep_forever()
+    await disk.close()
 
 
 async def test_a_failed_sync_ends_the_whole_node() -> None:

@@ -1,7 +1,9 @@
 """What only a real directory shows: errors of the system, locks of processes, descriptors."""
 
+import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,11 +18,13 @@ from distributedlog.runtime.errors import (
     AlreadyClosed,
     CorruptData,
     DataDirectoryInUse,
+    DataDirectoryLost,
     DiskFailed,
     DiskFull,
     TooBusy,
 )
 from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.host import File
 from distributedlog.runtime.sync_mode import Syncer, SyncMeasurement, choose_sync_mode
 from tests.runtime.mounts import mounted
 
@@ -246,6 +250,7 @@ async def test_the_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> Non
     program = """
 import sys
 from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.host import File
 disk = DirectoryDisk(sys.argv[1])
 disk.lock()
 print("locked", flush=True)
@@ -405,3 +410,137 @@ async def test_the_disk_is_asked_where_to_sync(tmp_path: Path) -> None:
 )
 def test_fast_and_even_disks_are_synced_inline(p50_s: float, slowest_s: float, mode: str) -> None:
     assert SyncMeasurement(p50_s, slowest_s).mode == mode
+
+
+# --- files that are not where they were -----------------------------------------------------------------
+
+
+async def _is_lost(disk: DirectoryDisk) -> str:
+    with pytest.raises(DataDirectoryLost) as caught:
+        await disk.check_place()
+    return str(caught.value)
+
+
+def _remove_file(disk: DirectoryDisk) -> None:
+    (disk.path / "journal-1").unlink()
+
+
+def _move_file(disk: DirectoryDisk) -> None:
+    (disk.path / "journal-1").rename(disk.path.parent / "journal-1")
+
+
+def _replace_file(disk: DirectoryDisk) -> None:
+    (disk.path / "other").write_bytes(b"other")
+    (disk.path / "other").rename(disk.path / "journal-1")
+
+
+def _remove_map(disk: DirectoryDisk) -> None:
+    shutil.rmtree(disk.path / "index.lmdb")
+
+
+def _replace_map(disk: DirectoryDisk) -> None:
+    shutil.copytree(disk.path / "index.lmdb", disk.path / "copy.lmdb")
+    shutil.rmtree(disk.path / "index.lmdb")
+    (disk.path / "copy.lmdb").rename(disk.path / "index.lmdb")
+
+
+def _remove_directory(disk: DirectoryDisk) -> None:
+    shutil.rmtree(disk.path)
+
+
+def _move_directory(disk: DirectoryDisk) -> None:
+    disk.path.rename(disk.path.with_name("elsewhere"))
+
+
+def _replace_directory(disk: DirectoryDisk) -> None:
+    _move_directory(disk)
+    disk.path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_remove_file, "journal-1"),
+        (_move_file, "journal-1"),
+        (_replace_file, "journal-1"),
+        (_remove_map, "index.lmdb"),
+        (_replace_map, "index.lmdb"),
+        (_remove_directory, "as needed"),
+        (_move_directory, "as needed"),
+        (_replace_directory, "as needed"),
+    ],
+)
+async def test_files_that_another_program_took_away_are_missed(
+    disk: DirectoryDisk, change: Callable[[DirectoryDisk], None], named: str
+) -> None:
+    """The error names the path. What is written goes to no name that the next start would read."""
+    file = await disk.create("journal-1", size=PAGE, direct=True)
+    index = await disk.open_map("index")
+    await index.apply([(b"k", b"v")])
+    await disk.check_place()
+
+    change(disk)
+
+    await file.write_synced(0, disk.aligned_buffer(PAGE))  # the system does not refuse it
+    assert str(disk.path) in (text := await _is_lost(disk))
+    assert named in text
+    index.close()
+
+
+async def test_a_file_system_mounted_over_the_directory_is_noticed_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    """It has files of the same names, of the bookie whose disk it is."""
+    path = tmp_path / "data"
+    path.mkdir()
+    disk = DirectoryDisk(path)
+    for name in ("journal-1", "journal-2", "journal-3"):
+        (await disk.create(name, size=PAGE)).close()
+    path.rename(tmp_path / "below")
+    with mounted(path, "tmpfs", "-o", "size=1m"):
+        for name in ("journal-1", "journal-2", "journal-3"):
+            (path / name).write_bytes(b"of the other")
+
+        assert "mounted over it" in await _is_lost(disk)
+        await disk.delete("journal-1")
+        await disk.rename("journal-2", "journal-3")
+        (await disk.create("journal-4")).close()
+
+        assert {each.name: each.read_bytes() for each in path.iterdir()} == dict.fromkeys(
+            ("journal-1", "journal-2", "journal-3"), b"of the other"
+        )
+        assert disk.list() == ["journal-3", "journal-4"]
+    await disk.close()
+
+
+async def test_in_a_directory_that_was_removed_no_file_is_made(disk: DirectoryDisk) -> None:
+    shutil.rmtree(disk.path)
+
+    with pytest.raises(DataDirectoryLost, match="as needed"):
+        await disk.create("journal-1")
+
+
+async def test_files_that_the_disk_removed_itself_are_not_missed(disk: DirectoryDisk) -> None:
+    """Readers keep them open. So are links to files elsewhere, and names that were replaced."""
+    files = [await disk.create(name, size=PAGE) for name in ("a", "b", "c", "d")]
+    (disk.path.parent / "linked").write_bytes(b"x")
+    (disk.path / "link").symlink_to(disk.path.parent / "linked")
+    files.append(await disk.open("link"))
+    await disk.delete("a", "b")
+    await disk.rename("c", "d")
+    await disk.check_place()
+
+    async with trio.open_nursery() as nursery:  # opened, and removed before it is known to be open
+        for n in range(50):
+            (disk.path / f"{n}").write_bytes(b"x")
+            nursery.start_soon(_open_into, disk, f"{n}", files)
+            nursery.start_soon(disk.delete, f"{n}")
+            nursery.start_soon(disk.check_place)
+    await disk.check_place()
+    for file in files:
+        file.close()
+
+
+async def _open_into(disk: DirectoryDisk, name: str, files: list[File]) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        files.append(await disk.open(name))

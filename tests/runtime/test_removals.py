@@ -359,7 +359,7 @@ async def test_a_file_goes_as_it_is_where_there_is_no_thread_for_it(
 async def test_what_cannot_be_removed_is_not_cut(
     disk: DirectoryDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> None:
+    def refused(path: Path, **_: object) -> None:
         raise PermissionError(1, "not permitted")
 
     made(tmp_path / "large")
