@@ -18,7 +18,7 @@ from pathlib import Path
 
 import trio
 
-from .errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull
+from .errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull, TooBusy
 from .forked import close_descriptor, forked_message, watch_forks
 from .host import Buffer
 from .memory import DIRECT_ALIGN, aligned_memory
@@ -301,8 +301,10 @@ class DirectoryFile:
         self._failed = disk_error(error, f"{self._path}: {what}")
         return self._failed
 
-    def _unreadable(self, error: OSError, offset: int, length: int) -> CorruptData:
-        return CorruptData(
+    def _unreadable(self, error: OSError, offset: int, length: int) -> CorruptData | TooBusy:
+        # A lack of memory says nothing about the bytes: taken for corruption, it would cost a copy of them.
+        cls = TooBusy if error.errno in (errno.ENOMEM, errno.ENOBUFS) else CorruptData
+        return cls(
             f"{self._path}: read of {length} bytes at {offset}: {error.strerror} (errno {error.errno})"
         )
 

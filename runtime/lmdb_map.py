@@ -11,6 +11,7 @@
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,7 +28,10 @@ from .memory import KEY_BYTES_MAX
 FILE_NAME = "data.mdb"
 MAP_BYTES = 64 << 30
 READERS_MAX = 16
-PROBE_S_MAX = 300.0
+DAMAGED = 65
+"""What the child of `probe_map` ends with that found damage; Python itself never does."""
+CRASHES = 2
+"""A reader that crashed is tried again: what ends both is in the file."""
 NO_SPACE_BYTES = 1 << 20
 """A failed call on a disk with less space than this is taken for a lack of space."""
 
@@ -168,7 +172,7 @@ class _Environment:
         message = f"map {self.path}: {what}: {error}"
         if isinstance(error, lmdb.MapFullError) or (what != "reading" and self._no_space()):
             return DiskFull(message)
-        if isinstance(error, _LIES) or what == "reading":
+        if isinstance(error, _LIES):
             return CorruptData(message)
         return DiskFailed(message)
 
@@ -207,6 +211,9 @@ _LIES = (
     lmdb.PageFullError,
     lmdb.CursorFullError,
 )
+"""The only errors that are damage. All others are of the surroundings: memory, slots of readers, rights."""
+_LIES_BY_NAME = [lie.__name__ for lie in _LIES]
+_CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
 async def open_map(path: Path) -> LmdbMap:
@@ -253,39 +260,60 @@ async def delete_map(path: Path) -> None:
 async def probe_map(path: Path) -> bool:
     """Whether a child process could open the map in ``path``, read all of it in order, and begin to write.
 
-    False: delete the map and rebuild it. A map that is not there is in order. Takes some 0.4 s of CPU a
-    million pairs.
+    False: it found damage; delete the map and rebuild it. A map that is not there is in order. Takes some
+    0.4 s of CPU a million pairs. There is no time limit, since a slow device is no damage. Raises
+    `DiskFailed` if the child could not read for another reason, such as a limit of memory or a signal.
     """
     if not _is_there(path):
         await trio.lowlevel.checkpoint()
         return True
-    with trio.move_on_after(PROBE_S_MAX):
-        done = await trio.run_process(
-            [sys.executable, "-P", "-c", _PROBE, str(path)],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        return done.returncode == 0
+    for _ in range(CRASHES):
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-c", _PROBE, str(path), str(DAMAGED), *_LIES_BY_NAME],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_stdout=True,
+                capture_stderr=True,
+            )
+        except OSError as error:
+            raise _not_probed(path, f"starting a process: {error.strerror}") from error
+        if done.returncode == 0:
+            return True
+        if done.returncode == DAMAGED:
+            return False
+        if not (done.stdout and -done.returncode in _CRASH_SIGNALS):
+            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise _not_probed(path, last or f"its reader ended with {done.returncode}")
     return False
 
 
+def _not_probed(path: Path, why: str) -> DiskFailed:
+    return DiskFailed(f"map {path}: verifying it: {why}. The map was left as it is; start again")
+
+
 _PROBE = """
-import sys, lmdb
-from itertools import pairwise, starmap
+import sys
+from itertools import pairwise, starmap, takewhile
 from operator import lt
-with lmdb.open(sys.argv[1], map_size=64 << 30, create=False) as environment:
-    with environment.begin() as reader, reader.cursor() as cursor:
-        # No line of Python a pair: of two million each would be half a second of a bookie's start.
-        in_order = sum(starmap(lt, pairwise(cursor)))
-        if in_order != max(0, environment.stat()["entries"] - 1):
-            sys.exit("pairs are missing, or out of order")
-    # The list of free pages lies in pages of its own, which only a writer reads: one that looks for more
-    # pages in a row than there are goes through all of it. Given up, it has changed nothing.
-    writer = environment.begin(write=True)
-    writer.put(b"probe", bytes(4 << 20))
-    writer.abort()
+import lmdb
+path, damaged, *lies = sys.argv[1:]
+print("reading", flush=True)  # a crash after this is one over the pages
+try:
+    with lmdb.open(path, map_size=64 << 30, create=False) as environment:
+        with environment.begin() as reader, reader.cursor() as cursor:
+            # No line of Python a pair: of two million each would be half a second of a bookie's start. The
+            # first pair that is out of order ends it: pages that lead in a circle are no endless map.
+            in_order = sum(takewhile(bool, starmap(lt, pairwise(cursor))))
+            if in_order != max(0, environment.stat()["entries"] - 1):
+                sys.exit(int(damaged))  # pairs are missing, or out of order
+        # The list of free pages lies in pages of its own, which only a writer reads: one that looks for more
+        # pages in a row than there are goes through all of it. Given up, it has changed nothing.
+        writer = environment.begin(write=True)
+        writer.put(b"probe", bytes(4 << 20))
+        writer.abort()
+except tuple(getattr(lmdb, lie) for lie in lies):
+    sys.exit(int(damaged))
 """
 
 

@@ -1,6 +1,7 @@
 """What only a real directory shows: errors of the system, locks of processes, descriptors."""
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -147,6 +148,25 @@ async def test_what_the_device_cannot_read_is_corrupt(disk: DirectoryDisk) -> No
         await file.read_cold(0, 10)
     with pytest.raises(CorruptData):
         file.read_hot(0, 10)
+    file.close()
+
+
+async def test_a_read_without_memory_says_nothing_about_the_bytes(
+    disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for corruption, a start under a limit of memory would repair what is sound."""
+    file = await disk.create("sound", size=PAGE)
+
+    def no_memory(descriptor: int, length: int, offset: int) -> bytes:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pread", no_memory)
+        with pytest.raises(TooBusy, match="sound: read of 10 bytes at 0"):
+            file.read_at(0, 10)
+        with pytest.raises(TooBusy):
+            await file.read_cold(0, 10)
+    assert await file.read_cold(0, 10) == bytes(10)
     file.close()
 
 

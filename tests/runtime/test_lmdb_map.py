@@ -11,7 +11,8 @@ import trio.testing
 
 from distributedlog.cluster.processes import environment
 from distributedlog.runtime import lmdb_map
-from distributedlog.runtime.errors import CorruptData, DiskFull
+from distributedlog.runtime.errors import CorruptData, DiskFailed, DiskFull
+from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.lmdb_map import open_map, probe_map
 from tests.runtime.mounts import mounted
 
@@ -59,6 +60,82 @@ async def test_lying_pages_fail_in_the_child_not_here(tmp_path: Path) -> None:
     assert await probe_map(path)
 
 
+async def _opened(path: Path) -> None:
+    disk = DirectoryDisk(path)
+    try:
+        (await disk.open_map("index")).close()
+    finally:
+        await disk.close()
+
+
+@pytest.mark.parametrize(
+    "ends",
+    ["signal.raise_signal(signal.SIGKILL)", "raise MemoryError", "import no_such_module"],
+)
+async def test_a_reader_that_could_not_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """Killed for want of memory, or at the end of the system: the map is sound, and stays."""
+    await filled(tmp_path / "index.lmdb")
+    monkeypatch.setattr(lmdb_map, "_PROBE", f"import signal\nprint('reading', flush=True)\n{ends}")
+
+    with pytest.raises(DiskFailed, match="left as it is"):
+        await _opened(tmp_path)
+
+
+async def test_a_reader_that_crashes_once_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice is damage; before it reads any page a crash is none."""
+    await filled(tmp_path / "index.lmdb")
+    crash = "import os, signal\nprint('reading', flush=True)\nsignal.raise_signal(signal.SIGSEGV)"
+    once = f"import os\ntry: os.mkdir({str(tmp_path / 'tried')!r})\nexcept OSError: os._exit(0)\n"
+    monkeypatch.setattr(lmdb_map, "_PROBE", once + crash)
+    await _opened(tmp_path)
+
+    monkeypatch.setattr(lmdb_map, "_PROBE", crash)
+    with pytest.raises(CorruptData):
+        await _opened(tmp_path)
+
+    monkeypatch.setattr(lmdb_map, "_PROBE", "import signal\nsignal.raise_signal(signal.SIGSEGV)")
+    with pytest.raises(DiskFailed, match="left as it is"):
+        await _opened(tmp_path)
+
+
+async def test_without_a_process_to_read_it_the_map_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(tmp_path / "index.lmdb")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
+
+    with pytest.raises(DiskFailed, match="starting a process"):
+        await _opened(tmp_path)
+
+
+async def test_a_lack_of_slots_for_readers_is_no_damage(tmp_path: Path) -> None:
+    """Other programs that look at the map hold them; every look-up of the bookie needs one."""
+    index = await open_map(tmp_path / "index")
+    await index.apply([(b"k", b"v")])
+    readers = [index._environment.lmdb.begin() for _ in range(lmdb_map.READERS_MAX)]
+    for read in (
+        lambda: index.get(b"k"),
+        lambda: index.floor(b"k"),
+        lambda: index.scan(b"a", b"z", 1),
+    ):
+        with pytest.raises(DiskFailed):
+            read()
+    while readers:
+        readers.pop().abort()
+    assert index.get(b"k") == b"v"
+    index.close()
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+"""
+
+
 OPEN_A_DISK = """
 import sys, trio
 from distributedlog.runtime.errors import CorruptData
@@ -102,6 +179,25 @@ async def test_a_map_cut_short_is_told_by_the_disk_and_ends_nobody(
 
     assert code == 0, "the process that opened it ended with a signal"
     assert said == b"corrupt\n"
+
+
+async def test_a_map_stays_whose_reader_has_too_little_memory(tmp_path: Path) -> None:
+    """Less address space than the map: as `ulimit -v` and batch systems give it."""
+    await filled(tmp_path / "index.lmdb")
+    before = (tmp_path / "index.lmdb" / "data.mdb").stat()
+
+    done = await trio.run_process(
+        [sys.executable, "-c", LIMITED + OPEN_A_DISK, str(tmp_path)], capture_stdout=True,
+        capture_stderr=True, check=False, env=environment(),
+    )  # fmt: skip
+
+    assert done.returncode == 1
+    assert b"corrupt" not in done.stdout
+    assert b"DiskFailed" in done.stderr
+    assert b"left as it is" in done.stderr
+    after = (tmp_path / "index.lmdb" / "data.mdb").stat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert await probe_map(tmp_path / "index.lmdb")
 
 
 async def test_a_list_of_free_pages_that_was_cut_off_is_told_too(tmp_path: Path) -> None:
