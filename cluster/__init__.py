@@ -9,6 +9,7 @@
         health.py                   is it well: asked of itself
         http.py, pages.py           told over HTTP: /health, /ready, /metrics, /state
         key_classes.py              what kinds of keys there are, and who may read and write them
+        record_changes.py           the changes of ledgers' and logs' records that exist
         bookie_changes.py           what a bookie may change of others', and how
         reach.py, damaged.py        how far a journal was synced; records that cannot be read
     rotating.py                     new secrets, until each bookie checks by them

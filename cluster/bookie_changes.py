@@ -18,6 +18,7 @@ from ..log.segments import SegmentRecord
 from ..log.settings import StoredSettings, bind_key, conf_key, merging_of, retention_of
 from ..log.state import LogState
 from ..metadata.classes import Change
+from ..metadata.rights import OPERATOR
 from ..runtime.errors import CorruptData
 from .pulling import Move
 
@@ -31,9 +32,11 @@ REPAIRED = (
     *("unordered_once", "writer_format", "producers", "last_dlsn"),
 )
 """Fields of a log's state that may change as its open segments are closed, or its records given up."""
+PLACE = ("ledger_id", "base_entry", "base_bytes")
+"""Fields of a segment's record that say where its entries are."""
 
 
-def _same_but(before: object, after: object, *fields: str) -> bool:
+def same_but(before: object, after: object, *fields: str) -> bool:
     """Do two records of one kind differ in these fields alone?"""
     names = [name for name in type(before).__dataclass_fields__ if name not in fields]  # type: ignore[attr-defined]
     return all(getattr(before, name) == getattr(after, name) for name in names)
@@ -60,7 +63,7 @@ def of_ledger(change: Change) -> bool:
     if not change.janitor:
         return False
     if after.state is LedgerState.DELETING:
-        return _same_but(before, after, "state", "owner") and _is_nobodys(change, before)
+        return same_but(before, after, "state", "owner") and is_nobodys(change, before)
     if before.owner is None:
         return _is_of_a_merge(change, before, after)
     return _is_closing(change, before, after)
@@ -68,10 +71,10 @@ def of_ledger(change: Change) -> bool:
 
 def _is_replacement(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """Do others take the places of bookies that are to leave, or are not there?"""
-    if not _same_but(before, after, "ensembles") or len(before.ensembles) != len(after.ensembles):
+    if not same_but(before, after, "ensembles") or len(before.ensembles) != len(after.ensembles):
         return False
     for was, now in zip(before.ensembles, after.ensembles, strict=True):
-        if not _same_but(was, now, "bookies"):
+        if not same_but(was, now, "bookies"):
             return False
         for old, new in zip(was.bookies, now.bookies, strict=True):
             if old != new and not (_may_go(change, old) and _may_come(change, before, old, new)):
@@ -91,7 +94,7 @@ def _may_come(change: Change, ledger: LedgerMetadata, old: str, new: str) -> boo
     return asked is not None and change.is_own(new) and Move.decode(asked).leaving == old
 
 
-def _is_nobodys(change: Change, ledger: LedgerMetadata) -> bool:
+def is_nobodys(change: Change, ledger: LedgerMetadata) -> bool:
     """Does no segment lie in it, after all that is done at once?"""
     if ledger.owner is None:
         return True
@@ -102,13 +105,13 @@ def _is_nobodys(change: Change, ledger: LedgerMetadata) -> bool:
 def _is_of_a_merge(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """It is written, closed, and then a log's: of who wants its segments merged."""
     if after.owner is None:
-        return _same_but(before, after, *CLOSING) and STATES.index(before.state) <= STATES.index(
+        return same_but(before, after, *CLOSING) and STATES.index(before.state) <= STATES.index(
             after.state
         )
     named = change.then(segment_key(*after.owner))
     return (
         before.closed
-        and _same_but(before, after, "owner")
+        and same_but(before, after, "owner")
         and after.owner[0] == before.incarnation
         and named is not None
         and SegmentRecord.decode(named).ledger_id == before.ledger_id
@@ -121,15 +124,17 @@ def _is_closing(change: Change, before: LedgerMetadata, after: LedgerMetadata) -
     return (
         before.owner is not None
         and (before.state, after.state) in pairwise(STATES)
-        and (after.state is LedgerState.CLOSED or _same_but(before, after, "state"))
-        and _same_but(before, after, *CLOSING)
+        and (after.state is LedgerState.CLOSED or same_but(before, after, "state"))
+        and same_but(before, after, *CLOSING)
         and after.ensembles[:kept] == before.ensembles[:kept]
         and change.look(lock_key(before.owner[0])) is None
     )
 
 
 def mirrors(change: Change) -> bool:
-    """``on/`` and ``delete/`` say what the ledger's record does: of whoever changes it."""
+    """``on/`` and ``delete/`` say what the ledger's record does: of whoever changes it but an operator."""
+    if change.rights & OPERATOR:
+        return True
     bookie, record = keys.bookie_id_of(change.key), keys.ledger_key(keys.ledger_id_of(change.key))
     value = change.then(record)
     if value is None:
@@ -150,7 +155,7 @@ def of_state(change: Change) -> bool:
     if change.before is None or change.after is None:
         return False
     before, after = LogState.decode(change.before), LogState.decode(change.after)
-    if not _same_but(before, after, *REPAIRED) or after.open_from < before.open_from:
+    if not same_but(before, after, *REPAIRED) or after.open_from < before.open_from:
         return False
     if after.epoch != before.epoch or after.open_from != max(before.open_from, after.first_segment):
         left = change.look(lock_key(before.log_id)) is None
@@ -220,11 +225,10 @@ def of_segment(change: Change) -> bool:
     if change.after is None:
         return before.segment <= last_below(change, state)
     after = SegmentRecord.decode(change.after)
-    place = ("ledger_id", "base_entry", "base_bytes")
     if not before.closed:
-        same_place = all(getattr(before, name) == getattr(after, name) for name in place)
+        same_place = all(getattr(before, name) == getattr(after, name) for name in PLACE)
         return same_place and change.look(lock_key(log_id)) is None
-    if not _same_but(before, after, *place):
+    if not same_but(before, after, *PLACE):
         return False
     return before == after or _is_merged(change, log_id, after)
 

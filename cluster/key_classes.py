@@ -38,7 +38,9 @@ from ..metadata.rights import (
 )
 from ..metadata.trust_records import AUDIT_PREFIX, ENDED_PREFIX, MODE_KEY, TRUST_PREFIX
 from ..proxy.registration import PREFIX as PROXIES
+from ..runtime.errors import CorruptData, UnsupportedFormat
 from . import bookie_changes as shapes
+from . import record_changes as records
 from .cookie import decode_cookie
 from .repair import ELECTION_KEY
 from .restored import HOLD, RESTORES
@@ -53,6 +55,10 @@ IDS_AT_ONCE = 1_000_000
 KNOWN_RECORDS = 256
 KNOWN_BYTES_MAX = 4096
 """Ledgers' records, the last ones, of which it is known whose they are."""
+
+LOSSES_SHOWN = 5
+"""Ranges of entries in a line of the audit."""
+TRUNCATE = "truncate"
 
 STAGES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED, LedgerState.DELETING)
 
@@ -160,8 +166,8 @@ def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> i
         return most
     was = LogState.decode(before)
     same = (
-        (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name)
-        == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name)
+        (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name, now.quorums)
+        == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name, was.quorums)
     )  # fmt: skip
     return most | WRITE if same else most
 
@@ -253,6 +259,58 @@ def _tell_name(
     return "delete-log", was
 
 
+def _tell_loss(
+    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+) -> tuple[str, str] | None:
+    """Entries of a ledger are declared lost, or its end is declared."""
+    value = puts[key]
+    if value is None or now is None:
+        return None
+    try:
+        before, after = LedgerMetadata.decode(key, now), LedgerMetadata.decode(key, value)
+    except (CorruptData, UnsupportedFormat):
+        return "replace-record", keys.shown(key)
+    of = f"ledger {after.ledger_id}"
+    if len(after.lost) > len(before.lost):
+        lost = [one for one in after.lost if one not in before.lost]
+        ranges = ", ".join(f"{one.first}-{one.last}" for one in lost[:LOSSES_SHOWN])
+        return "accept-loss", f"{of} entries {ranges}" + ("…" if lost[LOSSES_SHOWN:] else "")
+    if "closed_by" in after.custom and not before.closed:
+        return "accept-loss", f"{of} end {after.last_entry}"
+    return None
+
+
+def _tell_log(
+    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+) -> tuple[str, str] | None:
+    """Records of a log are deleted: it is truncated, or its segments or its state go without its name."""
+    kind, value = key.split(b"/", 3)[2], puts[key]
+    if kind == b"segment" and now is not None:
+        try:
+            if value is None:
+                return None  # told by the state, which says so in the same transaction
+            SegmentRecord.decode(now)
+        except (CorruptData, UnsupportedFormat):
+            return "replace-record", keys.shown(key)
+    if kind != b"state" or now is None:
+        return None
+    if value is None:
+        named = any(one.startswith(NAMES) for one in puts)
+        return None if named else ("delete-log", key.split(b"/")[1].decode(errors="replace"))
+    try:
+        before, after = LogState.decode(now), LogState.decode(value)
+    except (CorruptData, UnsupportedFormat):
+        return None
+    if after.first_segment > before.first_segment and after.deleting:
+        return (
+            "delete-segments",
+            f"{after.name} ({after.log_id:016x}) up to {after.first_segment - 1}",
+        )
+    if after.truncated_to > before.truncated_to:
+        return TRUNCATE, f"{after.name} ({after.log_id:016x})"
+    return None
+
+
 def _tell(put: str, deleted: str) -> Told:
     """One word for each; the subject is the rest of the key."""
 
@@ -294,17 +352,19 @@ KEY_CLASSES = Classes(
             _LOG_SPAN,
             lasting=True,
             shape=shapes.of_state,
+            form=records.of_state,
         ),
         (b"log/", b"segment"): replace(
             _REPAIRED,
             ledger_in=_ledger_of_segment,
             shape=shapes.of_segment,
+            form=records.of_segment,
             stage=_stage_of_segment,
         ),
         (b"log/", b"lock"): replace(
             _WRITERS, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
         ),
-        (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps),
+        (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps, form=records.of_stamps),
         (b"log/", b"txn"): _WRITERS,
         (b"log/", b"position"): _READERS,
         (b"log/", b"reader"): _READERS,
@@ -343,6 +403,7 @@ KEY_CLASSES = Classes(
             _OF_LEDGER,
             _of_ledger,
             shape=shapes.of_ledger,
+            form=records.of_ledger,
             stage=_stage_of_ledger,
         ),
         keys.UNDER_PREFIX: KeyClass(
@@ -387,8 +448,11 @@ KEY_CLASSES = Classes(
     bookies_of_ledger=_bookies_of_ledger,
     is_closed=_is_closed,
     owner_of_cookie=_owner_of_cookie,
+    often=frozenset({TRUNCATE}),
     told={
         NAMES: _tell_name,
+        keys.LEDGER_PREFIX: _tell_loss,
+        b"log/": _tell_log,
         keys.LEAVING_PREFIX: _tell("decommission", "recommission"),
         keys.COOKIE_PREFIX: _tell("", "forget-bookie"),
         b"conf/": _tell("set", "unset"),

@@ -53,6 +53,11 @@ class Change:
     """Is the asker the bookie with that id?"""
     janitor: bool
     """Is it the one that repairs?"""
+    rights: int
+    """All rights of the asker on this key."""
+    pinned: Callable[[bytes], bool]
+    """Is the transaction conditional on that key as it is now? Other transactions may be applied between
+    this check and this change: without that condition a rule decides from a value of the past."""
 
 
 Shape = Callable[[Change], bool]
@@ -78,7 +83,7 @@ class KeyClass:
     shape: Shape | None = None
     """Of what a bookie may change only because it repairs, or holds a copy (H242)."""
     form: Shape | None = None
-    """Of what anybody but an operator changes."""
+    """Of every change, by any principal."""
     held: bool = False
     """While the lease that it stands under lives, its holder changes it and nobody else."""
     note: Callable[[bytes], bool] = lambda key: False
@@ -130,6 +135,8 @@ class Classes:
     """Key and value of a bookie's cookie; the principal that is this bookie."""
     told: Mapping[bytes, Told] = field(default_factory=dict)
     """Acts that a line of the audit tells of, by what goes up to the first slash of a key."""
+    often: frozenset[str] = frozenset()
+    """Acts that programs repeat: the audit has one line per hour, principal and subject of these."""
 
     def of(self, key: bytes) -> KeyClass:
         """The row of a key."""

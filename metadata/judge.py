@@ -493,6 +493,7 @@ class Judge:
             refused = self._why_not_read(principal, base, compare.key, new)
             if refused is not None:
                 return refused
+        asked = _Asked(self._state, principal, base, transaction)
         for operation in transaction.operations:
             key = operation.key
             row = self._classes.of(key)
@@ -512,12 +513,10 @@ class Judge:
                 if self._is_left_over(operation, base, place):
                     continue
                 return _refused(principal, "write", key, needed)
-            if not self._is_well_formed(
-                principal, base, needed & held, row, operation, transaction
-            ):
+            if not self._is_well_formed(asked, needed & held, held, row, operation):
                 shown = repr(key[:KEY_SHOWN_BYTES])[1:]
                 return NotAllowed(
-                    f"{principal} may not change {shown} like that: nothing there lets it"
+                    f"{principal} may not change {shown} in this way: with its rights, as the record is now"
                 )
             if isinstance(operation, Put) and not self._may_name(
                 principal, base, operation, puts, new
@@ -534,35 +533,26 @@ class Judge:
         return None
 
     def _is_well_formed(
-        self,
-        principal: str,
-        base: int,
-        by: int,
-        row: KeyClass,
-        operation: Put | Delete,
-        transaction: Transaction,
+        self, asked: "_Asked", by: int, held: int, row: KeyClass, operation: Put | Delete
     ) -> bool:
-        """Does it change that key as it may? ``by``: the rights that let it change it at all."""
-        shapes = [row.form] if row.form is not None and not base & OPERATOR else []
+        """Does it change that key as it may? ``by``: the rights of ``held`` that let it change it at all."""
+        shapes = [row.form] if row.form is not None else []
         if row.shape is not None and not by & ~(JANITOR | HOLDER):
             shapes.append(row.shape)
-        if not shapes and not row.held and operation.key != self._classes.clock:
+        key, principal = operation.key, asked.principal
+        if not shapes and not row.held and key != self._classes.clock:
             return True
-        after = {o.key: o.value if isinstance(o, Put) else None for o in transaction.operations}
-
-        def then(key: bytes) -> bytes | None:
-            return after[key] if key in after else self._value(key)
-
-        key = operation.key
         change = Change(
             key,
             self._value(key),
-            after[key],
+            asked.after[key],
             self._value,
-            then,
+            asked.then,
             lambda log: self._path(self._log_names.get(log, b""))[0],
             lambda bookie: self._is_bookie(principal, bookie.encode()),
-            bool(base & JANITOR),
+            bool(asked.base & JANITOR),
+            held,
+            lambda other: other in asked.pinned,
         )
         try:
             fits = all(shape(change) for shape in shapes)
@@ -572,7 +562,7 @@ class Judge:
             fits = fits and self._is_free_for(principal, key)
         if key == self._classes.clock:
             fits = fits and self._is_in_time(change)
-        return fits or self._cannot_hold(transaction, key)
+        return fits or self._cannot_hold(asked.transaction, key)
 
     def _value(self, key: bytes) -> bytes | None:
         stored = self._state.stored.get(key)
@@ -608,12 +598,17 @@ class Judge:
             found = self._state.get(one.key)
             if one.kind == "exists" or one.holds(found):
                 continue
-            if one.kind == "mod_revision" and 0 < one.number <= self._state.revision:
-                return True  # no change will have that revision again
-            if one.key == key and found is not None and (one.number or self._classes.of(key).held):
+            if one.kind == "mod_revision":
+                past = 0 < one.number <= self._state.revision  # no change has that revision again
+            elif found is None:
+                past = one.number > 0 and self._classes.of(one.key).lasting
+            else:
+                # Not a later version: the asker's next transactions may reach it before this is applied.
+                own = one.key == key or self._classes.of(one.key).lasting
+                past = own and 0 < one.number < found.version
+            held = one.key == key and found is not None and self._classes.of(key).held
+            if past or held:
                 return True
-            if found is not None and self._classes.of(one.key).lasting and one.kind == "version":
-                return one.number < found.version
         return False
 
     def _may_name(
@@ -733,6 +728,34 @@ class Judge:
         except (CorruptData, UnsupportedFormat):
             return False
         return bool(rights & ADMIN) and self.is_live(f"user/{name}")
+
+
+class _Asked:
+    """A transaction that is checked: computed once, for it may change some thousand keys."""
+
+    def __init__(
+        self, state: KeyValueState, principal: str, base: int, transaction: Transaction
+    ) -> None:
+        self.principal = principal
+        self.base = base
+        self.transaction = transaction
+        self.after = {
+            one.key: one.value if isinstance(one, Put) else None for one in transaction.operations
+        }
+        self.pinned = {
+            one.key
+            for one in transaction.compares
+            if one.kind != "exists" and one.holds(state.get(one.key))
+        }
+        """Keys that it requires to be as they are now."""
+        self._state = state
+
+    def then(self, key: bytes) -> bytes | None:
+        """The value of a key after all that is done at once."""
+        if key in self.after:
+            return self.after[key]
+        stored = self._state.stored.get(key)
+        return None if stored is None else stored[HEAD.size :]
 
 
 KEPT = (TRUST_PREFIX, AUDIT_PREFIX, b"secret/")

@@ -71,6 +71,9 @@ log = logging.getLogger("distributedlog.metadata.member")
 Rescued = tuple[str, ...] | DistributedLogError
 """The names of the nodes that asked, none where they are too few; or why not."""
 
+LINE_EVERY_S = 3600.0
+TOLD_MAX = 10_000
+
 
 class MemberNode:
     """A voter or a learner, or one that was put out and does not know it."""
@@ -102,6 +105,9 @@ class MemberNode:
         self._told_state = ""
         self._wall_ms = wall_ms
         self._judge = Judge(classes, trio.current_time)
+        self._often = classes.often
+        self._told_at: dict[tuple[str, str, str], float] = {}
+        """When the audit got its last line of an act that is repeated: principal, act, subject."""
         self._judged_by = (0, 0)
         """What the watches were judged by."""
         self.replica = Replica(
@@ -435,7 +441,7 @@ class MemberNode:
     def with_line(self, meant: Transact, principal: str, address: str) -> Transact:
         """With a line of the audit in the same transaction, where it is an act that has one."""
         told = self.trust.act(principal, meant.transaction)
-        if told is None:
+        if told is None or not self._is_line_due(principal, *told):
             return meant
         share = meant.transaction + self._line(principal, address, *told)
         try:
@@ -446,6 +452,18 @@ class MemberNode:
             self.tell(principal, address, *told)
             return meant
         return replace(meant, transaction=share)
+
+    def _is_line_due(self, principal: str, action: str, subject: str) -> bool:
+        """An act that programs repeat must not displace the other lines of the audit."""
+        if action not in self._often:
+            return True
+        one, now = (principal, action, subject), trio.current_time()
+        if now - self._told_at.get(one, -LINE_EVERY_S) < LINE_EVERY_S:
+            return False
+        if len(self._told_at) >= TOLD_MAX:
+            self._told_at.clear()
+        self._told_at[one] = now
+        return True
 
     def tell(self, principal: str, address: str, action: str, subject: str) -> None:
         """A line of its own, for what is no transaction: put before it is done, and it may fail."""

@@ -1,6 +1,6 @@
 """What a stolen bookie gets at the metadata, also as the one that repairs: what there is to repair (H242)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -21,7 +21,7 @@ from distributedlog.metadata.commands import Grant, Transact
 from distributedlog.metadata.judge import Judge
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
-from tests.metadata.test_judge import NS, OWNER, changes, world
+from tests.metadata.test_judge import NS, OWNER, WRITER, as_it_is, changes, world
 from tests.metadata.test_judge import ORDERS as LOG
 from tests.metadata.test_kv import do
 
@@ -36,6 +36,7 @@ STATE = LogState(
     open_from=4,
     last_segment=4,
     truncated_to=DLSN(2, 0, 0),
+    next_sequence_id=30,
     bytes_total=300,
 )
 MARKS = ((1, 0), (2, 40_000))
@@ -54,7 +55,7 @@ def ledger(number: int, segment: int, **fields: object) -> LedgerMetadata:
 
 
 OPEN = ledger(14, 4, state=LedgerState.OPEN, last_entry=None, length=None)
-LOOSE = ledger(20, 0, owner=None)
+LOOSE = ledger(20, 0, owner=None, last_entry=29, length=300)
 
 
 def segment(number: int, **fields: object) -> SegmentRecord:
@@ -75,7 +76,7 @@ class Store:
 
     def __init__(self, **settings: object) -> None:
         self.now_s = 0.0
-        judge, self.state = world(OWNER)
+        judge, self.state = world(OWNER, WRITER, ("op", "operator", "", ""))
         self.judge = Judge(KEY_CLASSES, lambda: self.now_s)
         del judge
         self._number = 100
@@ -101,8 +102,16 @@ class Store:
         do(self.state, Transact("c", self._number, 0, Transaction((), operations)))
         self.judge.see(self.state)
 
-    def may(self, *operations: Put | Delete, who: str = JANITOR, compares: object = ()) -> bool:
-        asked = Transaction(tuple(compares), operations)  # type: ignore[arg-type]
+    def may(
+        self,
+        *operations: Put | Delete,
+        who: str = JANITOR,
+        compares: Iterable[Compare] | None = None,
+    ) -> bool:
+        """Without ``compares``: on the condition that the records are as they are now."""
+        asked = as_it_is(self.state, *operations)
+        if compares is not None:
+            asked = Transaction(tuple(compares), operations)
         return self.judge.transact(who, asked) is None
 
     def version(self, key: bytes) -> int:
@@ -296,9 +305,10 @@ def test_what_nobody_writes_is_closed_and_what_is_written_is_not() -> None:
     claim = Put(AT, claimed.encode())
     fenced = OPEN.in_recovery()
     closed = fenced.close_by_recovery(9, 100, OPEN.ensembles)
+    ended = segment(4, epoch=4, start_sequence_id=30)
     close = (
-        Put(log_keys.segment_key(LOG, 4), segment(4, epoch=4).encode()),
-        Put(AT, replace(claimed, open_from=5, next_sequence_id=40, bytes_total=400).encode()),
+        Put(log_keys.segment_key(LOG, 4), ended.encode()),
+        Put(AT, claimed.with_closed(4, ended.added).encode()),
     )
     steps: list[Callable[[], tuple[Put | Delete, ...]]] = [
         lambda: (claim,),
@@ -373,7 +383,7 @@ def test_a_copys_keys_are_of_bookies_that_the_record_names_whoever_puts_them() -
     assert not store.may(new, Put(keys.on_key("evil", 40), b""), who=user)
     assert not store.may(Put(keys.on_key("i3", 13), b""), who=user)
     assert not store.may(Put(keys.delete_key("i1", 13), b""), who=user)
-    assert store.may(*deleted(13, ledger(13, 3)), who=user)
+    assert store.may(*deleted(20, LOOSE), who=user)
     assert KEY_CLASSES.of(keys.on_key("i1", 1)).form is mirrors
 
 

@@ -20,12 +20,15 @@ from distributedlog import LogRecord, open_namespace
 from distributedlog.bookie import messages as m
 from distributedlog.bookie.client import BookieClient
 from distributedlog.cluster.cookie import decode_cookie
+from distributedlog.cluster.giving_up import close_at, give_up
 from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.ledger.metadata import LedgerMetadata, Loss
+from distributedlog.ledger.pool import BookiePool
 from distributedlog.log import keys as log_keys
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.retention import CLOCK_KEY, Stamps, encode_clock, stamps_key
+from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.settings import StoredSettings, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.metadata.client import MetadataClient
@@ -43,6 +46,7 @@ from distributedlog.runtime.errors import (
     CapabilityOutdated,
     ConnectionLost,
     DistributedLogError,
+    InvalidRequest,
     NotAllowed,
     NotAuthenticated,
 )
@@ -156,7 +160,7 @@ async def found_city(city: City) -> None:
     async with metadata_of(city, "user/root") as admin:
         await admin.change_trust("mode", "report", "root")
         path = parse_uri(city.cluster.uri).path
-        for name, role in (("etl", "owner"), ("ex", "writer")):
+        for name, role in (("etl", "owner"), ("ex", "writer"), ("wri", "writer")):
             await admin.change_trust("user", name)
             await admin.change_trust("grant", name, role, path, "orders/")
         await admin.change_trust("user", "eve")
@@ -579,6 +583,55 @@ def test_a_stolen_bookie_that_repairs(city: City) -> None:
                 async with metadata_of(city, f"bookie/{one}") as second:
                     with pytest.raises(NotAllowed):  # nor does any other one take its turn
                         await second.transact(Transaction((), (Put(ELECTION_KEY, b"me"),)))
+
+    nothing_changes(city, story)
+
+
+def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
+    """It may append to the log, and no acknowledged record is lost by it: not by any record that it puts."""
+
+    async def story() -> None:
+        state_at = log_keys.state_key(city.log_id)
+        async with metadata_of(city, "user/wri") as writer:
+            found = await writer.get(state_at)
+            (one,) = (
+                await writer.range(
+                    log_keys.segment_key(city.log_id, 0), log_keys.segment_key(city.log_id, 1 << 60)
+                )
+            ).items
+            stored = await writer.get(keys.ledger_key(city.ledger))
+            assert found is not None
+            assert stored is not None
+            state, segment = LogState.decode(found.value), SegmentRecord.decode(one.value)
+            ledger = LedgerMetadata.decode(stored.key, stored.value)
+            assert segment.closed
+            assert ledger.closed
+            loss = Loss(0, 0, "somebody@elsewhere", 1, "no reason")
+            less = replace(segment, last_entry=0, last_user_entry=0, records=1)
+            attempts: tuple[tuple[Put | Delete, ...], ...] = (
+                (Put(stored.key, ledger.given_up(loss).encode()),),
+                (Put(stored.key, replace(ledger, last_entry=0, length=1).encode()),),
+                (Put(stored.key, replace(ledger, owner=None).deleting().encode()),),
+                (Put(stored.key, replace(ledger, key=b"x" * 16).encode()),),
+                (Delete(stored.key),),
+                (Delete(one.key),),
+                (Delete(one.key), Put(state_at, state.encode())),
+                (Put(one.key, less.encode()),),
+                (Put(one.key, less.encode()), Put(state_at, state.encode())),
+                (Put(state_at, replace(state, next_sequence_id=0).encode()),),
+                (Put(state_at, replace(state, last_segment=0, open_from=1).encode()),),
+                (Delete(state_at),),
+            )
+            as_read = tuple(Compare.version(i.key, i.version) for i in (found, one, stored))
+            for what in attempts:
+                for compares in ((), as_read):
+                    with pytest.raises(NotAllowed):
+                        await writer.transact(Transaction(compares, what))
+            pool = BookiePool(Endpoint(host_of("user/wri"), Hello), writer)
+            with pytest.raises(NotAllowed):
+                await give_up(writer, pool, city.ledger, loss, even_so=True)
+            with pytest.raises(InvalidRequest, match="is closed"):
+                await close_at(writer, pool, city.ledger, 0, by="me", why="", even_so=True)
 
     nothing_changes(city, story)
 

@@ -3,14 +3,18 @@
 import pytest
 
 from distributedlog.ledger import keys as ledger_keys
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState, Loss
 from distributedlog.log import keys as log_keys
+from distributedlog.log.dlsn import DLSN
+from distributedlog.log.segments import SegmentRecord
+from distributedlog.log.state import LogState
 from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import NotAllowed
 
-from .test_trust import LOG, NAME, begin
+from .test_trust import LOG, NAME, STATE, begin
 from .trusted import believe, trusted_quorum
 
 RIGHTS = ("mode", "user", "grant", "revoke")
@@ -69,3 +73,45 @@ async def test_a_change_that_is_as_large_as_it_may_be_has_its_line_too(
         assert (await admin.transact(Transaction((), (Delete(NAME), *many)))).succeeded
         page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
         assert AuditLine.decode(page.items[-1].value).action == "delete-log"
+
+
+async def test_a_declared_loss_is_written_down_with_the_principal_that_was_authenticated(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """The record has the text that the client chose; the line of the audit has the name in its certificate.
+    Truncations are repeated by programs: they do not displace the other lines."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        await admin.change_trust("grant", "root", "owner", "ns", "")
+        ledger = LedgerMetadata(
+            7, 1, 1, 1, (Fragment(0, ("b1",), 1),), b"k" * 16, LedgerState.OPEN, owner=(LOG, 1)
+        )
+        at = ledger_keys.ledger_key(7)
+        state = LogState(LOG, "orders", 0, last_segment=1)
+        steps = (
+            (
+                Put(STATE, state.encode()),
+                Put(at, ledger.encode()),
+                Put(log_keys.segment_key(LOG, 1), SegmentRecord(1, 7, 0, 0).encode()),
+            ),
+            (Put(at, ledger.close_by_writer(9, 100).encode()),),
+            (Put(at, ledger.close_by_writer(9, 100).given_up(Loss(3, 4, "x", 1, "")).encode()),),
+            *(
+                (Put(STATE, state.with_truncated(DLSN(1, entry, 0), entry).encode()),)
+                for entry in (1, 2, 3)
+            ),
+        )
+        for share in steps:
+            pins = []
+            for one in share:
+                found = await admin.get(one.key)
+                pins.append(Compare.version(one.key, 0 if found is None else found.version))
+            assert (await admin.transact(Transaction(tuple(pins), share))).succeeded
+        page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
+        lines = [AuditLine.decode(item.value) for item in page.items]
+        assert [(one.action, one.subject) for one in lines if one.action not in RIGHTS] == [
+            ("accept-loss", "ledger 7 entries 3-4"),
+            ("truncate", "orders (0000000000000011)"),
+        ]
+        assert {line.principal for line in lines} == {"user/root"}

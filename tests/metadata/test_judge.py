@@ -13,7 +13,6 @@ from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log import keys as log_keys
-from distributedlog.log.dlsn import DLSN
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.settings import bind_key, conf_key
 from distributedlog.log.state import LogState
@@ -110,6 +109,24 @@ def changes(*operations: Put | Delete, compares: Iterable[bytes] = ()) -> Transa
     return Transaction(tuple(Compare.exists(key) for key in compares), operations)
 
 
+def as_it_is(state: KeyValueState, *operations: Put | Delete) -> Transaction:
+    """These operations, on the condition that the records that they change are as they are now."""
+    wanted: dict[bytes, None] = {}
+    for one in operations:
+        if one.key.startswith((b"log/", keys.LEDGER_PREFIX)):
+            wanted[one.key] = None
+        if one.key.startswith(b"log/"):
+            wanted[one.key[: len(b"log/") + 16] + b"/state"] = None
+    versions = {key: state.get(key) for key in wanted}
+    return Transaction(
+        tuple(
+            Compare.version(key, 0 if found is None else found.version)
+            for key, found in versions.items()
+        ),
+        operations,
+    )
+
+
 OF_ORDERS = [
     log_keys.state_key(ORDERS),
     log_keys.segment_key(ORDERS, 1),
@@ -140,43 +157,53 @@ def test_a_reader_reads_its_log_and_no_other() -> None:
 
 
 def test_a_writer_writes_its_log_and_manages_it_not() -> None:
-    judge, _ = world(WRITER, OWNER)
+    judge, state = world(WRITER, OWNER)
     before = LogState(ORDERS, "orders", 0)
     state_at = log_keys.state_key(ORDERS)
-    appended = changes(
-        Put(state_at, replace(before, epoch=1, owner="w").encode()),
+    appended = as_it_is(
+        state,
+        Put(state_at, replace(before, epoch=1, owner="w", last_segment=1).encode()),
         Put(log_keys.segment_key(ORDERS, 1), segment(9)),
         Put(keys.ledger_key(9), record(9, ORDERS).encode()),
         Put(keys.on_key("i1", 9), b""),
-        compares=[state_at, log_keys.lock_key(ORDERS)],
     )
     assert judge.transact("user/etl", appended) is None
 
-    cut = LogState(ORDERS, "orders", 0, last_segment=1, truncated_to=DLSN(1, 5, 0))
     for managed in (
-        Put(state_at, cut.encode()),
         Put(state_at, LogState(ORDERS, "orders", 0, sealed=True).encode()),
-        Delete(state_at),
+        Put(state_at, LogState(ORDERS, "orders", 0, quorums=(1, 1, 1)).encode()),
+        Put(state_at, LogState(ORDERS, "orders", 0, deleting=True).encode()),
         Delete(log_keys.name_key(NS, "orders")),
         Put(conf_key(ORDERS), b""),
     ):
-        assert judge.transact("user/etl", changes(managed)) is not None
-        assert judge.transact("user/own", changes(managed)) is None
+        assert judge.transact("user/etl", as_it_is(state, managed)) is not None
+        assert judge.transact("user/own", as_it_is(state, managed)) is None
+    gone = as_it_is(state, Delete(state_at))
+    assert judge.transact("user/own", gone) is not None, "it is not marked as being deleted"
+    deleting = LogState(ORDERS, "orders", 0, deleting=True).encode()
+    do(state, Transact("c", 3, 0, changes(Put(state_at, deleting))))
+    judge.see(state)
+    assert judge.transact("user/own", as_it_is(state, *gone.operations)) is None
+    assert judge.transact("user/etl", as_it_is(state, *gone.operations)) is not None
 
 
 def test_a_ledger_belongs_to_its_log_from_birth() -> None:
     """Nobody makes one for another's log, nor takes another's over into its own."""
-    judge, _ = world(WRITER)
+    judge, state = world(WRITER)
     theirs = changes(Put(keys.ledger_key(9), record(9, SECRET).encode()))
     stolen = changes(Put(keys.ledger_key(2), record(2, ORDERS).encode()))
     orphan = changes(Put(keys.ledger_key(9), record(9, 0).encode()))
     given = changes(Put(keys.ledger_key(1), record(1, SECRET).encode()))
-    dropped = record(1, 0).deleting()
-    assert judge.transact("user/etl", changes(Put(keys.ledger_key(1), dropped.encode()))) is None
+    staged = replace(record(4, 0), incarnation=ORDERS)
+    do(state, Transact("c", 3, 0, changes(Put(keys.ledger_key(4), staged.encode()))))
+    judge.see(state)
+    dropped = Put(keys.ledger_key(4), staged.deleting().encode())
+    assert judge.transact("user/etl", as_it_is(state, dropped)) is None
     theirs_dropped = changes(Put(keys.ledger_key(2), record(2, 0).deleting().encode()))
-    assert judge.transact("user/etl", theirs_dropped) is not None
-    for one in (theirs, stolen, orphan, given, changes(Put(keys.on_key("i1", 2), b""))):
-        assert judge.transact("user/etl", one) is not None
+    for one in (
+        theirs, stolen, orphan, given, theirs_dropped, changes(Put(keys.on_key("i1", 2), b""))
+    ):  # fmt: skip
+        assert judge.transact("user/etl", as_it_is(state, *one.operations)) is not None
 
 
 def test_a_segment_is_of_a_ledger_of_its_own_log() -> None:
@@ -184,37 +211,45 @@ def test_a_segment_is_of_a_ledger_of_its_own_log() -> None:
     own: by a segment that names another log's ledger, a writer would have them do it there."""
     judge, state = world(WRITER, ("all", "owner", NS, ""))
     at = log_keys.segment_key(ORDERS, 1)
-    for ledger in (2, 77, 0):  # another log's; one that is not there, and may be another's tomorrow
-        assert judge.transact("user/etl", changes(Put(at, segment(ledger)))) is not None, ledger
-    both = Put(keys.ledger_key(9), record(9, SECRET).encode()), Put(at, segment(9))
-    assert judge.transact("user/etl", changes(*both)) is not None
-    assert judge.transact("user/etl", changes(Put(at, b"no segment"))) is not None
-    assert judge.transact("user/etl", changes(Put(at, segment(1)))) is None
-    assert judge.transact("user/all", changes(Put(at, segment(2)))) is None
-    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is not None, "it repairs not"
+    one_more = Put(
+        log_keys.state_key(ORDERS), LogState(ORDERS, "orders", 0, last_segment=1).encode()
+    )
 
-    # What it names already stays: whoever closes a segment need not find its ledger.
-    do(state, Transact("c", 9, 0, changes(Put(at, segment(1)), Delete(keys.ledger_key(1)))))
+    def may(who: str, *operations: Put | Delete) -> bool:
+        return judge.transact(who, as_it_is(state, one_more, *operations)) is None
+
+    for ledger in (2, 77, 0):  # another log's; one that is not there, and may be another's tomorrow
+        assert not may("user/etl", Put(at, segment(ledger))), ledger
+        assert not may("user/all", Put(at, segment(ledger))), ledger
+    assert not may(
+        "user/etl", Put(keys.ledger_key(9), record(9, SECRET).encode()), Put(at, segment(9))
+    )
+    assert not may("user/etl", Put(at, b"no segment"))
+    assert may("user/etl", Put(at, segment(1)))
+    assert not may("bookie/b1", Put(at, segment(1))), "it repairs not"
+
+    do(state, Transact("c", 9, 0, changes(one_more, Put(at, segment(1)))))
     judge.see(state)
-    closed = replace(SegmentRecord(1, 1, 1, 0), start_sequence_id=3).encode()
-    assert judge.transact("user/etl", changes(Put(at, closed))) is None
-    assert judge.transact("user/etl", changes(Put(at, segment(2)))) is not None
+    named = Put(keys.ledger_key(9), record(9, ORDERS).encode())
+    assert not may("user/etl", named, Put(at, segment(9))), "a segment stays in its ledger"
+    assert not may("user/all", named, Put(at, segment(9)))
+    assert may(
+        "user/etl",
+        Put(at, SegmentRecord(1, 1, 1, 0).numbered(LogState(ORDERS, "orders", 0)).encode()),
+    )
     do(state, Transact("c", 10, 0, changes(Put(ELECTION_KEY, b"", lease=1))))
     judge.see(state)
-    assert judge.transact("bookie/b1", changes(Put(at, segment(2)))) is not None, (
-        "though it repairs"
-    )
-    assert judge.transact("bookie/b1", changes(Put(at, closed))) is None
+    assert not may("bookie/b1", Put(at, segment(2))), "though it repairs"
 
 
 def test_a_logs_state_is_never_another_logs() -> None:
     """What is truncated away goes by the id in the state's value: that is the key's."""
-    judge, _ = world(OWNER, ("all", "owner", NS, ""))
+    judge, store = world(OWNER, ("all", "owner", NS, ""))
     at = log_keys.state_key(ORDERS)
     for log_id, refused in ((ORDERS, False), (SECRET, True), (0x99, True)):
-        state = LogState(log_id, "orders", 0, last_segment=1, truncated_to=DLSN(1, 5, 0))
+        state = LogState(log_id, "orders", 0, sealed=True)
         for user in ("own", "all"):
-            said = judge.transact(f"user/{user}", changes(Put(at, state.encode())))
+            said = judge.transact(f"user/{user}", as_it_is(store, Put(at, state.encode())))
             assert (said is not None) == refused, (user, log_id)
     made = LogState(SECRET, "new", 0).encode()
     name = Put(log_keys.name_key(NS, "new"), log_keys.encode_log_id(0x99))
@@ -225,7 +260,7 @@ def test_a_logs_state_is_never_another_logs() -> None:
 def test_a_compare_is_a_read() -> None:
     """H234: a transaction that does not hold tells what it compared, or that it is there."""
     judge, _ = world(WRITER)
-    own = Put(log_keys.segment_key(ORDERS, 1), segment(1))
+    own = Put(log_keys.txn_key(ORDERS, "app"), b"")
     for hidden in (log_keys.state_key(SECRET), b"secret/ledgers", log_keys.name_key(NS, "x")):
         assert judge.transact("user/etl", changes(own, compares=[hidden])) is not None
     assert judge.transact("user/etl", changes(own)) is None
@@ -391,18 +426,18 @@ def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
         Delete(keys.under_key(1)),
         Delete(keys.delete_key("i1", 1)),
     ):
-        assert judge.transact("bookie/b1", changes(one)) is None
-        assert judge.transact("bookie/b3", changes(one)) is not None
+        assert judge.transact("bookie/b1", as_it_is(state, one)) is None
+        assert judge.transact("bookie/b3", as_it_is(state, one)) is not None
     closed = replace(record(1, ORDERS), state=LedgerState.CLOSED, last_entry=0, length=1)
     fragment = replace(closed.ensembles[0], bookies=("i3", "i2"))
     moved = Put(keys.ledger_key(1), replace(closed, ensembles=(fragment,)).encode())
     do(state, Transact("c", 8, 0, changes(Put(keys.ledger_key(1), closed.encode()))))
     judge.see(state)
-    assert judge.transact("bookie/b3", changes(moved)) is not None
+    assert judge.transact("bookie/b3", as_it_is(state, moved)) is not None
     move = Put(keys.move_key("i3", 1), Move("i1", 1, 0).encode())
     do(state, Transact("c", 9, 0, changes(move)))
     judge.see(state)
-    assert judge.transact("bookie/b3", changes(moved)) is None
+    assert judge.transact("bookie/b3", as_it_is(state, moved)) is None
     for key in (log_keys.state_key(ORDERS), log_keys.segment_key(ORDERS, 1)):
         assert judge.transact("bookie/b1", changes(Put(key, b""))) is not None
 
@@ -455,10 +490,10 @@ def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
     judge, state = world(("own", "owner", NS, "orders/"), WRITER, ("mv", "owner", NS, "mine/"))
 
     def make(name: str, log_id: int) -> Transaction:
-        return changes(
+        return as_it_is(
+            state,
             Put(log_keys.name_key(NS, name), log_keys.encode_log_id(log_id)),
             Put(log_keys.state_key(log_id), LogState(log_id, name, 0).encode()),
-            compares=[log_keys.name_key(NS, name), log_keys.state_key(log_id)],
         )
 
     assert judge.transact("user/own", make("orders/new", 0x99)) is None
@@ -475,7 +510,8 @@ def test_a_log_is_made_and_renamed_by_who_manages_both_names() -> None:
     judge.see(state)
     assert judge.rights_on_log("user/own", b"%016x" % 0x99, {}) == READ | WRITE | MANAGE
     old, new = log_keys.name_key(NS, "orders/new"), log_keys.name_key(NS, "orders/newer")
-    rename = changes(
+    rename = as_it_is(
+        state,
         Delete(old),
         Put(new, log_keys.encode_log_id(0x99)),
         Put(log_keys.state_key(0x99), LogState(0x99, "orders/newer", 0).encode()),
@@ -653,5 +689,6 @@ def test_a_name_gives_no_right_on_what_hangs_on_no_log(value: bytes) -> None:
     assert judge.why_not_transact("user/eve", both)
     whole = Put(log_keys.name_key(NS, "mine"), log_keys.encode_log_id(0x44))
     made = Put(log_keys.state_key(0x44), LogState(0x44, "mine", 0).encode())
-    assert judge.why_not_transact("user/eve", changes(whole, made)) is None
-    assert judge.why_not_transact("user/eve", changes(whole, made, Put(keys.ledger_key(9), grab)))
+    assert judge.why_not_transact("user/eve", as_it_is(state, whole, made)) is None
+    taken = as_it_is(state, whole, made, Put(keys.ledger_key(9), grab))
+    assert judge.why_not_transact("user/eve", taken)

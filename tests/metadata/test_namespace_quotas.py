@@ -9,7 +9,7 @@ from distributedlog.metadata import namespace_use, replica
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.ready import Snapshot
-from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, quota_key
 from distributedlog.metadata.wire import TrustReport, decode_outcome, decode_trust, encode_trust
 from distributedlog.runtime.errors import InvalidRequest, NamespaceFull, NotAllowed
@@ -87,8 +87,9 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
         assert (await etl.get(log_keys.position_key(LOG, "p000"))) is not None, "it is read"
         changed = put(log_keys.position_key(LOG, "p000"), b"22")
         assert (await etl.transact(changed)).succeeded, "what is there is changed"
-        kept = LogState(LOG, "orders", 0, epoch=3)
-        assert (await etl.transact(put(STATE, kept.encode()))).succeeded, "and taken over"
+        kept = put(STATE, LogState(LOG, "orders", 0, epoch=1).encode())
+        as_read = Transaction((Compare.version(STATE, 1),), kept.operations)
+        assert (await etl.transact(as_read)).succeeded, "and taken over"
         await etl.transact(Transaction((), (Delete(log_keys.position_key(LOG, "p001")),)))
         assert await fill(etl, first=made) == 1
         await admin.change_trust("quota", "ns", "41", "", "")

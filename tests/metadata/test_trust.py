@@ -11,7 +11,7 @@ from distributedlog.metadata.interface import prefix_end
 from distributedlog.metadata.member_node import MemberNode
 from distributedlog.metadata.rights import ADMIN, OPERATOR
 from distributedlog.metadata.saves import SaveRequest, decode_begun
-from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.trust_records import (
     AUDIT_PREFIX,
     MODE_KEY,
@@ -234,9 +234,11 @@ async def test_who_renames_a_log_takes_it_out_of_the_sight_of_who_has_no_right_t
                     ended.append(error)
 
         async def rename(before: str, after: str) -> None:
+            found = await own.get(STATE)
+            assert found is not None
             await own.transact(
                 Transaction(
-                    (),
+                    (Compare.version(STATE, found.version),),
                     (
                         Delete(log_keys.name_key("ns", before)),
                         Put(log_keys.name_key("ns", after), log_keys.encode_log_id(LOG)),
