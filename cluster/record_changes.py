@@ -1,4 +1,4 @@
-"""The changes of the stored records of ledgers and logs that exist, and the right that each one needs (pure).
+"""The changes of the stored records of ledgers and logs that exist, and the right that each one needs.
 
 Where rights are required, the leader of the metadata quorum checks every transaction against these rules,
 whoever sends it. A rule looks at the effect of a change and not at the command that made it: a client that

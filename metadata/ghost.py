@@ -83,6 +83,11 @@ class LastWords:
             self._hard_state = self._last = None
         self._sequence = sequence
 
+    @property
+    def last(self) -> Place | None:
+        """The last entry of the log as of the last block; None where that cannot be known."""
+        return self._last
+
     def word(self) -> Word | None:
         """As of the last block; None where that cannot be known."""
         if self._hard_state is None or self._last is None:

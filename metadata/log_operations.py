@@ -4,6 +4,9 @@
 ["hard", term, vote]                                    the term that was entered, and the vote in it
 ["snapshot", index, term, configuration]                the log is empty after a snapshot; the members there
 ["truncate", index]  ["entry", index, term, data]       drop that entry and all after it; the next entry
+
+A block's note (`runtime/blocks.py`) says how many entries at the end of the log, as it is after that block,
+were not known to be committed when it was written, and 1; 0: not known. Older programs write 0 and ignore it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -55,6 +58,31 @@ class Replay:
                     self.log.append([Entry(index, term, data)])
                 case _:
                     raise Misfit("an operation that does not fit those before it")
+
+
+NOTE_MAX = (1 << 32) - 1
+
+
+def commit_note(last_index: int, commit: int) -> int:
+    """The note of a block after which the log ends at ``last_index``; ``commit``: known to be committed."""
+    open_entries = last_index - min(commit, last_index)
+    return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
+
+
+def noted_commit(last_index: int, note: int) -> int:
+    """What `commit_note` was given, or ``last_index``, whichever is less; 0: not known."""
+    return max(0, last_index - (note - 1)) if note else 0
+
+
+def end_after(operations: Iterable[Any], last_index: int) -> int:
+    """Where the log ends after these operations, which begin when it ends at ``last_index``."""
+    for operation in operations:
+        match operation:
+            case ["entry" | "snapshot", int() as index, *_]:
+                last_index = index
+            case ["truncate", int() as index]:
+                last_index = index - 1
+    return last_index
 
 
 def grouped(operations: Iterable[Any]) -> Iterator[list[Any]]:

@@ -210,7 +210,7 @@ class MemberNode:
             self.replica.storage.zero_ahead,
             self.replica.run_clock,
             self.replica.take_snapshots,
-            self.replica.end_if_too_old,
+            self.replica.end_if_must,
             self.replica.mind_room,
             self._mind_quorum,
             self._count_namespaces,

@@ -37,7 +37,8 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           here. If the next Ready carries ``snapshot``, install it; if
                                           not, it was stale or nonsense: drop the file. Raises nothing
 
-Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``.
+Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``; after
+`on_message` and `on_snapshot_received` also ``diverged``: if it is set, the driver ends the node.
 The members are what the newest configuration in the log says: only voters count and campaign, learners
 are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
 it is asked and whatever the configuration says.
@@ -57,7 +58,7 @@ Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2
 raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from ..runtime.errors import ProtocolError
@@ -82,7 +83,7 @@ from .options import RaftOptions
 from .outbox import Outbox
 from .quorum import VoteResult, tally
 from .raft_log import RaftLog
-from .ready import HardState, Ready, Role, Snapshot
+from .ready import Diverged, HardState, Ready, Role, Snapshot
 
 TERM_LEAD_MAX = 1_000_000
 """So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
@@ -108,6 +109,7 @@ class Raft:
         may_vote: bool = True,
         applied: int = 0,
         ghost: Place | None = None,
+        committed: int = 0,
     ) -> None:
         """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
 
@@ -115,7 +117,8 @@ class Raft:
         machine stands, if its snapshot is newer than the log's beginning; entries up to it are not handed
         out again. ``ghost``: the last entry that this node ever had, where its disk has lost some
         (`ghost.py`); gone, and None, when its log is no less again. It comes by itself when a leader has
-        this node's word for entries that it lacks.
+        this node's word for entries that it lacks. ``committed``: the last entry that was stored as
+        committed; the log may end before it, if the disk has lost some.
         """
         self.node_id = node_id
         self.options = options
@@ -130,6 +133,8 @@ class Raft:
         self.ghost = ghost
         self.may_serve = True
         """False: its state is not what most others have (`state_digests.py`); it stands for no election."""
+        self.diverged: Diverged | None = None
+        """Set once: from then on nothing is taken and nothing comes out, and the driver ends the node."""
         self.state_mark = 0, 0
         """What a follower says of its state: an index that was applied, and the digest after it."""
         self.configuration: Configuration
@@ -137,6 +142,7 @@ class Raft:
         self.voters: tuple[str, ...]
         self.peers: tuple[str, ...]
         """All other members, learners included."""
+        self._committed = committed
         self._draw = draw
         self._disk_stalled = False
         self._leader_heard_at = -inf
@@ -207,7 +213,7 @@ class Raft:
 
     def on_message(self, message: Message, now: float) -> None:
         """Take one message. Raises `ProtocolError` about what no honest peer sends."""
-        if message.sender == self.node_id:
+        if message.sender == self.node_id or self.diverged is not None:
             return
         if message.sender not in self.peers and not isinstance(message, FROM_ANYBODY):
             return  # it answers as a member that it is not, or not any more
@@ -221,7 +227,7 @@ class Raft:
 
     def on_time(self, now: float) -> None:
         """Do what is due at ``now``: a heartbeat, a campaign, a step down."""
-        if now < self.deadline:
+        if now < self.deadline or self.diverged is not None:
             return
         leadership = self._leadership
         if leadership is not None and now >= leadership.heartbeat_at:
@@ -368,6 +374,8 @@ class Raft:
             return
         if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
             return  # no entry is newer than its leader, no leader so far ahead
+        if self._replaces_committed(term, sender, ((snapshot.index, snapshot.term),)):
+            return
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
             if self.log.term_at(snapshot.index) == snapshot.term:
@@ -384,6 +392,8 @@ class Raft:
     def has_ready(self) -> bool:
         """Whether `ready` has something to say."""
         state = (self.role, self.term, self.leader_id)
+        if self.diverged is not None:
+            return False
         flush = self._leadership is not None and self._leadership.wants_flush
         return flush or self.marks.has_work or self._outbox.has_work(state)
 
@@ -411,6 +421,7 @@ class Raft:
             self.term,
             self.leader_id,
             outbox.is_news(state),
+            self.commit,
         )
         outbox.on_taken(state)
         self._check()
@@ -639,9 +650,16 @@ class Raft:
         if message.term < self.term:
             self._refuse_old_leader(message.sender)
             return
+        if message.prev_index <= max(self.commit, self._committed):
+            sent = ((entry.index, entry.term) for entry in message.entries)
+            before = (message.prev_index, message.prev_term)
+            if self._replaces_committed(message.term, message.sender, (before, *sent)):
+                return
         self._follow(message.term, message.sender, now)
         if message.prev_index < self.commit:  # an old one: what is committed here is equal there
-            self._accept(message.sender, self.commit, message.number)
+            # No further than what was sent: a leader that has forgotten entries may not have the rest.
+            shown = message.prev_index + len(message.entries)
+            self._accept(message.sender, min(self.commit, shown), message.number)
             return
         if self._fits.term != message.term:
             self._compare_with_word(message, now)
@@ -665,6 +683,25 @@ class Raft:
         self._on_log_changed(now)
         self.marks.commit_to(min(message.commit, last))
         self._accept(message.sender, last, message.number)
+
+    def _replaces_committed(
+        self, term: int, leader_id: str, sent: Iterable[tuple[int, int]]
+    ) -> bool:
+        """Whether one of these entries (index, term) is not the one that is committed here.
+
+        An honest leader has all committed entries (M2), so a majority runs on older copies of its disks. To
+        follow it would delete the last copy of what clients were told is done. Of entries that are compacted
+        here the terms are not known, but terms never decrease along a log.
+        """
+        commit, log = max(self.commit, self._committed), self.log
+        for index, entry_term in sent:
+            own = log.term_at(index)
+            other = own is not None and own != entry_term
+            newer = index < log.base_index and entry_term > log.base_term
+            if index <= commit and (other or newer):
+                self.diverged, self.deadline = Diverged(leader_id, term, index, commit), inf
+                return True
+        return False
 
     def _accept(self, leader_id: str, index: int, number: int) -> None:
         self._send(

@@ -6,7 +6,8 @@ The driver's contract, all of it:
 2. ``send_now`` goes out at once; it never waits for a disk (heartbeats, a leader's appends, pre-votes).
 3. Readys with ``needs_persist`` or ``send_after_persist`` go through ONE first-in-first-out queue. Its
    writer makes durable, in this order: ``hard_state``; ``snapshot`` (the log becomes empty after it);
-   ``truncate_from`` (drop that index and all after it); ``append``. A crash after any prefix of these
+   ``truncate_from`` (drop that index and all after it); ``append``. With whatever it writes goes ``commit``,
+   which needs no write of its own. A crash after any prefix of these
    steps is safe; any other order is not. Several Readys may share one sync.
 4. Only when that Ready and all before it are durable: send ``send_after_persist`` (votes, acks of
    entries, requests for votes), then call ``raft.on_persisted(ready.number, now)``. A later number covers
@@ -25,8 +26,8 @@ The driver's contract, all of it:
 9. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
    brings another term, or a snapshot skips it, it was lost or is unknown.
 
-After a crash: ``Raft(...)`` from the durable hard state, log and own snapshot, nothing else. A received
-snapshot file whose Ready was not made durable does not count.
+After a crash: ``Raft(...)`` from the durable hard state, log, commit and own snapshot, nothing else. A
+received snapshot file whose Ready was not made durable does not count.
 """
 
 from dataclasses import dataclass, field
@@ -63,6 +64,23 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class Diverged:
+    """A leader would replace an entry that this node knows to be committed: the node must end.
+
+    A majority of the voters has lost that entry, so it runs on older copies of its disks. No rule of Raft
+    covers that: an operator decides which disks count.
+    """
+
+    leader_id: str
+    term: int
+    """The leader's."""
+    index: int
+    """The first entry that it would replace, of those that it sent."""
+    commit: int
+    """The last entry that is known to be committed here."""
+
+
+@dataclass(frozen=True, slots=True)
 class SendSnapshot:
     """``peer`` lacks entries that are compacted: send it a snapshot that ends at ``index`` or later."""
 
@@ -91,6 +109,8 @@ class Ready:
     """The leader of ``term`` as far as known, "" if not; may be this node."""
     leader_changed: bool
     """``role``, ``term`` or ``leader_id`` differ from the Ready before."""
+    commit: int = 0
+    """The last entry that is known to be committed."""
 
     @property
     def needs_persist(self) -> bool:

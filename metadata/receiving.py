@@ -101,6 +101,7 @@ class SnapshotReceiver:
         await replica.room.on_snapshot(replica.room.applied_bytes)
         replica.received = (snapshot, state)
         replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
+        replica.end_if_diverged()
         replica.drain()
         replica.received = None
         return True

@@ -15,6 +15,7 @@ from random import Random
 import trio
 
 from ..runtime.errors import (
+    CommittedEntriesLost,
     DiskFull,
     DistributedLogError,
     NotLeader,
@@ -32,7 +33,7 @@ from .kv import KeyValueState
 from .messages import AppendReply, Entry, Message
 from .options import RaftOptions
 from .raft import Raft
-from .ready import Ready, Role, SendSnapshot, Snapshot
+from .ready import Diverged, Ready, Role, SendSnapshot, Snapshot
 from .room import LOOK_S, Room
 from .state_digests import EVERY, StateDigests, Verdict
 from .storage import Loaded, RaftStorage
@@ -127,6 +128,7 @@ class Replica:
             now=trio.current_time() - START_HURRY_S,
             applied=state.index,
             ghost=loaded.ghost,
+            committed=loaded.committed,
         )
         self.digests = StateDigests()
         self._haunted = loaded.ghost is not None
@@ -144,9 +146,9 @@ class Replica:
         self._on_state = on_state
         self._on_less = on_less
         self._on_whole = on_whole
-        self.too_old = trio.Event()
-        """Nothing is applied any more."""
-        self._why_too_old = ""
+        self.ended = trio.Event()
+        """Nothing is applied any more: this node must end."""
+        self._why_ended = DistributedLogError()
         self._proposals: dict[int, _Proposal] = {}
         self._intake = Intake(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
@@ -195,6 +197,7 @@ class Replica:
     def on_message(self, message: Message) -> None:
         """A peer's message; `drain` follows when all of its batch are in."""
         self.raft.on_message(message, trio.current_time())
+        self.end_if_diverged()
         if isinstance(message, AppendReply) and message.accepted and message.hint_index:
             self._compare(message)
 
@@ -388,7 +391,7 @@ class Replica:
             self._clock.deadline = raft.deadline
 
     def _apply(self, entries: tuple[Entry, ...]) -> None:
-        if self.too_old.is_set():
+        if self.ended.is_set():
             return
         now = trio.current_time()
         for entry in entries:
@@ -400,10 +403,8 @@ class Replica:
             try:
                 answer, _ = self.state.apply(entry.index, command, meant)
             except UnsupportedFormat as error:
-                self._why_too_old = (
-                    f"entry {entry.index} of the metadata log is {error}: upgrade this node"
-                )
-                self.too_old.set()
+                why = f"entry {entry.index} of the metadata log is {error}: upgrade this node"
+                self._end(UnsupportedFormat(why))
                 return
             if not entry.index % EVERY:
                 self.digests.note(entry.index, self.state.digest())
@@ -503,7 +504,7 @@ class Replica:
                 with trio.move_on_after(IDLE_MARK_S):
                     await self._queued.wait()
                 if not self._queued.is_set():
-                    await self.storage.mark()
+                    await self.storage.mark(self.raft.commit)
                     await self._queued.wait()
             batch, self._queue = self._queue, []
             if batch:
@@ -552,10 +553,24 @@ class Replica:
             self.raft.compact(snapshot.index)
             self.drain()
 
-    async def end_if_too_old(self) -> None:
-        """Raises `UnsupportedFormat` when the log has a command that this version does not know."""
-        await self.too_old.wait()
-        raise UnsupportedFormat(self._why_too_old)
+    def _end(self, why: DistributedLogError) -> None:
+        if not self.ended.is_set():
+            self._why_ended = why
+            self.ended.set()
+
+    def end_if_diverged(self) -> None:
+        """Called after each input that may bring a leader's entries."""
+        found = self.raft.diverged
+        if found is not None:
+            self._end(CommittedEntriesLost(_what_diverged(found, self._name_of)))
+
+    async def end_if_must(self) -> None:
+        """Raises `UnsupportedFormat` when the log has a command that this version does not know.
+
+        Raises `CommittedEntriesLost` when the quorum has lost entries that this node has.
+        """
+        await self.ended.wait()
+        raise self._why_ended
 
     async def run_clock(self) -> None:
         """Wake the core at its deadlines."""
@@ -627,3 +642,15 @@ class Replica:
                 self._queued.set()
             else:  # a leader's is newer: this one lies here until the next
                 self.storage.snapshots.passing_bytes = 0
+
+
+def _what_diverged(found: Diverged, name_of: Callable[[str], str]) -> str:
+    leader = name_of(found.leader_id) or found.leader_id[:8]
+    return (
+        f"metadata node {leader} leads in term {found.term} without entry {found.index}, which is committed."
+        f" This node has all entries up to {found.commit}; most others run on older copies of their data"
+        " directories. Nothing was changed here. Copy this directory and stop all metadata nodes. To keep the"
+        " entries, put the newest directories of the others back, or run"
+        ' "dlog metadata force-new-cluster --data DIR" on this one. To give them up, start this node on an'
+        ' empty directory and run "dlog metadata replace"'
+    )

@@ -20,6 +20,9 @@ before; a new log file that there is no room for is not begun, the old one is go
 disk goes on with the file it replayed, too: it cuts off the tail that it did not believe, and writes the rest
 over itself, so that nothing counts that only the page cache had.
 
+Each block also notes which entries are known to be committed (`log_operations.commit_note`), without a write
+of its own. A node whose leader would replace one of those ends with an error (`ready.Diverged`).
+
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
 block after it, written when the log has been idle for about 20 ms, names it as durable, and says the vote and
 the last entry once more. What remains: rot of
@@ -33,7 +36,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from sys import maxsize
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
@@ -46,7 +49,7 @@ from ..runtime.read_around import read_around
 from ..runtime.zero_ahead import ZeroAhead
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .ghost import LastWords, Place, Word, mark_payload
-from .log_operations import Replay, grouped
+from .log_operations import Replay, commit_note, end_after, grouped, noted_commit
 from .members import Members, load_ghost, remove_ghost, store_ghost, store_members
 from .messages import Entry
 from .raft_log import RaftLog
@@ -65,6 +68,15 @@ KIND_MARK = 2
 DAMAGED = "damaged."
 
 
+class _Content(NamedTuple):
+    """One block, not sealed yet."""
+
+    kind: int
+    payload: bytes
+    last_index: int
+    """The last entry of the log after it."""
+
+
 @dataclass(slots=True)
 class Loaded:
     """What a start found."""
@@ -78,6 +90,8 @@ class Loaded:
     ghost: Place | None = None
     """The last entry that there ever was, where the log is less than that: `ghost.py`. Without it, a node
     that may not vote does not know what it has promised: its log is empty, and so is the vote."""
+    committed: int = 0
+    """The last entry that is known to be committed; 0: not known. A damaged log may end before it."""
 
 
 async def remove_leftovers(disk: Disk) -> None:
@@ -119,6 +133,10 @@ class RaftStorage:
         self._hard_state = HardState()
         self._log = RaftLog()
         """The durable log: what a new file begins with."""
+        self._end = 0
+        """The last entry in the blocks that were written."""
+        self._committed = 0
+        """The last entry that is known to be committed: in each block's note, without a write of its own."""
         self._word: Word | None = None
         """What the newest blocks say of what was promised, where that is certain."""
         self._prefix: RaftLog | None = None
@@ -175,7 +193,8 @@ class RaftStorage:
         known = self._log
         founding = known.configuration_at(known.base_index)
         log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
-        return Loaded(self._hard_state, log, snapshot, damage, ghost), members
+        loaded = Loaded(self._hard_state, log, snapshot, damage, ghost, self._committed)
+        return loaded, members
 
     async def _salvage(self, members: Members) -> Snapshot | None:
         """Keep what is sound and put the rest aside; return the snapshot that it begins after, if any.
@@ -252,7 +271,7 @@ class RaftStorage:
     async def look(self, members: Members) -> Loaded:
         """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
         damage, snapshot = await self._find(members)
-        return Loaded(self._hard_state, self._log, snapshot, damage)
+        return Loaded(self._hard_state, self._log, snapshot, damage, committed=self._committed)
 
     async def _find(self, members: Members) -> tuple[str, Snapshot | None]:
         """Replay; return the damage, "" if there is none, and the newest snapshot that counts."""
@@ -296,12 +315,14 @@ class RaftStorage:
                 break
             if block.kind == KIND_MARK:
                 words.take_mark(block.sequence, bytes(block.payload))
+                self._note_commit(words, block.note)
             if block.kind != KIND_OPERATIONS:
                 continue
             await trio.lowlevel.checkpoint()
             try:
                 operations = unpack(block.payload, name)
                 words.take(block.sequence, operations)
+                self._note_commit(words, block.note)
                 if block.sequence < lost_from:
                     replay.take(operations)
             except (ProtocolError, ValueError):
@@ -332,6 +353,10 @@ class RaftStorage:
         last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
         self._replayed = last.offset + last.padded_length, last.sequence
         return ""
+
+    def _note_commit(self, words: LastWords, note: int) -> None:
+        if words.last is not None:
+            self._committed = max(self._committed, noted_commit(words.last.at, note))
 
     async def _read(self, name: str) -> tuple[bytes, str, int]:
         """A log file; what of it cannot be read is zeros, why in words, and where the last of it ends.
@@ -372,6 +397,7 @@ class RaftStorage:
                 offset, await file.read_cold(offset, min(WRITE_BYTES, size - offset))
             )
         self._offset = size
+        self._end = self._log.last_index
         self._durable_to = self._sequence
 
     async def _newest_snapshot(self) -> Snapshot | None:
@@ -439,23 +465,26 @@ class RaftStorage:
                     await self._has_begun_anew()
         await self.snapshots.delete_before(snapshot.index)
 
-    async def mark(self) -> None:
+    async def mark(self, commit: int = 0) -> None:
         """Name the newest block as durable in a small one after it; nothing where that is done.
 
+        ``commit``: the last entry that is known to be committed.
         Called when there was nothing to save for about 20 ms. The module says why.
         """
         if self._marked_to == self._durable_to:
             return
+        self._committed = max(self._committed, commit)
         with self._alone():
             try:
                 last = Place(self._log.last_term, self._log.last_index)
                 word = Word(self._hard_state, last)
-                await self._write([(KIND_MARK, mark_payload(word))])
+                await self._write([_Content(KIND_MARK, mark_payload(word), last.at)])
             except DiskFull:
                 return  # what it would have said holds all the same
             self._marked_to = self._durable_to
 
     def _operations_of(self, ready: Ready) -> Iterator[Any]:
+        self._committed = max(self._committed, ready.commit)
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
             yield ["hard", ready.hard_state.term, ready.hard_state.vote]
@@ -475,14 +504,22 @@ class RaftStorage:
     async def _append(self, operations: Iterable[Any]) -> None:
         # Each block begins with term and vote: whichever is lost, the newest says them.
         hard = ["hard", self._hard_state.term, self._hard_state.vote]
-        groups = grouped(operations)
-        await self._write((KIND_OPERATIONS, pack([hard, *group])) for group in groups)
+        end = self._end
 
-    async def _write(self, payloads: Iterable[tuple[int, bytes]]) -> None:
+        def contents() -> Iterator[_Content]:
+            nonlocal end
+            for group in grouped(operations):
+                end = end_after(group, end)
+                yield _Content(KIND_OPERATIONS, pack([hard, *group]), end)
+
+        await self._write(contents())
+        self._end = end
+
+    async def _write(self, contents: Iterable["_Content"]) -> None:
         """Seal and write blocks one after another, and sync once. Raises `DiskFull`: as if not called."""
         before = self._offset, self._sequence
         try:
-            await self._write_blocks(payloads)
+            await self._write_blocks(contents)
         except DiskFull:
             self._offset, self._sequence = before
             await self._open_again()
@@ -497,16 +534,16 @@ class RaftStorage:
         if self._file.size() > self._offset:
             self._file.truncate(self._offset)
 
-    async def _write_blocks(self, payloads: Iterable[tuple[int, bytes]]) -> None:
+    async def _write_blocks(self, contents: Iterable["_Content"]) -> None:
         assert self._file is not None, "loaded before saved"
         content = bytearray()
-        for kind, payload in payloads:
+        for kind, payload, end in contents:
             if len(content) >= WRITE_BYTES:
-                end = self._offset + len(content)
-                if not self._zeros.take(self._offset, end):
-                    await self._zeros.free(self._offset, end)
+                to = self._offset + len(content)
+                if not self._zeros.take(self._offset, to):
+                    await self._zeros.free(self._offset, to)
                 self._file.write_at(self._offset, [content])
-                self._offset = end
+                self._offset = to
                 self.bytes_written += len(content)
                 content = bytearray()
                 await trio.lowlevel.checkpoint()
@@ -526,6 +563,7 @@ class RaftStorage:
                 file_number=self._number,
                 file_offset=self._offset + start,
                 seed=self._seed,
+                note=commit_note(end, self._committed),
             )
         last = self._sequence
         offset, self._offset = self._offset, self._offset + len(content)

@@ -1,11 +1,13 @@
 """Checksummed blocks in append-only files, each bound to its place (pure).
 
     | xxh3_64 u64 | magic u32 | version u16 | kind u16 | padded length u32 | payload length u32 |
-    | start count u32 | reserved u32 | sequence u64 | durable_to u64 | file number u64 | payload ... | zeros |
+    | start count u32 | note u32 | sequence u64 | durable_to u64 | file number u64 | payload ... | zeros |
 
 Little-endian, header 56 bytes, padded to 4 KiB. The digest covers the rest of the header and the
 payload, not the padding. Its seed is the disk's own, mixed with file number and offset: a true copy
 of a block anywhere else, or stored by a user as a payload, is no block.
+
+The note is the store's own: 0 is none, and programs that do not use it ignore it.
 
 Blocks count from 1, one sequence over all files of a store. ``durable_to`` is the highest sequence
 known synced when the block was written (0: none): by it a torn tail and a lost block are told apart
@@ -48,6 +50,8 @@ class Block:
     offset: int
     payload: memoryview
     padded_length: int
+    note: int = 0
+    """A number to which the store that wrote the block gives a meaning; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ def header_into(
     file_number: int,
     file_offset: int,
     seed: int,
+    note: int = 0,
 ) -> int:
     """Seal the block whose payload lies at ``buffer[offset + 56:]``; return its padded length.
 
@@ -99,7 +104,7 @@ def header_into(
         length,
         payload_bytes,
         start_count,
-        0,
+        note,
         sequence,
         durable_to,
         file_number,
@@ -123,9 +128,9 @@ def block_at(
     """
     if len(data) - index < HEADER_BYTES:
         return None
-    digest, magic, version, kind, length, payload_bytes, starts, _, sequence, durable_to, number = (
-        HEADER.unpack_from(data, index)
-    )
+    header = HEADER.unpack_from(data, index)
+    digest, magic, version, kind, length, payload_bytes, starts, note = header[:8]
+    sequence, durable_to, number = header[8:]
     if magic != MAGIC or number != file_number or payload_bytes > BLOCK_BYTES_MAX:
         return None  # checked before hashing: in a bad stretch any number may stand there
     if length != padded(payload_bytes) or index + length > len(data):
@@ -140,7 +145,9 @@ def block_at(
             f"file {file_number} offset {file_offset}: a block of version {version}, known is {VERSION}"
         )
     payload = data[index + HEADER_BYTES : end]
-    return Block(kind, starts, sequence, durable_to, file_number, file_offset, payload, length)
+    return Block(
+        kind, starts, sequence, durable_to, file_number, file_offset, payload, length, note
+    )
 
 
 def scan(

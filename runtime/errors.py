@@ -644,6 +644,16 @@ class ForeignData(DistributedLogError):
     exit_code = 5
 
 
+class CommittedEntriesLost(DistributedLogError):
+    """The metadata quorum has lost entries that it had committed, and this metadata node has them: it ends.
+
+    An operator decides which directories count; the message names the choices. Nothing was changed here.
+    """
+
+    code = 2045
+    exit_code = 5
+
+
 class DataDirectoryInUse(DistributedLogError):
     """Another process holds this data directory."""
 

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..metadata.leadership import Leadership
-from ..metadata.messages import AppendReply
+from ..metadata.messages import AppendReply, Entry
 from ..metadata.quorum import majority
+from ..metadata.ready import Diverged
 from .raft_disk import RaftDisk
 from .raft_faults import Faults
 from .raft_node import RaftNode
@@ -62,6 +63,7 @@ class CopiedWorld(RaftWorld):
         disk.entries = list(kept.entries)
         disk.base_index, disk.base_term = kept.base_index, kept.base_term
         disk.snapshot, disk.configuration = kept.snapshot, kept.configuration
+        disk.committed = kept.committed
         for peer in self.nodes.values():
             if peer is not node:  # its connections are gone before there are others
                 self.to_node(peer, peer.life, self._on_gone, node.node_id)
@@ -83,6 +85,103 @@ class CopiedWorld(RaftWorld):
         last = self.oracles.committed_last
         term = self.oracles.committed[last][0] if last else 0
         return sum(other.disk.has(last, term) for other in others) >= majority(len(self.nodes))
+
+
+class OlderMajorityWorld(RaftWorld):
+    """Of three nodes the leader is away, and the two others are started on older copies of their disks.
+
+    Raft does not cover this: they lead without entries that were committed. The node that has them may end,
+    and must not delete them.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, nodes=3, faults=replace(Faults.drawn(random.Random(seed)), kinds=()))
+        self.away: RaftNode | None = None
+        self.found: Diverged | None = None
+        self.had = 0
+        """How far its log went."""
+        self.lost: list[Entry] = []
+        """Committed entries that the two others do not have any more."""
+
+    def is_copy(self, node: RaftNode) -> bool:
+        """The two others."""
+        return self.away is not None and node is not self.away
+
+    def on_diverged(self, node: RaftNode, found: Diverged) -> None:
+        """It ends."""
+        assert node is self.away, f"{node} has nothing that others lost"
+        self.found = found
+        node.gone = True
+        self.crash(node)
+
+    @property
+    def is_overtaken(self) -> bool:
+        """A snapshot of the others ends after all that it had: it cannot compare entries, and takes it."""
+        return self.away is not None and self.away.disk.base_index > self.had
+
+    @property
+    def deleted(self) -> list[Entry]:
+        """What the node that was away does not have any more either."""
+        assert self.away is not None, "there is one"
+        disk = self.away.disk
+        return [entry for entry in self.lost if not disk.has(entry.index, entry.term)]
+
+    def run(self) -> None:
+        """Commands, copies, more commands; then the copies, then the node that was away."""
+        for node in self.nodes.values():
+            self.start(node)
+        self.at(0.3, self.clients.ask)
+        self.run_until(self.rng.uniform(3.0, 5.0))
+        copies = {
+            node.node_id: replace(node.disk, entries=list(node.disk.entries))
+            for node in self.nodes.values()
+        }
+        self.run_until(self.now + self.rng.uniform(0.5, 3.0))
+        if (core := self.leader()) is None:
+            return  # between two leaders
+        self.away = away = self.nodes[core.node_id]
+        others = [node for node in self.nodes.values() if node is not away]
+        for node in self.nodes.values():
+            node.gone = True
+            self.crash(node)
+        self.run_until(self.now + 10.0)  # what is on its way arrives nowhere
+        elected = max(
+            (copies[node.node_id] for node in others),
+            key=lambda one: (one.last_term, one.last_index),
+        )
+        kept, self.had = elected.last_index, away.disk.last_index
+        self.lost = [
+            entry
+            for entry in away.disk.entries
+            if entry.index <= away.disk.committed and not elected.has(entry.index, entry.term)
+        ]
+        for node in others:
+            node.gone = False
+            self._put_back(node, copies[node.node_id])
+        known = self.oracles.committed
+        self._forget(max(one for one in (0, *known) if not one or elected.has(one, known[one][0])))
+        if not self.run_until(self.now + 20.0, lambda: self.oracles.committed_last > kept + 2):
+            self.away = None  # it would be elected
+            return
+        away.gone = False
+        self.start(away)
+        self.run_until(self.now + self.rng.uniform(5.0, 10.0))
+
+    def _put_back(self, node: RaftNode, kept: RaftDisk) -> None:
+        disk = node.disk
+        disk.entries, disk.committed = list(kept.entries), kept.committed
+        disk.base_index, disk.base_term = kept.base_index, kept.base_term
+        disk.snapshot, disk.configuration = kept.snapshot, kept.configuration
+        self.start(node)
+
+    def _forget(self, kept: int) -> None:
+        """What is committed from now on may differ from what was."""
+        oracles = self.oracles
+        for of in (oracles.committed, oracles.committed_in, oracles.chains):
+            for index in [one for one in of if one > kept]:
+                del of[index]  # type: ignore[attr-defined]
+        oracles.committed_last = min(oracles.committed_last, kept)
+        oracles.reads_asked.clear()
 
 
 # --- planted ------------------------------------------------------------------------------------

@@ -46,6 +46,8 @@ class RaftDisk:
     """The last entry that there ever was, where rot has left less (metadata/ghost.py)."""
     forgot: bool = False
     """It does not know what it has promised."""
+    committed: int = 0
+    """The last entry that was stored as committed; the log may end before it, if rot has left less."""
 
     @property
     def is_haunted(self) -> bool:
@@ -96,6 +98,8 @@ class RaftDisk:
             assert entry.index == self.last_index + 1, "the disk's log would have a gap"
             self.entries.append(entry)
             yield
+        if ready.needs_persist:
+            self.committed = max(self.committed, min(ready.commit, self.last_index))
 
     def compact(self, up_to: int) -> None:
         """Drop entries up to ``up_to``, which the snapshot stands for."""

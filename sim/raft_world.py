@@ -18,7 +18,7 @@ from ..metadata.messages import Entry, Message, decode, encode
 from ..metadata.options import RaftOptions
 from ..metadata.quorum import majority
 from ..metadata.raft import Raft
-from ..metadata.ready import Ready, Role
+from ..metadata.ready import Diverged, Ready, Role
 from ..runtime.errors import DistributedLogError, InvalidRequest, NotReady
 from .raft_disk import StoredSnapshot
 from .raft_faults import Faults, drawn_options
@@ -145,6 +145,7 @@ class RaftWorld:
             now=self.now,
             applied=disk.snapshot.index,
             ghost=disk.ghost,
+            committed=disk.committed,
         )
         self.restore(node, disk.snapshot)
         node.queue = []
@@ -203,6 +204,9 @@ class RaftWorld:
                 self.carry_out(node, core, core.ready())
         except Crashed:
             return
+        if core.diverged is not None:
+            self.on_diverged(node, core.diverged)
+            return
         if core.ghost is not None and not node.disk.is_haunted and not self.is_copy(node):
             raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
         if core.role is Role.LEADER:
@@ -219,6 +223,10 @@ class RaftWorld:
     def is_copy(self, node: RaftNode) -> bool:
         """Whether a node runs on an older copy of its disk, and does not know it (a seam for such worlds)."""
         return False
+
+    def on_diverged(self, node: RaftNode, found: Diverged) -> None:
+        """A leader would replace what is committed (a seam for worlds where a majority has forgotten)."""
+        raise Broken(f"M2: {node} must end: {found}")
 
     def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Do what a Ready says, in the order it must be done."""

@@ -22,6 +22,7 @@ def node(
     options: RaftOptions = OPTIONS,
     may_vote: bool = True,
     learners: str = "",
+    committed: int = 0,
 ) -> Raft:
     """Node a with a durable log of these terms, in ``term``; its timeouts are the shortest."""
     entries = [Entry(index, of, b"old") for index, of in enumerate(terms, 1)]
@@ -33,6 +34,7 @@ def node(
         draw=lambda: 0.0,
         now=0.0,
         may_vote=may_vote,
+        committed=committed,
     )
 
 

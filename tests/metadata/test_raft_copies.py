@@ -6,6 +6,7 @@ from distributedlog.sim.raft_copies import (
     CopiedWorld,
     CountsAsBeforeWorld,
     CountsLateAnswersWorld,
+    OlderMajorityWorld,
 )
 from distributedlog.sim.raft_world import run_seeds
 
@@ -29,3 +30,17 @@ def test_who_counts_what_was_before_is_found(world: type[CopiedWorld], start: in
 
     assert found is not None
     assert found[1].startswith("commit")
+
+
+def test_committed_entries_that_a_majority_has_forgotten_are_not_deleted() -> None:
+    """Two of three nodes run on older copies, and lead. The third ends with an error instead."""
+    ended = 0
+    for seed in range(SEEDS):
+        world = OlderMajorityWorld(seed)
+        world.run()
+        if world.away is None or world.is_overtaken:
+            continue
+        assert not world.deleted, seed
+        assert world.found is not None or not world.lost, seed
+        ended += world.found is not None
+    assert ended > SEEDS / 4

@@ -4,6 +4,8 @@
 2014); "thesis" is Ongaro: Consensus (2014). Longer plays are in scenarios/*.txt.
 """
 
+from math import inf
+
 import pytest
 
 from distributedlog.metadata.configuration import Configuration
@@ -20,6 +22,7 @@ from distributedlog.metadata.messages import (
 )
 from distributedlog.metadata.options import RaftOptions
 from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.ready import Snapshot
 from distributedlog.runtime.errors import InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to
@@ -511,3 +514,67 @@ def test_an_acknowledgement_of_an_older_version_counts_by_what_it_covers() -> No
     assert core.commit == 2
     acked(core, "d", 3, 1.2)
     assert core.commit == 3
+
+
+NEWER = tuple(Entry(n, 3, b"new") for n in (3, 4))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        Append(3, "b", 2, 1, 4, NEWER),
+        Append(3, "b", 1, 1, 4, (Entry(2, 1, b"old"), *NEWER)),
+        Append(3, "b", 4, 3, 4, ()),
+        Append(3, "b", 4, 3, 5, (Entry(5, 3, b"new"),)),
+    ],
+    ids=["entries", "entries after others that fit", "an empty one", "entries after the end"],
+)
+@pytest.mark.parametrize("stored", [True, False], ids=["stored", "observed"])
+def test_a_leader_that_would_replace_committed_entries_is_not_followed(
+    sent: Append, stored: bool
+) -> None:
+    """Most nodes run on older copies of their disks. What a client was told is done is not deleted."""
+    core = node(1, 1, 1, 1, term=1, committed=4 if stored else 0)
+    if not stored:
+        core.on_message(Append(1, "b", 4, 1, 4, ()), 0.1)
+        settle(core)
+        assert core.commit == 4
+    core.on_message(sent, 0.2)
+
+    assert core.diverged is not None
+    assert (core.diverged.leader_id, core.diverged.term, core.diverged.commit) == ("b", 3, 4)
+    assert core.diverged.index in (3, 4)
+    assert core.log.last_index == 4
+    assert core.term == 1
+    assert not core.has_ready
+    core.on_message(Append(3, "b", 2, 1, 4, NEWER), 0.3)
+    core.on_time(99.0)
+    assert (core.log.entry(4).data, core.has_ready, core.deadline) == (b"old", False, inf)
+
+
+def test_entries_that_are_not_known_to_be_committed_are_replaced() -> None:
+    core = node(1, 1, 1, 1, term=1, committed=2)
+    core.on_message(Append(3, "b", 2, 1, 2, NEWER), 0.2)
+    settle(core)
+    assert core.diverged is None
+    assert [core.log.term_at(index) for index in (2, 3, 4)] == [1, 3, 3]
+
+
+def test_a_node_that_lost_committed_entries_is_filled_up() -> None:
+    """The log ends before what is known to be committed: it was damaged, and any leader has the rest."""
+    core = node(1, 1, term=3, committed=4)
+    core.on_message(Append(3, "b", 4, 3, 4, ()), 0.1)
+    assert [message.accepted for message in to(settle(core), "b", AppendReply)] == [False]
+    core.on_message(Append(3, "b", 2, 1, 4, NEWER), 0.2)
+    settle(core)
+    assert (core.diverged, core.commit) == (None, 4)
+
+
+def test_a_snapshot_that_would_replace_committed_entries_is_not_installed() -> None:
+    core = node(1, 1, 1, 1, term=1, committed=4)
+    core.on_snapshot_received(3, "b", Snapshot(3, 3), 0.1)
+    assert core.diverged is not None
+    assert not core.has_ready
+    fits = node(1, 1, 1, 1, term=1, committed=4)
+    fits.on_snapshot_received(3, "b", Snapshot(3, 1), 0.1)
+    assert (fits.diverged, fits.commit) == (None, 3)

@@ -16,7 +16,7 @@ from distributedlog.metadata.refounding import read_survivor
 from distributedlog.metadata.room import RESERVE
 from distributedlog.metadata.storage import RaftStorage
 from distributedlog.runtime.blocks import ALIGN
-from distributedlog.runtime.errors import CorruptData
+from distributedlog.runtime.errors import CommittedEntriesLost, CorruptData
 from distributedlog.runtime.memory import MemoryDisk
 from tests.metadata.quorum import Quorum, fill, put, quorum, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
@@ -396,3 +396,38 @@ def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
     assert recalled("a", said) == Word(HardState(7 + TERMS_AHEAD, GIVEN_AWAY), Place(4, 2))
     assert isinstance(recalled("z", said), str)
     assert isinstance(recalled("a", {}), str)
+
+
+async def test_a_majority_on_older_copies_deletes_nothing_of_a_node_that_was_away(
+    autojump_clock: object,
+) -> None:
+    """Raft does not cover it: they lead. The third has what clients were told is done, and ends."""
+    async with serving_quorum() as (nodes, client):
+        await fill(client, KEYS)
+        await caught_up(nodes)
+        leader = await nodes.leader()
+        others = [name for name in nodes.names if name != leader]
+        await nodes.kill(*others)
+        copies = {name: await copy_of(nodes.disks[name]) for name in others}
+        await nodes.start(*others)
+        for n in range(KEYS):
+            await client.transact(put(b"later %02d" % n, b""))
+        await caught_up(nodes)
+        await trio.sleep(1)
+        await nodes.kill(*nodes.names)
+        for name in others:
+            nodes.disks[name] = copies[name]
+        await nodes.start(*others)
+        await client.transact(put(b"without them", b""))
+
+        nodes.may_end.add(leader)
+        await nodes.start(leader)
+        with trio.fail_after(20):
+            ended = await nodes.end_of(leader)
+        assert ended.subgroup(CommittedEntriesLost) is not None
+        assert "force-new-cluster" in repr(ended)
+        members = await load_members(nodes.disks[leader])
+        assert members is not None
+        found = await RaftStorage(nodes.disks[leader], members.seed).look(members)
+        kept = [entry.data for entry in found.log.tail(found.log.base_index + 1)]
+        assert all(any(b"later %02d" % n in data for data in kept) for n in range(KEYS))

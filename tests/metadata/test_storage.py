@@ -15,6 +15,7 @@ from distributedlog.metadata.commands import Transact, encode_command
 from distributedlog.metadata.ghost import GHOST, Place, Word
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import snapshot as chunks_of
+from distributedlog.metadata.log_operations import commit_note, noted_commit
 from distributedlog.metadata.members import (
     MEMBERS,
     Members,
@@ -77,6 +78,10 @@ async def started(disk: Disk) -> tuple[RaftStorage, Loaded, Members]:
     assert members is not None
     storage = RaftStorage(disk, members.seed)
     return storage, *await storage.load(members)
+
+
+async def committed_on(disk: Disk) -> int:
+    return (await RaftStorage(disk, SEED).look(MEMBERS_OF_ONE)).committed
 
 
 def log_name(disk: Disk) -> str:
@@ -776,3 +781,80 @@ async def test_a_rotten_directory_of_before_has_forgotten_where_they_say_only_a_
 
     assert not members.may_vote
     assert (loaded.hard_state, loaded.ghost, loaded.log.last_index) == (HardState(), None, 0)
+
+
+# --- what is known to be committed ----------------------------------------------------------------
+
+
+async def test_the_commit_is_stored_with_whatever_is_written_and_costs_no_sync() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1), entry(2)])
+    syncs = storage.syncs
+    await storage.save([replace(entry(3), commit=2)])
+    assert storage.syncs == syncs + 1
+    assert await committed_on(disk) == 2
+    await storage.save([replace(ready(hard_state=HardState(7, "x")), commit=3)])
+    _, loaded, _ = await started(disk)
+    assert loaded.committed == 3
+    _, again, _ = await started(disk)
+    assert again.committed == 3, "a start writes it into its new file"
+
+
+async def test_the_mark_of_an_idle_log_stores_the_commit() -> None:
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1), entry(2), entry(3)])
+    await storage.mark(3)
+    assert await committed_on(disk) == 3
+
+
+async def test_a_commit_above_the_log_counts_as_far_as_the_log_goes() -> None:
+    """A follower hears of a commit before the entries have come."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([replace(entry(1), commit=9), replace(entry(2), commit=1)])
+    assert await committed_on(disk) == 2
+    long = tuple(Entry(n, 1, bytes(200_000)) for n in range(3, 9))
+    await storage.save([ready(append=long, commit=5)])
+    assert await committed_on(disk) == 8, "the commit of before"
+
+
+async def test_a_damaged_log_still_says_what_was_committed() -> None:
+    """The ghost keeps what was promised; the commit is kept beside it."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([ready(hard_state=HardState(3, "x")), entry(1)])
+    await storage.save([replace(entry(2, 3), commit=1)])
+    await storage.save([replace(entry(3, 3), commit=2)])
+    await storage.mark(3)
+    await rot(disk, -3)
+    _, loaded, members = await started(disk)
+    assert (members.may_vote, loaded.ghost) == (False, Place(3, 3))
+    assert loaded.log.last_index < 2
+    assert loaded.committed == 3
+
+
+async def test_a_lost_truncation_makes_no_commit() -> None:
+    """Where the log ends after a lost block is not known: no note is read from there on."""
+    disk = MemoryDisk()
+    storage = await begun(disk)
+    await storage.save([entry(1), entry(2), entry(3), entry(4)])
+    await storage.save([ready(truncate_from=2, append=(Entry(2, 2, b"n"),), commit=1)])
+    await storage.save([replace(ready(hard_state=HardState(3, "y")), commit=2)])
+    await rot(disk, -2)
+    _, loaded, _ = await started(disk)
+    assert loaded.committed == 0
+
+
+async def test_a_log_of_before_notes_no_commit() -> None:
+    """Its blocks have 0 where the note is."""
+    assert [noted_commit(9, commit_note(9, commit)) for commit in (0, 1, 8, 9, 12)] == [
+        0,
+        1,
+        8,
+        9,
+        9,
+    ]
+    assert noted_commit(9, 0) == 0
+    assert commit_note(1 << 40, 1) == 0, "too far back for the note"
