@@ -144,4 +144,8 @@ def _place(settings: Settings, role: str, path: str | None) -> tuple[str, str]:
             if role in CLUSTER_ROLES
             else f"{role} is given on a PATH: a log, a directory/, or / for the whole namespace"
         )
+    if not path:  # an unset variable of a script must not mean the whole namespace
+        raise click.UsageError(
+            "PATH is empty: give a log, a directory/, or / for the whole namespace"
+        )
     return parse_uri(settings.where()).path, "" if path == "/" else path

@@ -122,6 +122,10 @@ def token(
     namespace = parse_uri(settings.where()).path if paths else ""
     if paths and not namespace:
         raise click.UsageError("--log names a log of the URI's namespace, and the URI has none")
+    if not all(paths):  # an unset variable of a script must not mean the whole namespace
+        raise click.UsageError(
+            "--log is empty: give a log, a directory/, or / for the whole namespace"
+        )
     narrowing = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
     valid_s = int((1 if days is None else days) * 24 * 3600)
     file = None if out == "-" else Path(out or f"{name or 'own'}.token")

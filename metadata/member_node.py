@@ -50,7 +50,7 @@ from .replica import Replica
 from .rescuing import Wishes
 from .room import Room, is_short
 from .secrets import Secrets
-from .served_watches import ServedWatches
+from .served_watches import ServedWatches, serial_of
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
 from .token_desk import TokenDesk
@@ -313,6 +313,8 @@ class MemberNode:
             address=link.peer_address,
             now_ms=self._wall_ms(),
             index=replica.raft.log.last_index + 1,
+            serial=serial_of(link),
+            by_token=link.token is not None,
         )
         return head
 

@@ -65,8 +65,12 @@ def compose(
     address: str,
     now_ms: int,
     index: int,
+    serial: str = "",
+    by_token: bool = False,
 ) -> Transaction:
     """The change as a transaction. ``index``: where in the log it will stand.
+
+    ``serial``: of the certificate that the asker has shown, "" for none; ``by_token``: it has shown a token.
 
     Raises `NotAllowed`; `InvalidRequest` for what cannot be.
     """
@@ -75,7 +79,7 @@ def compose(
     kind, *said = change
     if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
         raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
-    made = _Change(judge, state, admins, now_ms, index)
+    made = _Change(judge, state, admins, now_ms, index, serial, by_token=by_token)
     if not state.trust_revision:
         made.clear()
     getattr(made, f"do_{kind}")(*said)
@@ -110,7 +114,12 @@ class _Change:
         admins: Sequence[str],
         now_ms: int,
         index: int,
+        serial: str,
+        *,
+        by_token: bool,
     ) -> None:
+        self._serial = serial
+        self._by_token = by_token
         self._judge = judge
         self._state = state
         self._admins = admins
@@ -202,6 +211,10 @@ class _Change:
 
     def do_tokens(self, name: str) -> None:
         """None that was made up to now."""
+        if self._by_token:
+            self._not_the_last_admin(
+                name
+            )  # who asks by a token shows nothing else to come back with
         self._replace(name, tokens_from=self._index)
         self._end(name)
 
@@ -214,8 +227,13 @@ class _Change:
         user = self._known(name)
         if len(user.serials) >= SERIALS_MAX:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
+        refused = serial_of(serial)
+        if self._by_token or self._serial in ("", refused):
+            self._not_the_last_admin(
+                name
+            )  # else the asker has shown another certificate of its own
         # Whoever has the key may have asked for tokens with it.
-        serials = (*user.serials, serial_of(serial))
+        serials = (*user.serials, refused)
         self._replace(name, serials=serials, tokens_from=self._index)
         self._end(name)
 

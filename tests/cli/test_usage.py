@@ -66,6 +66,9 @@ COMMANDS = _leaves(command, ())
         ["serve", "bookie", "--data", "x", "--metadata", "a:1", "--listen", "nonsense"],
         ["status", "--uri", "distributedlog+proxy://h:1/n"],  # of proxies, which cannot say
         ["proxy", "list", "--uri", "distributedlog+proxy://h:1/n"],
+        ["grant", "add", "etl", "writer", ""],  # an unset variable is not the whole namespace
+        ["grant", "revoke", "etl", ""],
+        ["user", "token", "etl", "--log", ""],
         ["context", "use", "nowhere"],
         ["context", "set", "x", "nonsense"],
         ["bench", "floor", "--size", "0"],

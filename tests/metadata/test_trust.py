@@ -12,6 +12,7 @@ from distributedlog.metadata.member_node import MemberNode
 from distributedlog.metadata.rights import ADMIN, OPERATOR
 from distributedlog.metadata.saves import SaveRequest, decode_begun
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.trust_changes import compose
 from distributedlog.metadata.trust_records import (
     AUDIT_PREFIX,
     MODE_KEY,
@@ -36,8 +37,10 @@ from distributedlog.runtime.principals import BY_CERTIFICATE
 from distributedlog.runtime.rpc import Endpoint
 
 from .quorum import put
+from .test_judge import world
 from .trusted import Trusted, believe, trusted_quorum
 
+ROOT = ("root", "admin", "", "")
 LOG = 0x11
 STATE = log_keys.state_key(LOG)
 NOTE = log_keys.txn_key(LOG, "app")
@@ -162,6 +165,7 @@ async def test_the_last_admin_stays(
             ("remove", "root"),
             ("revoke", "root", "", ""),
             ("grant", "root", "operator", "", ""),
+            ("refuse", "root", "5F:0C"),
         ):
             with pytest.raises(NotAllowed, match="last admin"):
                 await admin.change_trust(*change)
@@ -535,3 +539,39 @@ async def test_every_operation_of_who_has_no_right(
 
         assert await all_keys() == before
         await holder.renew_lease(lease)
+
+
+@pytest.mark.parametrize(
+    ("change", "serial", "by_token", "refused"),
+    [
+        (("refuse", "root", "5F:0C"), "5f0c", False, True),
+        (("refuse", "root", "5F:0C"), "", False, True),
+        (("refuse", "root", "5F:0C"), "77", True, True),
+        (("tokens", "root"), "", True, True),
+        (("refuse", "root", "5F:0C"), "77", False, False),
+        (("tokens", "root"), "77", False, False),
+        (("refuse", "etl", "5F:0C"), "5f0c", False, False),
+    ],
+)
+def test_the_last_admin_keeps_the_credentials_that_it_shows(
+    change: tuple[str, ...], serial: str, by_token: bool, refused: bool
+) -> None:
+    """Another certificate of its own, or the tokens that it does not need, it may revoke."""
+    for admins in ((ROOT,), (ROOT, ("second", "admin", "", ""))):
+        judge, state = world(*admins, ("etl", "writer", "ns", "orders"))
+        outcome = None
+        try:
+            compose(
+                judge,
+                state,
+                change,
+                principal="user/root",
+                address="",
+                now_ms=1,
+                index=state.index + 1,
+                serial=serial,
+                by_token=by_token,
+            )
+        except NotAllowed as error:
+            outcome = str(error)
+        assert (outcome is not None) == (refused and len(admins) == 1)
