@@ -3,6 +3,8 @@
 Source: DistributedLog's rules for names.
 """
 
+import unicodedata
+
 from ..runtime.errors import InvalidLogName, InvalidUri
 
 NAME_BYTES_MAX = 255
@@ -18,6 +20,21 @@ def check_log_name(name: str) -> str:
     wrong = _what_is_wrong(name, NAME_BYTES_MAX)
     if wrong:
         raise InvalidLogName(f"not a log name: {name[:80]!r}: {wrong}")
+    return name
+
+
+def check_new_log_name(name: str) -> str:
+    """Return the name of a log that is to be created, or raise `InvalidLogName`.
+
+    As `check_log_name`, and in the normal form NFKC: names that look alike are one name. Logs that have
+    other names can be opened, renamed and deleted.
+    """
+    check_log_name(name)
+    normal = unicodedata.normalize("NFKC", name)
+    if normal != name:
+        raise InvalidLogName(
+            f"not a name for a new log: {name[:80]!r} is not normalized (NFKC): use {normal[:80]!r}"
+        )
     return name
 
 

@@ -36,7 +36,7 @@ from .lock import claim
 from .lock_session import LockSessions
 from .metrics import LogMeters, NamespaceMetrics
 from .multi_reader import MultiReader, check_multi_read, open_multi_reader
-from .names import check_log_name
+from .names import check_log_name, check_new_log_name
 from .opening import Opening
 from .options import LogOptions
 from .position import Position
@@ -167,7 +167,7 @@ class Namespace:
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         self._check_open()
-        await rename(self.metadata, self.path, check_log_name(old), check_log_name(new))
+        await rename(self.metadata, self.path, check_log_name(old), check_new_log_name(new))
 
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?
@@ -402,7 +402,7 @@ class Namespace:
         self, name: str, durability: str, stored: StoredSettings, txid_rule: str
     ) -> int:
         self._check_open()
-        name = check_log_name(name)
+        name = check_new_log_name(name)
         ensemble, write_quorum, _ = self._quorums
         quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else stored.quorums
         for _ in range(DRAWS):

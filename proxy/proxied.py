@@ -15,7 +15,7 @@ import trio
 from ..log.dlsn import DLSN, check_dlsn
 from ..log.handle import SEGMENTS_SHOWN, Log, LogDescription
 from ..log.log_time import ms_of
-from ..log.names import check_log_name
+from ..log.names import check_log_name, check_new_log_name
 from ..log.namespace import LogPage, Namespace
 from ..log.opening import Opening
 from ..log.options import LogOptions
@@ -344,7 +344,7 @@ class ProxiedNamespace(Namespace):
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
         StoredSettings().changed(config or {}, metadata or {})
         given = [durability, dict(config or {}), dict(metadata or {}), check_rule(txids)]
-        await self.make_call("create", check_log_name(name), *given, form=_nothing)
+        await self.make_call("create", check_new_log_name(name), *given, form=_nothing)
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction; see `Namespace.rename_log`.
@@ -352,7 +352,7 @@ class ProxiedNamespace(Namespace):
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        await self.make_call("rename", check_log_name(old), check_log_name(new), form=_nothing)
+        await self.make_call("rename", check_log_name(old), check_new_log_name(new), form=_nothing)
 
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?

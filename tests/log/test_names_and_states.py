@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import name_key, name_of, segment_key
-from distributedlog.log.names import check_log_name, check_namespace_path
+from distributedlog.log.names import (
+    check_log_name,
+    check_namespace_path,
+    check_new_log_name,
+)
 from distributedlog.log.options import LogOptions
 from distributedlog.log.segments import (
     EMPTY_END,
@@ -44,6 +48,23 @@ def test_bad_names_are_refused(name: str) -> None:
 def test_good_names_pass_and_come_back_from_their_key(name: str) -> None:
     assert check_log_name(name) == name
     assert name_of("ns/x", name_key("ns/x", name)) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "normal"),
+    [
+        ("cafe\u0301", "caf\u00e9"),
+        ("\uff4f\uff52\uff44\uff45\uff52\uff53", "orders"),
+        ("\ufb01le", "file"),
+    ],
+)
+def test_a_new_log_has_no_name_that_only_looks_like_another(name: str, normal: str) -> None:
+    """Logs that have such names can still be opened."""
+    assert check_log_name(name) == name
+    with pytest.raises(InvalidLogName, match="NFKC") as refused:
+        check_new_log_name(name)
+    assert repr(normal) in str(refused.value)
+    assert check_new_log_name(normal) == normal
 
 
 def test_a_namespace_does_not_see_into_another() -> None:
