@@ -98,7 +98,11 @@ async def run_node(
                 from .pages import pages_of
 
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
-                nursery.start_soon(serve_http, http, pages_of(own, config.name, place))
+                pages, names = (
+                    pages_of(own, config.name, place),
+                    {spec["http"][0], *names_of(config)},
+                )
+                nursery.start_soon(serve_http, http, pages, {one.lower() for one in names})
             ready: NodeReady = await nursery.start(serve_node, own, config)
             place.append(ready.address)
             # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
@@ -111,6 +115,14 @@ async def run_node(
     else:
         async with host_of(config, data, index) as host:
             await serve(host)
+
+
+def names_of(config: NodeConfig) -> set[str]:
+    """Host names that lead to a node: of its machine, and those that it listens on or advertises."""
+    addresses = [*config.listen.values(), *config.advertise.values()]
+    if isinstance(config, MetadataNodeConfig):
+        addresses.append(config.voters[config.name])
+    return {os.uname().nodename, *(host for host, _ in addresses)}
 
 
 def proving(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:

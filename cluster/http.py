@@ -4,8 +4,9 @@ all are taken the oldest makes room: those that say nothing lock nobody out.
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import ip_address
 
 import h11
 import trio
@@ -19,6 +20,7 @@ REQUEST_S = 10.0
 """From the connection to the end of the answer."""
 RECEIVE_BYTES = 4096
 HEADER_BYTES_MAX = 16 * 1024
+"""Names and values of all headers."""
 
 JSON = "application/json"
 
@@ -41,14 +43,14 @@ def as_page(status: int, value: Mapping[str, object]) -> Page:
     return Page(status, json.dumps(value).encode() + b"\n")
 
 
-async def serve_http(listener: Listener, pages: Pages) -> None:
-    """Answer on ``listener`` until cancelled; closes it."""
+async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = ()) -> None:
+    """Answer on ``listener`` until cancelled; closes it. ``names``: host names that lead here."""
     busy: dict[Connection, None] = {}
 
     async def one(connection: Connection) -> None:
         try:
             with trio.move_on_after(REQUEST_S):
-                await _answer(connection, pages)
+                await _answer(connection, pages, names)
         except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
         finally:
@@ -69,7 +71,29 @@ async def serve_http(listener: Listener, pages: Pages) -> None:
         listener.close()
 
 
-async def _answer(connection: Connection, pages: Pages) -> None:
+def is_own(host: str, names: Collection[str]) -> bool:
+    """May a request name this host? A page of another site must not read a node by a name of its own.
+
+    An attacker needs a domain of its own for that (DNS rebinding): no address, and no name without a dot.
+    """
+    bracketed, _, _ = host.rpartition("]")
+    name = bracketed.removeprefix("[") if bracketed else host.partition(":")[0]
+    name = name.lower().rstrip(".")
+    if "." not in name and ":" not in name:
+        return bool(name)
+    try:
+        ip_address(name)
+    except ValueError:
+        return name in names
+    return True
+
+
+def header_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """What they take. The parser bounds only a head that has not ended yet."""
+    return sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
+
+
+async def _answer(connection: Connection, pages: Pages, names: Collection[str]) -> None:
     """Read one request, answer it."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
     try:
@@ -79,8 +103,17 @@ async def _answer(connection: Connection, pages: Pages) -> None:
         return
     if request is None:
         return
+    sent = header_bytes(request.headers)
+    host = next((value for name, value in request.headers if name == b"host"), b"localhost")
     path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
-    if path not in pages:
+    if sent > HEADER_BYTES_MAX:
+        page = as_page(431, {"error": f"{sent} bytes of headers, allowed are {HEADER_BYTES_MAX}"})
+    elif not is_own(host.decode("latin-1"), names):
+        shown = host.decode("latin-1")[:100]
+        page = as_page(
+            421, {"error": f"this is no {shown!r}: ask by address, or an advertised name"}
+        )
+    elif path not in pages:
         page = as_page(404, {"error": f"there are {', '.join(pages)}, nothing else"})
     elif request.method not in (b"GET", b"HEAD"):
         page = as_page(405, {"error": "GET it"})

@@ -33,6 +33,9 @@ OPEN = ("/health", "/openapi.json")
 """Say nothing of a log: they need no token."""
 OF_THE_GATEWAY = "/metrics"
 """Is nobody's of the users: it needs the gateway's own token."""
+HEAD_BYTES_MAX = 16 * 1024
+"""Of a request's line and headers."""
+SEPARATOR_BYTES = len(b": \r\n")
 ONCE = frozenset(
     b"host origin authorization content-type if-match last-event-id"
     b" dlog-producer dlog-sequence dlog-txid".split()
@@ -163,6 +166,11 @@ class Door:
     def refusal(self, scope: Scope) -> tuple[int, str, str] | None:
         """Why a request is not answered: status, what, what to do. None: it may be."""
         headers: dict[bytes, bytes] = {}
+        head_bytes = sum(
+            len(name) + len(value) + SEPARATOR_BYTES for name, value in scope["headers"]
+        )
+        if head_bytes > HEAD_BYTES_MAX:  # the parser bounds only a head that has not ended yet
+            return 431, f"{head_bytes} bytes of headers", f"send {HEAD_BYTES_MAX} at most"
         for name, value in scope["headers"]:
             if name in ONCE and name in headers:
                 return 400, f"{name.decode()} comes twice", "send it once"

@@ -30,15 +30,13 @@ from ..runtime.descriptors import connections_max, first_kept
 from ..runtime.errors import AddressInUse, AddressUnavailable
 from ..runtime.host import Address
 from ..runtime.refusals import CROWDED, Refusals
-from .door import HEADERS, App
+from .door import HEAD_BYTES_MAX, HEADERS, App
 from .faults import turned_away
 from .forms import JSON
 from .https import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 
-HEAD_BYTES_MAX = 16 * 1024
-"""Of a request's line and headers."""
 SEND_BUFFER_BYTES = 128 * 1024
 """That the system holds of one connection; it would hold megabytes."""
 STREAMS_OF_A_CONNECTION = 32

@@ -16,6 +16,7 @@ import stat
 import tempfile
 from dataclasses import replace
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 
 from . import tcp
@@ -92,8 +93,13 @@ def credentials_for(address: Address) -> Credentials | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Does that name this machine for itself alone?"""
-    return host in LOOPBACK or host.startswith("127.")
+    """Does that name this machine for itself alone? A name such as 127.example.org may lead anywhere."""
+    if host in LOOPBACK:
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _credentials(secret: bytes) -> Credentials:

@@ -9,7 +9,14 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.health import Health, ask_health, dialled, health_of
-from distributedlog.cluster.http import CONNECTIONS_MAX, REQUEST_S, Page, as_page, serve_http
+from distributedlog.cluster.http import (
+    CONNECTIONS_MAX,
+    REQUEST_S,
+    Page,
+    as_page,
+    is_own,
+    serve_http,
+)
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.runtime.errors import ConnectionLost
@@ -107,7 +114,7 @@ async def _door(health: Health = UP) -> AsyncIterator[Dial]:
         return as_page(200 if health.healthy else 503, health.as_json())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_http, listener, {"/health": ask})
+        nursery.start_soon(serve_http, listener, {"/health": ask}, {"node.example.org"})
         yield lambda: network.host("asker").dial(listener.address)
         nursery.cancel_scope.cancel()
 
@@ -153,6 +160,12 @@ async def test_the_status_says_whether_the_node_is_well(
         (b"GET /health HTTP/1.1\r\n\r\n", 400),
         (b"\x00\x01 what is this\r\n\r\n", 400),
         (b"GET /health HTTP/1.1\r\nX: " + b"x" * 20_000, 431),
+        (
+            b"GET /health HTTP/1.1\r\nHost: n\r\n" + 400 * (b"X: " + b"x" * 40 + b"\r\n") + b"\r\n",
+            431,
+        ),
+        (b"GET /health HTTP/1.1\r\nHost: evil.example.org\r\n\r\n", 421),
+        (b"GET /health HTTP/1.1\r\nHost: node.example.org.:8480\r\n\r\n", 200),
     ],
 )
 async def test_anything_else_is_answered_and_does_no_harm(
@@ -161,6 +174,20 @@ async def test_anything_else_is_answered_and_does_no_harm(
     async with _door() as dial:
         assert (await _asked(dial, request_))[0] == status
         assert (await _asked(dial, b"GET /health HTTP/1.0\r\n\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "own"),
+    [
+        ("b1", True), ("localhost:8480", True), ("10.0.0.7", True), ("10.0.0.7:80", True),
+        ("[::1]:8480", True), ("[fe80::1]", True), ("B1.Example.org", True), ("b1.example.org:1", True),
+        ("127.evil.org", False), ("b1.example.org.evil.org", False), ("", False),
+        ("10.0.0.7.evil.org:80", False),
+    ],
+)  # fmt: skip
+def test_a_page_of_another_site_does_not_name_this_node(host: str, own: bool) -> None:
+    """It would read what the node says by a domain of its own that leads here (DNS rebinding)."""
+    assert is_own(host, {"b1.example.org"}) is own
 
 
 async def test_a_head_request_has_no_body(autojump_clock: object) -> None:
