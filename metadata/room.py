@@ -78,9 +78,11 @@ class Room:
 
     def refusal(self, pending_bytes: int) -> MetadataFull | None:
         """Why the state may not grow by what is proposed and not applied yet; None if it may."""
-        # It is written twice: into the log, and into a snapshot.
-        self._note(self.short or self._free_bytes < self.needed_bytes + 2 * pending_bytes)
-        if self.short or self.full:
+        left_bytes = self._free_bytes - self.needed_bytes
+        self._note(self.short or left_bytes < 0)
+        # It is written twice: into the log, and into a snapshot. What is pending changes with each request:
+        # it refuses this one, and does not make the disk short. Else that began and ended with each request.
+        if self.short or self.full or left_bytes < 2 * pending_bytes:
             return MetadataFull(self._text())
         if self.quorum_short:
             return MetadataFull(

@@ -150,6 +150,29 @@ async def test_what_was_being_written_when_a_node_was_killed_is_removed_first() 
     assert not [name for name in disk.list() if name.endswith(".new")]
 
 
+def reasons_of_room(reasons: Reasons) -> bool:
+    return is_short(reasons.texts())
+
+
+async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Else "short" and "has room again" alternate with the requests, several times per second."""
+    caplog.set_level("INFO")
+    disk = MemoryDisk(bytes_max=DISK_BYTES)
+    reasons = Reasons()
+    room = Room(disk, await begun(disk), reasons, "m1")
+    await room.begin()
+    spare = disk.free_bytes() - room.needed_bytes
+    for _ in range(10):
+        assert room.refusal(spare) is not None
+        room.on_written()
+        assert room.refusal(0) is None
+        assert not room.short
+        assert not reasons_of_room(reasons)
+    assert "room" not in caplog.text
+
+
 def test_what_makes_the_state_larger() -> None:
     """What leads to room is none of it: deletions, notes without a value, what lives under a lease."""
     state = KeyValueState()
