@@ -40,7 +40,7 @@ from .token_messages import (
     decode_number,
     decode_token,
 )
-from .transaction import KeyValue, Transaction, TransactionReply
+from .transaction import KeyValue, Transaction, TransactionReply, check_number
 from .watching import Watcher
 from .wire import (
     MembersRequest,
@@ -110,6 +110,7 @@ class MetadataClient:
 
     async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
         """See `interface.Metadata`."""
+        check_number(limit, "the limit of a range", least=1)
         reply = await self.ask(Op.META_READ, ReadRequest(start, end, limit).encode())
         index, page = decode_page(reply.body)
         self._base_index = max(self._base_index, index)
@@ -125,6 +126,7 @@ class MetadataClient:
 
     async def grant_lease(self, ttl_ms: int) -> int:
         """See `interface.Metadata`."""
+        check_number(ttl_ms, "the ttl of a lease in ms")
         client = self._client_id
         lease = (await self._command(lambda n, base: Grant(client, n, base, ttl_ms))).lease
         self._heard_of(lease)
@@ -132,6 +134,7 @@ class MetadataClient:
 
     async def renew_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
+        check_number(lease, "a lease")
         try:
             await self.ask(Op.META_LEASE, pack(["renew", lease]))
         except LeaseExpired:
@@ -141,6 +144,7 @@ class MetadataClient:
 
     async def revoke_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
+        check_number(lease, "a lease")
         client = self._client_id
         self._leases.pop(lease, None)
         await self._command(lambda n, base: Revoke(client, n, base, lease))

@@ -84,7 +84,10 @@ class Metadata(Protocol):
         ...
 
     async def grant_lease(self, ttl_ms: int) -> int:
-        """A new lease: it ends ``ttl_ms`` after its last renewal; 1 s after the death of this process."""
+        """A new lease: it ends ``ttl_ms`` after its last renewal; 1 s after the death of this process.
+
+        Raises `InvalidRequest` for a negative ``ttl_ms``.
+        """
         ...
 
     async def renew_lease(self, lease: int) -> None:
@@ -98,7 +101,10 @@ class Metadata(Protocol):
     def watch(
         self, start: bytes, end: bytes, *, after_revision: int
     ) -> AbstractAsyncContextManager[Watch]:
-        """Follow the changes of start <= key < end after ``after_revision``."""
+        """Follow the changes of start <= key < end after ``after_revision``.
+
+        Raises `InvalidRequest` when it is entered, for a range or a revision that cannot be.
+        """
         ...
 
     async def status(self) -> list[MemberStatus]:

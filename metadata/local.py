@@ -15,7 +15,8 @@ from .answers import Answer
 from .commands import Command, Expire, Grant, Revoke, Transact, encode_command
 from .interface import Event, MemberStatus, RangePage, Watch, WatchBatch
 from .kv import KeyValueState
-from .transaction import KeyValue, Transaction, TransactionReply
+from .transaction import KeyValue, Transaction, TransactionReply, check_number
+from .wire import WatchRequest
 
 WATCH_EVENTS_MAX = 10_000
 """Changes that wait for a slow watcher; above it, it resumes from the history, as over the network."""
@@ -50,6 +51,7 @@ class LocalMetadata:
 
     async def grant_lease(self, ttl_ms: int) -> int:
         """See `interface.Metadata`."""
+        check_number(ttl_ms, "the ttl of a lease in ms")
         await self._turn()
         lease = self._do(Grant(ttl_ms=ttl_ms)).lease
         self._keep(lease)
@@ -76,6 +78,7 @@ class LocalMetadata:
 
     @asynccontextmanager
     async def _watch(self, start: bytes, end: bytes, after_revision: int) -> AsyncIterator[Watch]:
+        WatchRequest(start, end, after_revision).check()
         watch = _LocalWatch(self, start, end, after_revision)
         self._watches.append(watch)
         try:

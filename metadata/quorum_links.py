@@ -68,6 +68,8 @@ class QuorumLinks:
         self._hung_up: dict[Address, tuple[Backoff, float]] = {}
         """Of nodes that ended a connection before they greeted: until when it is not dialled."""
         self._pinged_at: dict[Address, float] = {}
+        self._search = trio.Lock()
+        """Held by the caller of `any_link` that looks for a node."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
@@ -156,8 +158,25 @@ class QuorumLinks:
     # --- who is asked -----------------------------------------------------------------------------
 
     async def any_link(self) -> ClientLink:
-        """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`."""
+        """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`.
+
+        One caller searches for all that wait. Thousands that each gave a node up after `SILENCE_S` woke all
+        at once, again and again, and left no time for the connection to be made.
+        """
+        link = self.open_link(self.leader)
+        if link is not None:
+            return link
         deadline = trio.current_time() + self.timeout_s
+        with trio.move_on_at(deadline) as scope:
+            await self._search.acquire()
+        if scope.cancelled_caught:
+            raise self.unreachable("no answer")
+        try:
+            return await self._search_link(deadline)
+        finally:
+            self._search.release()
+
+    async def _search_link(self, deadline: float) -> ClientLink:
         last: DistributedLogError | None = None
         while trio.current_time() < deadline:
             address = self.leader

@@ -607,7 +607,13 @@ class MetadataSession:
         return member.board.for_listener(error, self._link.listener)
 
     def _watch(self, member: MemberNode, ident: int, body: memoryview) -> None:
-        request = WatchRequest.decode(body)
+        try:
+            request = WatchRequest.decode(body)
+        except (
+            ProtocolError
+        ) as error:  # for good: a client whose connection ended would send it again
+            self._watches.end(ident, InvalidRequest(str(error)))
+            return
         try:
             check_not_secret(request.start, request.end)
         except NotAllowed as refusal:

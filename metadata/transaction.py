@@ -165,6 +165,12 @@ class TransactionReply:
     Succeeded: empty."""
 
 
+def check_number(value: Any, what: str, *, least: int = 0) -> None:
+    """Raises `InvalidRequest` for what no request can carry: it is refused before it is sent."""
+    if type(value) is not int or not least <= value <= NUMBER_MAX:
+        raise InvalidRequest(f"{what} is {least} to {NUMBER_MAX}, not {str(value)[:40]}")
+
+
 def _check_key(key: bytes) -> None:
     if not 0 < len(key) <= KEY_BYTES_MAX:
         raise InvalidRequest(f"a key of {len(key)} bytes; allowed are 1 to {KEY_BYTES_MAX}")

@@ -12,7 +12,13 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.client_link import ClientLink
-from ..runtime.errors import Compacted, DistributedLogError, NotAllowed, ProtocolError
+from ..runtime.errors import (
+    Compacted,
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    ProtocolError,
+)
 from ..runtime.frames import Op, envelope, error_from
 from .interface import Watch, WatchBatch
 from .quorum_links import QuorumLinks
@@ -22,7 +28,7 @@ WAITING_BYTES_MAX = 8 * 1024 * 1024
 AGAIN_S = 0.05
 AGAIN_MAX_S = 1.0
 
-FINAL = (Compacted, NotAllowed)
+FINAL = (Compacted, InvalidRequest, NotAllowed)
 """Ends of a watch that no other node would tell otherwise."""
 
 
@@ -31,12 +37,14 @@ class Watcher:
 
     def __init__(self, links: QuorumLinks) -> None:
         self._links = links
-        self._open: dict[tuple[str, int, int], ClientWatch] = {}
+        self._open: dict[int, ClientWatch] = {}
+        """By their numbers, which no two watches of a client have: a frame finds its watch in one step."""
         self._last = 0
 
     @asynccontextmanager
     async def watch(self, request: WatchRequest) -> AsyncIterator[Watch]:
-        """See `interface.Metadata.watch`."""
+        """See `interface.Metadata.watch`. Raises `InvalidRequest` for a range or revision that cannot be."""
+        request.check()
         watch = ClientWatch(self, request)
         try:
             yield watch
@@ -49,9 +57,9 @@ class Watcher:
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
             if op != Op.META_WATCH_EVENTS:
                 raise ProtocolError(f"{link.peer_address} sent operation {op} to a client")
-            for watch in list(self._open.values()):
-                if watch.link is link and watch.ident == ident:
-                    watch.take(status, body)
+            watch = self._open.get(ident)
+            if watch is not None and watch.link is link:
+                watch.take(status, body)
 
         link.on_frame = on_frame
         link.on_closed.append(self._on_closed)
@@ -68,7 +76,7 @@ class Watcher:
         self._last += 1
         ident = self._last
         watch.link, watch.ident, watch.ended = link, ident, None
-        self._open[link.peer_address, id(link), ident] = watch
+        self._open[ident] = watch
         request = WatchRequest(watch.request.start, watch.request.end, watch.revision)
         body = request.encode()
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
@@ -80,9 +88,7 @@ class Watcher:
 
     def leave(self, watch: "ClientWatch") -> None:
         """Forget a watch, and tell its node."""
-        for key, open_watch in list(self._open.items()):
-            if open_watch is watch:
-                del self._open[key]
+        self._open.pop(watch.ident, None)
         if watch.link is not None and watch.link.closed is None:
             watch.link.send(envelope(Op.META_WATCH_CANCEL, 0, ident=watch.ident))
         watch.link = None

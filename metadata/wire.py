@@ -25,7 +25,7 @@ new requests (H20).
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.errors import ProtocolError
+from ..runtime.errors import InvalidRequest, ProtocolError
 from ..runtime.frames import ERROR_CHARS_MAX, pack, unpack
 from ..runtime.host import Buffer
 from ..runtime.reasons import reasons_of
@@ -53,7 +53,7 @@ from .configuration import Member
 from .interface import Event, MemberStatus, RangePage, WatchBatch
 from .owners import CLIENT_CHARS_MAX
 from .rights import ROLES
-from .transaction import KeyValue
+from .transaction import KEY_BYTES_MAX, NUMBER_MAX, KeyValue
 from .trust_records import MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
 
 RANGE_LIMIT_MAX = 10_000
@@ -193,9 +193,26 @@ class WatchRequest:
     def decode(cls, body: Buffer) -> "WatchRequest":
         """Raises `ProtocolError`."""
         match unpack(body, "META_WATCH"):
-            case [bytes() as start, bytes() as end, int() as revision] if revision >= 0:
-                return cls(start, end, revision)
+            case [start, end, revision]:
+                request = cls(start, end, revision)
+                try:
+                    request.check()
+                except InvalidRequest as error:
+                    raise ProtocolError(f"META_WATCH: {error}") from None
+                return request
         raise ProtocolError("META_WATCH: not a range and a revision")
+
+    def check(self) -> None:
+        """Raises `InvalidRequest` for what cannot be watched, at the client and at the node."""
+        keys = (self.start, self.end)
+        if not all(isinstance(key, bytes) and len(key) <= KEY_BYTES_MAX for key in keys):
+            raise InvalidRequest(
+                f"a range of keys is two byte strings of up to {KEY_BYTES_MAX} bytes"
+            )
+        if type(self.after_revision) is not int or not 0 <= self.after_revision <= NUMBER_MAX:
+            raise InvalidRequest(
+                f"a revision is 0 to {NUMBER_MAX}, not {str(self.after_revision)[:40]}"
+            )
 
 
 def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:

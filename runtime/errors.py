@@ -18,8 +18,8 @@
     │                                  RecoveryIncomplete, InternalError
     ├── the peer broke the protocol    ProtocolError, WrongPeer, WrongLedgerKey, EntryConflict
     └── the machine failed or lied     CorruptData, DiskFailed, DiskFull, ForeignData,
-                                       DataDirectoryInUse, DataDirectoryLost,
-                                       UnsupportedFormat, AddressInUse,
+                                       CommittedEntriesLost, DataDirectoryInUse, DataDirectoryLost,
+                                       UnsupportedFormat, AddressInUse, AddressUnavailable,
                                        UnsupportedPlatform
 
 Each class says, beside its ``code``: ``retryable`` (the same call may work later), ``definite`` (what
@@ -681,7 +681,7 @@ class AddressUnavailable(DistributedLogError):
     At boot both can be a matter of seconds, so a service manager starts the node again.
     """
 
-    code = 2049
+    code = 2051
     exit_code = 4
 
 

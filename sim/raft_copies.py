@@ -179,7 +179,7 @@ class OlderMajorityWorld(RaftWorld):
         oracles = self.oracles
         for of in (oracles.committed, oracles.committed_in, oracles.chains):
             for index in [one for one in of if one > kept]:
-                del of[index]  # type: ignore[attr-defined]
+                del of[index]
         oracles.committed_last = min(oracles.committed_last, kept)
         oracles.reads_asked.clear()
 

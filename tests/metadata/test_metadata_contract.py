@@ -24,7 +24,7 @@ from distributedlog.runtime.errors import (
     TransactionTooLarge,
 )
 
-from .quorum import quorum
+from .quorum import put, quorum
 
 NewClient = Callable[[], Awaitable[Metadata]]
 
@@ -210,6 +210,25 @@ async def test_what_cannot_be_done_is_refused_before_it_is_sent(
     with pytest.raises(InvalidRequest, match="twice"):
         await metadata.transact(puts((b"a", b"1"), (b"a", b"2")))
     assert await metadata.get(b"a") is None
+
+
+async def test_a_number_or_a_range_that_cannot_be_is_refused_before_it_is_sent(
+    metadata: Metadata, autojump_clock: object
+) -> None:
+    """A node ends the connection of a client that sends it: its other requests would be unknown."""
+    for ttl_ms in (-1, 1 << 63, True, 1.5):
+        with pytest.raises(InvalidRequest, match="ttl of a lease"):
+            await metadata.grant_lease(ttl_ms)  # type: ignore[arg-type]
+    for start, end, revision in (
+        (b"a", b"b", -1),
+        (b"a", b"b", 1 << 63),
+        ("a", b"b", 0),
+        (b"a" * 5000, b"b", 0),
+    ):
+        with pytest.raises(InvalidRequest):
+            async with metadata.watch(start, end, after_revision=revision):  # type: ignore[arg-type]
+                pass
+    assert (await metadata.transact(put(b"k", b"v"))).succeeded
 
 
 async def test_the_largest_transaction_passes(metadata: Metadata, autojump_clock: object) -> None:

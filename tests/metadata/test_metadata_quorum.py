@@ -18,6 +18,7 @@ from distributedlog.runtime.errors import (
     ConnectionLost,
     DiskFailed,
     DistributedLogError,
+    InvalidRequest,
     LeaseExpired,
     NotLeader,
     OutcomeUnknown,
@@ -632,3 +633,25 @@ async def test_a_read_that_is_refused_is_answered_once(
             monkeypatch.undo()
             nursery.cancel_scope.cancel()
     assert len(answered) == len(set(answered))
+
+
+async def test_a_watch_that_cannot_be_is_refused_and_its_connection_stays(
+    autojump_clock: object,
+) -> None:
+    async with serving_quorum() as (nodes, client), trio.open_nursery() as nursery:
+        await client.transact(put(b"k", b"v"))
+        await caught_up(nodes)
+        ended: list[tuple[int, int]] = []
+        hello = Hello(cluster_id="", node_id="other", kind="client")
+        endpoint = Endpoint(nodes.machine("other"), lambda: hello)
+        link = await endpoint.dial(nodes.peers[nodes.names[0]], nursery=nursery)
+        link.on_frame = lambda op, flags, status, ident, body: ended.append((ident, status))
+        for ident, asked in enumerate(
+            ([b"a", b"b", -1], ["a", b"b", 0], [b"a" * 5000, b"b", 0]), 1
+        ):
+            body = pack(asked)
+            link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
+        await trio.sleep(1)
+        assert ended == [(ident, InvalidRequest.code) for ident in (1, 2, 3)]
+        assert link.closed is None
+        nursery.cancel_scope.cancel()

@@ -2,12 +2,14 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import trio
 import trio.testing
 
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.quorum_links import HUNG_UP_MAX_S, PAUSE_S, QuorumLinks
+from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import ConnectionLost, QuorumUnreachable
 from distributedlog.runtime.handshakes import PER_S, HandshakeTurns
 from distributedlog.runtime.hello import Hello
@@ -166,4 +168,39 @@ async def test_a_crowd_that_comes_at_once_is_there_when_its_handshakes_are_done(
             for number in range(CROWD):
                 crowd.start_soon(come, number)
         assert trio.current_time() - began < CROWD / PER_S + 3 * HUNG_UP_MAX_S
+        nursery.cancel_scope.cancel()
+
+
+async def test_thousands_that_want_a_connection_make_one_search(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each that gave a silent node up by itself woke with all others, and left the connection no time."""
+    network = PipeNetwork()
+    silent = [await network.host(f"m{n}").listen((f"m{n}", 0)) for n in range(NODES)]
+    endpoint = Endpoint(network.host("c"), lambda: Hello(kind="client"))
+    asked = 0
+
+    class Counting(QuorumLinks):
+        async def link(self, *arguments: Any, **more: Any) -> ClientLink:
+            nonlocal asked
+            asked += 1
+            return await super().link(*arguments, **more)
+
+    async with trio.open_nursery() as nursery:
+        links = Counting(endpoint, [one.address for one in silent], 10.0, lambda link: None)
+        await nursery.start(links.run)
+        failed = 0
+
+        async def want() -> None:
+            nonlocal failed
+            with suppress(QuorumUnreachable):
+                await links.any_link()
+                return
+            failed += 1
+
+        async with trio.open_nursery() as callers:
+            for _ in range(200):
+                callers.start_soon(want)
+        assert failed == 200
+        assert asked <= 10.0 / PAUSE_S
         nursery.cancel_scope.cancel()
