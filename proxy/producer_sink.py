@@ -23,12 +23,17 @@ from ..log.producing import OpenedProducer, Producers
 from ..log.record import RECORD_COLUMN_BYTES
 from ..log.state import LogState
 from ..runtime.errors import (
+    AlreadyClosed,
+    ConnectionLost,
     DistributedLogError,
     InvalidRequest,
+    LedgerFenced,
     Moved,
     ProtocolError,
     RequestTimeout,
+    TooBusy,
     WriteFailed,
+    WriterFenced,
 )
 from ..runtime.frames import Op
 from ..runtime.hello import FEATURE_COMMIT
@@ -49,6 +54,8 @@ from .wire import (
 )
 
 COMMIT_RETRY_S = 0.1
+OWNER_CHANGES = (ConnectionLost, Moved, AlreadyClosed, TooBusy, WriterFenced, LedgerFenced)
+"""Answers to a commit after which the next owner of the log is asked."""
 LAST_WORD_S = 0.5
 """Where another proxy has the log, a plain writer waits so long for what its owner has said of it."""
 
@@ -237,7 +244,7 @@ class ProducerSink:
                     return
                 if stream:
                     # Another owner, or none for a moment: the record is stored, so the question is repeated.
-                    with suppress(DistributedLogError):
+                    with suppress(*OWNER_CHANGES):
                         body = encode_commit(stream.number)
                         await stream.proxy.link.request(Op.PRODUCE_COMMIT, body, timeout_s=ANSWER_S)
                         return
