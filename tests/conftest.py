@@ -1,5 +1,6 @@
 """Hooks for every test: tiers (tests/tiers.py), examples of properties, extras that are not installed."""
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -90,6 +91,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
     items[:] = sorted(kept, key=lambda item: tiers.place(item.nodeid)) if left_out else kept
+
+
+def pytest_collection_finish() -> None:
+    """Exempt the collected tests from garbage collection, or each collection walks a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,14 +4,15 @@ In a part no modules know each other, no base has one subclass, no protocol one 
 """
 
 import ast
-from collections.abc import Iterator
+import gc
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.defined_names import names_of
+from tests.defined_names import module_of, names_of, nodes_of
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,18 +119,27 @@ PURE = {
 """Sans-I/O modules: inputs are calls, outputs are values; time and chance are arguments."""
 
 
-def sources() -> Iterator[tuple[str, str, ast.Module]]:
-    """(part, path from the root, tree) of every module of the package."""
+@pytest.fixture(scope="module", autouse=True)
+def _forget() -> Iterator[None]:
+    """Trees are made without garbage collection, which would walk them again and again, and not kept."""
+    gc.disable()
+    yield
+    gc.enable()
+    nodes_of.cache_clear()
+
+
+def sources() -> Iterator[tuple[str, str, Sequence[ast.AST]]]:
+    """(part, path from the root, nodes of the tree) of every module of the package."""
     for part in [*PARTS, "distributedlog"]:
         for path in sorted((ROOT / part).rglob("*.py")):
             if part == "distributedlog" and path.parent.name != part:
                 continue  # a link to a part
-            yield part, str(path.relative_to(ROOT)), ast.parse(path.read_text(), str(path))
+            yield part, str(path.relative_to(ROOT)), nodes_of(path)
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def imports(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int]]:
     """What a module imports: absolute names, or relative ones with their level."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, 0
@@ -147,8 +157,8 @@ def layer_of(part: str) -> int:
 
 def test_parts_import_only_downward_and_relatively() -> None:
     wrong = []
-    for part, path, tree in sources():
-        for name, level in imports(tree):
+    for part, path, nodes in sources():
+        for name, level in imports(nodes):
             first = name.split(".")[0]
             if level == 0 and (first == "distributedlog" or first in PARTS):
                 wrong.append(f"{path}: absolute import of {name}")
@@ -173,7 +183,7 @@ def test_spark_knows_logs_and_not_what_is_below_them(path: Path) -> None:
     """It reads through the log part: which key holds what, and in which format, is known there alone."""
     above = len(path.relative_to(ROOT).parts)
     wrong = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and node.level == above:
             first, _, rest = (node.module or "").partition(".")
             if {first, f"{first}/{rest}"} & NOT_SPARKS:
@@ -185,14 +195,14 @@ def test_spark_knows_logs_and_not_what_is_below_them(path: Path) -> None:
 def test_only_the_seam_touches_the_machine() -> None:
     """Architecture 3: sockets, files, threads, clocks and chance come through `runtime` alone."""
     wrong = []
-    for _, path, tree in sources():
+    for _, path, nodes in sources():
         if path in SEAM or path.startswith(OUTSIDE):
             continue
-        for name, level in imports(tree):
+        for name, level in imports(nodes):
             first = name.split(".")[0]
             if level == 0 and first in WORLD - TYPES_ONLY:
                 wrong.append(f"{path}: imports {name}")
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id == "random" and node.attr != "Random":
                     wrong.append(f"{path}:{node.lineno}: random.{node.attr}")
@@ -236,7 +246,7 @@ def test_pure_modules_are_there_and_stay_pure(part: str) -> None:
     wrong = []
     for name in sorted(PURE[part]):
         path = ROOT / part / f"{name}.py"
-        for imported, level in imports(ast.parse(path.read_text())):
+        for imported, level in imports(nodes_of(path)):
             parts = imported.split(".")
             if level == 0 and parts[0] in (WORLD | {"trio"}) - {"datetime"}:
                 wrong.append(f"{part}/{name}.py: imports {imported}")
@@ -253,8 +263,8 @@ def test_what_says_that_it_is_pure_is_held_to_it() -> None:
     """The word in a docstring's first sentence and the list above are one."""
     said = {
         path
-        for _, path, tree in sources()
-        if "(pure" in (ast.get_docstring(tree) or "").partition("\n\n")[0]
+        for _, path, _ in sources()
+        if "(pure" in (ast.get_docstring(module_of(ROOT / path)) or "").partition("\n\n")[0]
     }
     listed = {f"{part}/{name}.py" for part, names in PURE.items() for name in names}
 
@@ -271,8 +281,8 @@ def test_no_part_hides_a_module_of_others() -> None:
 def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
     """But for what users import, from a package: a second place for a name is one more to look it up in."""
     wrong = []
-    for _, path, tree in sources():
-        for node in ast.walk(tree):
+    for _, path, nodes in sources():
+        for node in nodes:
             if isinstance(node, ast.ImportFrom) and node.level and node.module:
                 above = ROOT.joinpath(path).parents[node.level - 1]
                 above = ROOT / "distributedlog" if above == ROOT else above
@@ -288,18 +298,18 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
 
 
 @cache
-def modules(part: str) -> dict[str, ast.Module]:
-    """Of a part, by path from the root without its ending."""
+def modules(part: str) -> dict[str, Sequence[ast.AST]]:
+    """The nodes of a part's trees, by path from the root without its ending."""
     found = {}
     for path in sorted((ROOT / part).rglob("*.py")):
-        found[str(path.relative_to(ROOT).with_suffix(""))] = ast.parse(path.read_text(), str(path))
+        found[str(path.relative_to(ROOT).with_suffix(""))] = nodes_of(path)
     return found
 
 
-def known_by(name: str, tree: ast.Module, there: set[str]) -> set[str]:
+def known_by(name: str, nodes: Sequence[ast.AST], there: set[str]) -> set[str]:
     """The modules of its own part that a module imports, anywhere in it and for whatever reason."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.ImportFrom) or not node.level:
             continue
         above = name.split("/")[: -node.level]
@@ -377,8 +387,8 @@ def classes() -> list[Seen]:
     """Of product and tests."""
     found = []
     for part in [*PARTS, "distributedlog", "tests"]:
-        for where, tree in modules(part).items():
-            for node in ast.walk(tree):
+        for where, nodes in modules(part).items():
+            for node in nodes:
                 if isinstance(node, ast.ClassDef):
                     bases = [name_of(base) for base in node.bases]
                     found.append(Seen(node.name, where, bases, set(members(node))))

@@ -173,7 +173,7 @@ def test_a_second_writer_waits_is_refused_or_takes_over(face: Face) -> None:
                 with pytest.raises(OwnershipAcquireFailed, match="alpha") as refused:
                     await done(other.open_log(name).open_writer(wait_s=wait_s))
                 assert (refused.value.code, refused.value.owner) == (302, "alpha")
-                assert wait_s <= time.monotonic() - began < wait_s + 5
+                assert time.monotonic() - began >= wait_s
             acked.append(await face.write(first, rec(3)))  # undisturbed
 
             second = await done(other.open_log(name).open_writer(takeover=True))
@@ -354,7 +354,7 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
                     assert await done(tail.read_next(0.2)) is None
                     assert await done(tail.read_bulk(5, wait_s=0)) == []
                     assert await done(tail.read_columns(wait_s=0)) is None
-                    assert 0.2 <= time.monotonic() - began < 5
+                    assert time.monotonic() - began >= 0.2
                     await done(writer.write_bulk([rec(100, b"ab"), rec(101, b"cde")]))
                     columns = await done(tail.read_columns())
                     assert (columns.count, list(columns.txids)) == (2, [100, 101])
@@ -731,7 +731,7 @@ def test_giving_up_a_wait_withdraws_nothing(cluster: Any) -> None:
                 began = time.monotonic()
                 with pytest.raises(RequestTimeout, match="may still"):
                     pending.result(timeout_s=0.3)
-                assert 0.3 <= time.monotonic() - began < 5
+                assert time.monotonic() - began >= 0.3
                 assert not pending.done()
             finally:
                 os.kill(pid, signal.SIGCONT)

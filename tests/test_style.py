@@ -55,6 +55,7 @@ def in_history(commit: str) -> bool:
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
+@pytest.mark.properties
 def test_findings_in_prose_never_increase() -> None:
     run = prose_check("--ratchet")
     assert run.returncode == 0, run.stdout

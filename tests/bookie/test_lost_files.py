@@ -187,6 +187,7 @@ DAMAGES: list[Callable[[Served, str], None]] = [
 ]
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("lost_index", [False, True])
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("checkpoint", CHECKPOINTS)

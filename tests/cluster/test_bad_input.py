@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,10 +107,9 @@ def test_a_clients_mistakes_are_one_typed_error_each(cluster: Cluster) -> None:
         signal.SIGSTOP
     )  # a quorum that takes connections and is silent
     try:
-        began = time.monotonic()
         error = _fails(4, cluster.run("log", "list", "--timeout", "2"))
-        assert time.monotonic() - began < 2 + 4
         assert "QuorumUnreachable (503)" in error
+        assert "within 2 s" in error, "30 s without the option"
         host, port = cluster.served["metadata1"].node.address
         assert f"{host}:{port}" in error
     finally:
