@@ -15,7 +15,7 @@ From the wire to the platter and back:
     scrub.py                    every live run is read once in two weeks
     upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
     compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
-    compaction_policy.py, pacer.py  which files, and how fast (pure)
+    compaction_policy.py            which files (pure); how fast: runtime/pacer.py
     spans.py                    where the index is asked for what is live in them (pure)
     cold_blocks.py, cold_files.py   what cold files hold (pure), and what they say of themselves
     metrics.py, events.py       what it counts, by the names that it has outside; what it tells

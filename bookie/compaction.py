@@ -22,6 +22,7 @@ import trio
 from ..runtime import blocks
 from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk
+from ..runtime.pacer import QUIET_S, WORK_S, Pacer
 from . import cold_blocks as cb
 from . import journal_blocks as jb
 from .cold_files import read_cold_payloads
@@ -32,7 +33,6 @@ from .gather import GatheringBlock
 from .index import MOVES_A_TURN, PAIRS_A_SPAN, Index
 from .journal import Journal, file_name
 from .options import BookieOptions
-from .pacer import QUIET_S, WORK_S, Pacer
 from .reads import JournalFiles
 from .replay import read_footer_payloads
 from .runs import Located

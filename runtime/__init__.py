@@ -35,6 +35,7 @@ Read `host.py` first: all that a node does not compute comes in through it.
     sorted_keys.py              keys in order, millions of them (pure)
     turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)
+    pacer.py                    how fast background work may go, by what it costs syncs and commits (pure)
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     stderr.py                   what a process says, without waiting for who reads it
     allocator.py                what the C library keeps of freed memory

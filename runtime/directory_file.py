@@ -13,6 +13,7 @@ import ctypes
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,9 +56,13 @@ class DirectoryFile:
         syncer: Syncer,
         cold_readers: trio.CapacityLimiter,
         memory: ReusedMemory,
+        on_synced: Callable[[float], None],
         on_closed: "Callable[[DirectoryFile], object]",
     ) -> None:
-        """``on_closed`` is called once no call uses it any more."""
+        """``on_synced`` gets how long each sync took, from any thread.
+
+        ``on_closed`` is called once no call uses it any more.
+        """
         self.name = path.name
         self._path = path
         self._fd = fd
@@ -65,6 +70,7 @@ class DirectoryFile:
         self._syncer = syncer
         self._cold_readers = cold_readers
         self._memory = memory
+        self._on_synced = on_synced
         self._on_closed = on_closed
         self._dead = ""
         self._failed: DiskFailed | None = None
@@ -281,10 +287,12 @@ class DirectoryFile:
 
     def _fdatasync(self, descriptor: int) -> None:
         self._check_sound()
+        began = time.monotonic()
         try:
             os.fdatasync(descriptor)
         except OSError as error:
             raise self._fail(error, "fdatasync") from error
+        self._on_synced(time.monotonic() - began)
 
     def _read(self, offset: int, length: int) -> bytes:
         found = b""

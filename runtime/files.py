@@ -127,7 +127,7 @@ class DirectoryDisk:
     async def delete(self, *names: str) -> None:
         """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
 
-        The room of large files that are not open comes back over a minute or two (`removals.py`).
+        The space of large files that are not open is freed over minutes (`removals.py`).
         """
         await self._in_worker(self._delete, *map(check_file_name, names))
 
@@ -283,6 +283,7 @@ class DirectoryDisk:
             syncer=self._syncer,
             cold_readers=self._cold_readers,
             memory=self._memory,
+            on_synced=self._removals.note_sync,
             on_closed=self._files.pop,
         )
         self._files[file] = None

@@ -4,6 +4,10 @@ Where a file system tells the device at once what is free (mounted with ``discar
 256 MiB keeps writes of all others waiting for 40 ms, and a log of 5 GB is sixty such files on three bookies.
 Cut from its end, half a MiB at a time, nobody waits longer than for another write. The name is gone at once;
 a descriptor keeps what has no name any more.
+
+The file system tells the device with the next commit of its own journal, some seconds later, of all that was
+cut until then. So each slice is synced: the commit that a writer's sync waits for has one slice at most. How
+fast the slices follow each other is measured as it is for compaction (`pacer.py`), by the syncs of this disk.
 """
 
 import contextlib
@@ -17,14 +21,15 @@ from pathlib import Path
 
 from .descriptors import first_kept, limit
 from .forked import close_descriptor, watch_forks
+from .pacer import Pace
 
 SLICED_FROM_BYTES = 8 * 1024 * 1024
 """A smaller file is removed as it is."""
 SLICE_BYTES = 512 * 1024
-DRAIN_S = 60.0
-"""A slice follows another so soon that what waits now would all be gone after so long; later ones follow
-more slowly, as less waits: 5 GB are gone after two minutes."""
-PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.02
+DRAIN_S = 600.0
+"""Slices follow each other at least so soon that what waits now would be gone after so long."""
+WAIT_S_MAX = 0.1
+"""Between two looks at whether there is a hurry."""
 FREE_PART = 8
 """There are pauses while at most one part in so many of the free space waits to be given back."""
 WAITING_MAX = 256
@@ -48,6 +53,9 @@ class Removals:
         self._closed = False
         self.keep_free_bytes = 0
         """While less is free, there are no pauses."""
+        self._pace = Pace()
+        self._ended = threading.Event()
+        """It is closed: nothing waits any more."""
         watch_forks(self)
 
     def unlink(
@@ -68,14 +76,21 @@ class Removals:
         if descriptor is not None:
             self._cut_soon(descriptor)
 
+    def note_sync(self, took_s: float) -> None:
+        """A sync of another file of the disk took so long."""
+        if self._thread is not None:
+            self._pace.note(took_s)
+
     def close(self) -> None:
         """Pause no more; what waits is given back at once, in the thread. Idempotent."""
         with self._lock:
             self._closed = True
+        self._ended.set()
 
     def on_forked(self) -> None:
         """The thread did not come along, and the parent cuts what it has removed (H15)."""
         self._lock = threading.Lock()  # the thread may have held it
+        self._ended = threading.Event()
         self._thread, self._closed = None, True
         while self._waiting:
             close_descriptor(self._waiting.popleft()[0])
@@ -120,6 +135,7 @@ class Removals:
             with self._lock:
                 if not self._waiting:
                     self._thread = None
+                    self._pace.rest()
                     return
                 descriptor, size = self._waiting[0]
             with contextlib.suppress(OSError):  # what cannot be cut goes with its descriptor
@@ -134,10 +150,16 @@ class Removals:
         if os.fstat(descriptor).st_nlink:
             return  # it has another name, and all its bytes are somebody's
         while size > 0 and not self._hurried(descriptor):
+            if quiet_s := self._pace.quiet_s(time.monotonic()):
+                self._ended.wait(min(quiet_s, WAIT_S_MAX))
+                continue
             size = max(0, size - SLICE_BYTES)
             os.ftruncate(descriptor, size)
-            pause_s = DRAIN_S * SLICE_BYTES / max(1, self._waiting_bytes)
-            time.sleep(min(max(pause_s, PAUSE_S_MIN), PAUSE_S_MAX))
+            os.fsync(
+                descriptor
+            )  # else the next commit of the file system has seconds' worth of them
+            rate = max(self._pace.pacer.rate, self._waiting_bytes / DRAIN_S)
+            self._ended.wait(min(SLICE_BYTES / rate, WAIT_S_MAX))
 
     def _hurried(self, descriptor: int) -> bool:
         found = os.fstatvfs(descriptor)

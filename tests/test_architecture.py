@@ -78,7 +78,7 @@ PURE = {
     "runtime": {
         "backoff", "blocks", "capabilities", "capability_messages", "errors",
         "events", "frame_reader", "frames", "hello", "meters", "ops",
-        "options", "principals", "reasons", "reuse", "schema", "sorted_keys",
+        "options", "pacer", "principals", "reasons", "reuse", "schema", "sorted_keys",
         "tokens",
     },
     "metadata": {
@@ -95,7 +95,7 @@ PURE = {
     },
     "bookie": {
         "cold_blocks", "compaction_policy", "cutting", "entry", "events", "index_records", "journal_blocks",
-        "messages", "pacer", "runs", "seed", "space", "spans",
+        "messages", "runs", "seed", "space", "spans",
     },
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",

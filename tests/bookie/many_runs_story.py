@@ -20,11 +20,11 @@ import trio
 from distributedlog.bookie.compaction_policy import EARLY_S
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.pacer import p99
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.files import DirectoryDisk
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.options import MIB
+from distributedlog.runtime.pacer import p99
 from distributedlog.runtime.sync_mode import choose_sync_mode
 
 from .kit import Adder, record

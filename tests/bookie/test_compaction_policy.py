@@ -11,7 +11,7 @@ from distributedlog.bookie.compaction_policy import (
     worth_moving,
     worth_punching,
 )
-from distributedlog.bookie.pacer import MIB, QUIET_S, RATE_MAX, RATE_MIN, Pacer
+from distributedlog.runtime.pacer import MIB, QUIET_S, RATE_MAX, RATE_MIN, WORK_S, Pace, Pacer
 from tests.examples import examples
 
 MOST = 64 * MIB
@@ -171,3 +171,26 @@ def test_a_writer_that_begins_in_the_midst_of_work_is_not_run_over() -> None:
     pacer.on_work([0.05] * 900)
 
     assert pacer.rate == RATE_MIN
+
+
+def test_a_round_begins_with_a_quiet_second_and_learns_from_the_rest() -> None:
+    """A caller asks before each step; what takes longer beside the work than without it slows it down."""
+    pace, now = Pace(), 100.0
+    pace.pacer.rate = RATE_MAX
+    rates = []
+    for _ in range(3):
+        assert pace.quiet_s(now) == QUIET_S
+        for _ in range(100):
+            pace.note(0.002)
+        assert pace.quiet_s(now + QUIET_S / 2) == QUIET_S / 2
+        now += QUIET_S
+        assert pace.quiet_s(now) == 0.0
+        for _ in range(900):
+            pace.note(0.05)
+        now += WORK_S
+        assert pace.quiet_s(now - 0.01) == 0.0
+        rates.append(pace.pacer.rate)
+    assert rates == [RATE_MAX, RATE_MAX / 2, RATE_MAX / 4]
+    pace.rest()
+    assert pace.quiet_s(now) == QUIET_S
+    assert pace.pacer.rate == RATE_MAX / 4, "the last round was not whole"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from distributedlog.runtime import descriptors, removals
+from distributedlog.runtime import descriptors, pacer, removals
 from distributedlog.runtime.directory_file import DirectoryFile
 from distributedlog.runtime.errors import AlreadyClosed
 from distributedlog.runtime.files import DirectoryDisk
@@ -25,7 +25,7 @@ CONTENT = bytes(range(256)) * (SIZE // 256)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removals, "SLICED_FROM_BYTES", SIZE)
     monkeypatch.setattr(removals, "SLICE_BYTES", SLICE)
-    monkeypatch.setattr(removals, "PAUSE_S_MAX", removals.PAUSE_S_MIN)
+    monkeypatch.setattr(pacer, "QUIET_S", 0.001)
 
 
 @pytest.fixture
@@ -100,6 +100,47 @@ async def test_a_large_file_is_cut_in_slices_once_its_name_is_gone(
     until_idle(disk._removals)
     assert cuts.sizes == list(range(SIZE - SLICE, -1, -SLICE))
     assert held(tmp_path) == 0
+
+
+async def test_each_slice_is_synced_before_the_next(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system tells the device what is free with its next commit: one slice, not all of a second."""
+    sync, steps = os.fsync, list[int]()
+
+    def fsync(descriptor: int) -> None:
+        if threading.current_thread().name.startswith("removals"):
+            steps.append(os.fstat(descriptor).st_size)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    made(tmp_path / "large")
+    await disk.delete("large")
+    until_idle(disk._removals)
+    assert steps == cuts.sizes == list(range(SIZE - SLICE, -1, -SLICE))
+
+
+async def test_slices_are_paced_by_the_syncs_of_the_disk(
+    disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all files, as long as something is freed; the rate stays for what is removed later."""
+    noted = list[float]()
+    monkeypatch.setattr(disk._removals._pace, "note", noted.append)
+    file = await disk.create("journal")
+    await file.write_synced(0, b"x")
+    assert noted == []
+    cuts.gate.clear()
+    made(tmp_path / "large")
+    await disk.delete("large")
+    await file.write_synced(0, b"y")
+    await file.sync()
+    assert len(noted) == 2
+    assert min(noted) > 0
+    cuts.gate.set()
+    until_idle(disk._removals)
+    await file.sync()
+    assert len(noted) == 2
+    file.close()
 
 
 async def test_a_small_file_goes_as_it_is(disk: DirectoryDisk, tmp_path: Path, cuts: Cuts) -> None:

@@ -1,5 +1,8 @@
 """How fast the work in the background may go, by what it costs the writers (pure).
 
+Used by the compaction of a bookie, which notes how long commits take, and by the removal of large files,
+which notes how long syncs of their disk take.
+
 Time goes in rounds of 10 s. In the first second there is no work in the background, and the commits of that
 second say what writers have without it (H100: never learnt while work goes on). Commits of the rest that
 take much longer halve the rate; such as do not raise it. A floor keeps a noisy neighbour from stopping it.
@@ -64,6 +67,43 @@ class Pacer:
             self.rate = max(RATE_MIN, self.rate / 2)
         elif p99(commits) < SHORT_ENOUGH * baseline + SLACK_S:
             self.rate = min(RATE_MAX, self.rate + RATE_STEP)
+
+
+class Pace:
+    """The rounds of one piece of work, for a caller that asks before each step of it.
+
+    Of another thread than the one that asks only `note` may be called.
+    """
+
+    def __init__(self) -> None:
+        self.pacer = Pacer()
+        self._times: list[float] = []
+        self._quiet_until: float | None = None
+        self._round_ends: float | None = None
+
+    def note(self, took_s: float) -> None:
+        """A sync or commit took so long."""
+        self._times.append(took_s)
+
+    def quiet_s(self, now: float) -> float:
+        """How long to wait before asking again; 0: the next step may be done at `Pacer.rate`."""
+        if self._quiet_until is None:
+            if self._round_ends is not None and now < self._round_ends:
+                return 0.0
+            times, self._times = self._times, []
+            if self._round_ends is not None:
+                self.pacer.on_work(times)
+            self._quiet_until = now + QUIET_S
+        if now < self._quiet_until:
+            return self._quiet_until - now
+        times, self._times = self._times, []
+        self.pacer.on_quiet(times)
+        self._quiet_until, self._round_ends = None, now + WORK_S
+        return 0.0
+
+    def rest(self) -> None:
+        """There is nothing to do: what comes later begins with a quiet second."""
+        self._times, self._quiet_until, self._round_ends = [], None, None
 
 
 def p99(values: Sequence[float]) -> float:
