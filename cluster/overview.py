@@ -283,6 +283,12 @@ def _look_at_members(members: Sequence[MemberStatus], findings: Findings) -> Non
     gone = disks_lost_for_good(members)
     if gone:
         findings.add(Health.DOWN, gone)
+    forming = bool(members) and all(one.role == EMPTY or not one.alive for one in members)
+    if forming and any(one.role == EMPTY for one in members):
+        findings.add(
+            Health.DOWN,
+            "no cluster has been formed: the metadata nodes wait until all listed ones answer with one list",
+        )
     for member in members:
         if not member.alive:
             why = f" ({member.role})" if member.role != UNREACHABLE else ""
@@ -290,7 +296,7 @@ def _look_at_members(members: Sequence[MemberStatus], findings: Findings) -> Non
                 Health.DEGRADED,
                 f"metadata node {member.name} at {member.address} does not answer{why}",
             )
-        elif member.role == EMPTY:
+        elif member.role == EMPTY and not forming:
             findings.add(
                 Health.DEGRADED,
                 f"metadata node {member.name} at {member.address} is empty and waits to be let in"

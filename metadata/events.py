@@ -19,6 +19,13 @@ UNREACHABLE = Event(
     ("peer", "why"),
     "is it started? `dlog metadata show`",
 )
+LISTS_DIFFER = Event(
+    "metadata.lists",
+    logging.WARNING,
+    "The list of metadata nodes that it was given is not that of another node, or of the quorum.",
+    ("peer", "why"),
+    "give all metadata nodes the same `--metadata`, and start them again",
+)
 SNAPSHOT_REFUSED = Event(
     "metadata.snapshot.refused",
     logging.WARNING,
@@ -79,6 +86,7 @@ EVENTS = (
     LEADER,
     MEMBERS,
     UNREACHABLE,
+    LISTS_DIFFER,
     SNAPSHOT_REFUSED,
     DAMAGED,
     RECALLED,

@@ -85,6 +85,46 @@ def listed(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, f"{address[0]}:{address[1]}") for name, address in peers.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class ListDifference:
+    """How one list of metadata nodes differs from the list of this node."""
+
+    peer: str
+    """The node that was given the other list; "" for the members of the quorum."""
+    missing: tuple[str, ...] = ()
+    """Names in the list of this node alone."""
+    more: tuple[str, ...] = ()
+    """Names in the other list alone."""
+    moved: tuple[tuple[str, str, str], ...] = ()
+    """Name, address here, address there."""
+
+    def __str__(self) -> str:
+        whose = f"the list of {self.peer}" if self.peer else "the members of the quorum"
+        parts = [f"{name} is {here} here and {there} there" for name, here, there in self.moved]
+        parts += [f"{name} is listed here alone" for name in self.missing]
+        parts += [f"{name} is listed there alone" for name in self.more]
+        return f"the list of metadata nodes of this node differs from {whose}: {'; '.join(parts)}"
+
+
+def list_difference(
+    peer: str, ours: tuple[tuple[str, str], ...], theirs: tuple[tuple[str, str], ...]
+) -> ListDifference | None:
+    """How their list differs; None: it does not."""
+    if ours == theirs:
+        return None
+    here, there = dict(ours), dict(theirs)
+    return ListDifference(
+        peer,
+        tuple(name for name in here if name not in there),
+        tuple(name for name in there if name not in here),
+        tuple(
+            (name, here[name], there[name])
+            for name in here
+            if name in there and here[name] != there[name]
+        ),
+    )
+
+
 def may_found(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
     """Why ``ours`` may not found a cluster now; "" if it may. ``answers`` are the other peers', by name."""
     names = [name for name, _ in ours.peers]

@@ -6,7 +6,7 @@ is damaged.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import trio
@@ -23,8 +23,16 @@ from ..runtime.tokens import METHOD as TOKEN
 from .admission import who_is_at
 from .classes import Classes
 from .configuration import Configuration, Member
-from .events import DAMAGED, RECALLED
-from .forming import FormAnswer, Founding, listed, may_found, may_join
+from .events import DAMAGED, LISTS_DIFFER, RECALLED
+from .forming import (
+    FormAnswer,
+    Founding,
+    ListDifference,
+    list_difference,
+    listed,
+    may_found,
+    may_join,
+)
 from .ghost import Word
 from .kv import KeyValueState
 from .member_node import MemberNode
@@ -44,6 +52,10 @@ log = logging.getLogger("distributedlog.metadata.node")
 
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
+COMPARE_S = 5.0
+"""How often a node that does not found compares its list of nodes with theirs."""
+LISTS = "lists"
+"""The name of a reason."""
 RECALL_S = 0.5
 
 
@@ -77,6 +89,9 @@ class MetadataNode:
         self._host = host
         self._disk = host.disks["metadata"]
         self._damage = ""
+        self.list_differences: tuple[ListDifference, ...] = ()
+        """How the lists of other nodes, or the members of the quorum, differ from the list of this node."""
+        self._told_differences: set[ListDifference] = set()
         self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
         self._offered = trio.Event()
         self._joining = False
@@ -153,20 +168,47 @@ class MetadataNode:
     async def form(self) -> Members:
         """Found a cluster, or wait until somebody says that we belong to one."""
         backoff = Backoff(PROBE_S, PROBE_MAX_S, factor=1.5)
+        compared_at = -COMPARE_S
         while True:
             if self._offer is not None:
                 (founding, reply), self._offer = self._offer, None
                 members = await self._join(founding)
                 reply(self.form_answer())
                 return members
-            answers = await self._probe()
-            self.waiting_because = may_found(self.form_answer(), answers)
+            founds = self.options.name == min(self.options.peers)
+            answers: dict[str, FormAnswer] = {}
+            if founds or trio.current_time() >= compared_at + COMPARE_S:
+                compared_at = trio.current_time()
+                answers = await self._probe()
+                self._compare_lists(answers)
+            self.waiting_because = may_found(self.form_answer(), answers if founds else {})
             if not self.waiting_because and self._offer is None:
                 voters = {name: answer.node_id for name, answer in answers.items()}
                 voters[self.options.name] = self.identity.node_id
                 return await self._join(Founding(new_node_id(self._host.random), voters))
             with trio.move_on_after(backoff.next_s()):
                 await self._offered.wait()
+
+    def _compare_lists(self, answers: Mapping[str, FormAnswer]) -> None:
+        """The lists of the nodes that answer with this one's: with two lists no cluster is formed."""
+        ours = self.form_answer().peers
+        found = [
+            list_difference(name, ours, answers[name].peers)
+            for name in sorted(answers)
+            if not answers[name].cluster_id  # else it was formed, and its members may have changed
+        ]
+        self._note_differences([one for one in found if one is not None])
+
+    def _note_differences(self, found: Sequence[ListDifference]) -> None:
+        for one in found:
+            if one not in self._told_differences:
+                self._told_differences.add(one)
+                LISTS_DIFFER.say(log, "%s", one, peer=one.peer, why=str(one))
+        self.list_differences = tuple(found)
+        if found and not self.cluster_id:
+            self.reasons.set(LISTS, f"{found[0]}: no cluster is formed before all have one list")
+        else:
+            self.reasons.clear(LISTS)
 
     async def _join(self, founding: Founding) -> Members:
         self._joining = True
@@ -190,8 +232,6 @@ class MetadataNode:
     async def _probe(self) -> dict[str, FormAnswer]:
         names = [name for name in sorted(self.options.peers) if name != self.options.name]
         answers: dict[str, FormAnswer] = {}
-        if self.options.name != min(self.options.peers):
-            return answers  # somebody else founds: wait to be told
 
         async def ask(name: str) -> None:
             try:
@@ -283,5 +323,9 @@ class MetadataNode:
             classes=self._classes,
             wall_ms=self._host.wall_ms,
         )
+        members_now = self.member.replica.raft.configuration.members
+        listed_now = tuple(sorted((member.name, member.address) for member in members_now))
+        other = list_difference("", listed(self.options.peers), listed_now) if listed_now else None
+        self._note_differences([] if other is None else [other])
         self.member.start()
         nursery.start_soon(ask_if_told, self._disk, self.member.ask_for_admin, self.reasons)

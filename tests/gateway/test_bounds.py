@@ -23,7 +23,15 @@ from distributedlog.cluster.token_attempts import network_of
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
 from distributedlog.gateway.appending import Appending
-from distributedlog.gateway.door import Door, Message, Receive, Scope, Send, may_listen
+from distributedlog.gateway.door import (
+    HEAD_BYTES_MAX,
+    Door,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    may_listen,
+)
 from distributedlog.gateway.faults import fault
 from distributedlog.gateway.forms import Given, ProducerRef, records_of
 from distributedlog.gateway.metrics import GatewayMeters
@@ -338,6 +346,7 @@ async def test_who_is_let_in() -> None:
         assert status(authorization=given) == 401
     assert status("/health") == status("/openapi.json") == 200
     twice = scope(**ours)
+    assert status(x="x" * HEAD_BYTES_MAX) == 431, "the parser passes a whole head of any size"
     twice["headers"] = [*twice["headers"], (b"host", b"127.0.0.1:8491")]  # type: ignore[misc]
     assert (door.refusal(twice) or (200,))[0] == 400
     for name in ("dlog-producer", "dlog-sequence", "dlog-txid", "if-match", "last-event-id"):

@@ -97,6 +97,10 @@ class Quorum:
         """The other nodes and that one reach each other again."""
         self._cut_off.remove(name)
 
+    def list_for(self, name: str, listed: Mapping[str, Address]) -> None:
+        """Somebody gives that node another list of metadata nodes."""
+        self._listed[name] = dict(listed)
+
     def machine(self, name: str) -> Host:
         """Another machine of the network, for whoever speaks to the nodes as it likes."""
         return self._dress(name, self._network.host(name))

@@ -1,6 +1,7 @@
 """Who may found a cluster, and who may join one (H5)."""
 
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,6 +9,8 @@ from distributedlog.metadata.forming import (
     VOTERS_MAX,
     FormAnswer,
     Founding,
+    ListDifference,
+    list_difference,
     listed,
     may_found,
     may_join,
@@ -15,6 +18,8 @@ from distributedlog.metadata.forming import (
 from distributedlog.runtime.errors import ProtocolError
 from distributedlog.runtime.frames import pack
 from tests.examples import examples
+
+from .quorum import quorum
 
 PEERS = listed({"m2": ("h2", 2), "m1": ("h1", 1), "m3": ("h3", 3)})
 
@@ -28,6 +33,36 @@ ALL = {name: answer(name) for name in ("m2", "m3")}
 
 def test_the_smallest_name_founds_when_all_are_empty_and_of_one_mind() -> None:
     assert may_found(answer("m1"), ALL) == ""
+
+
+def test_lists_that_differ_say_how() -> None:
+    theirs = listed({"m2": ("h2", 2), "m1": ("localhost", 1), "m4": ("h4", 4)})
+
+    found = list_difference("m3", PEERS, theirs)
+
+    assert found == ListDifference("m3", ("m3",), ("m4",), (("m1", "h1:1", "localhost:1"),))
+    assert "m1 is h1:1 here and localhost:1 there" in str(found)
+    assert list_difference("m2", PEERS, PEERS) is None
+
+
+async def test_nodes_with_two_lists_say_so_in_log_and_status(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No cluster is formed, and nobody would learn why. Each node says it once, not only who founds."""
+    async with quorum(3) as nodes:
+        nodes.list_for("m3", {"m1": ("localhost", 1), "m2": ("m2", 4181), "m3": ("m3", 4181)})
+        await nodes.start()
+        await trio.sleep(30)
+
+        rows = await nodes.rows()
+        for name, peer in (("m1", "m3"), ("m2", "m3")):
+            (reason,) = rows[name].reasons
+            assert (
+                f"differs from the list of {peer}: m1 is m1:4181 here and localhost:1 there"
+                in reason
+            )
+        told = [one for one in caplog.records if getattr(one, "event", "") == "metadata.lists"]
+        assert len(told) == 3, "each node once"
 
 
 def test_one_voter_founds_alone() -> None:

@@ -181,3 +181,12 @@ def test_no_word_of_it_is_in_what_goes_over_the_wire() -> None:
 
     assert len(proofs) == 8
     assert all(len(proof) == 32 and proof not in SECRET for proof in proofs)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True),
+     ("127.example.org", False), ("127.0.0.1.example.org", False), ("10.0.0.1", False)],
+)  # fmt: skip
+def test_a_name_that_begins_like_a_loopback_address_is_none(host: str, loopback: bool) -> None:
+    assert local_secret.is_loopback(host) is loopback
