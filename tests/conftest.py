@@ -126,9 +126,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Give whole files to workers, so that a file's fixtures are made once."""
     from xdist.scheduler import LoadScopeScheduling
 
+    wanted = _wanted(config)
+
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            return tiers.group(nodeid)
+            return tiers.group(wanted, nodeid)
 
     return ByGroup(config, log)
 

@@ -20,11 +20,16 @@ EXTRAS: Final = ("spark", "browser", "extra")
 """Marks that name what a test of the tier `extras` needs."""
 
 ALSO_DEFAULT: Final[tuple[str, ...]] = (
+    "tests/sim/test_few_seeds.py",
     "tests/cluster/test_processes.py::test_every_line_comes_back_after_kills_a_pause_and_a_restart",
 )
-"""Tests of slower tiers that the default tier runs, too: one of each kind, by node ID without parameters."""
+"""Tests of slower tiers that the default tier runs, too: files, and tests by node ID without parameters."""
 
-FIRST: Final = ("tests/test_style.py", "tests/cluster/test_processes.py")
+FIRST: Final = (
+    "tests/test_style.py",
+    "tests/cluster/test_processes.py",
+    "tests/sim/test_few_seeds.py",
+)
 """Files that take longest. They start first, so that no worker waits for them at the end."""
 
 
@@ -43,7 +48,8 @@ def chosen(tiers: str, node_id: str, tier: str) -> bool:
         tier: The tier it belongs to.
     """
     names = tiers.split(",")
-    if DEFAULT in names and (tier == "units" or node_id.partition("[")[0] in ALSO_DEFAULT):
+    path, test = node_id.partition("::")[0], node_id.partition("[")[0]
+    if DEFAULT in names and (tier == "units" or path in ALSO_DEFAULT or test in ALSO_DEFAULT):
         return True
     return ALL in names or tier in names
 
@@ -61,9 +67,14 @@ def place(node_id: str) -> int:
     return FIRST.index(path) if path in FIRST else len(FIRST)
 
 
-def group(node_id: str) -> str:
-    """Name the tests that share a worker with this one: those of its file, or all of Spark's one session."""
+def group(tiers: str, node_id: str) -> str:
+    """Name the tests that share a worker with this one: those of its file, or all of Spark's one session.
+
+    Tests of seeds take long and share nothing.
+    """
     path = node_id.partition("::")[0]
+    if tiers == "seeds":
+        return node_id
     return "tests/spark" if path.startswith("tests/spark/") else path
 
 

@@ -173,6 +173,7 @@ async def test_no_frame_ends_a_bookie(seed: int, autojump_clock: trio.testing.Mo
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_frame_ends_a_metadata_node(
     seed: int, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
