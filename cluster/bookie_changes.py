@@ -33,7 +33,7 @@ REPAIRED = (
 )
 """Fields of a log's state that may change as its open segments are closed, or its records given up."""
 PLACE = ("ledger_id", "base_entry", "base_bytes")
-"""Fields of a segment's record that say where its entries are."""
+"""Fields of a segment's record: the location of its entries."""
 
 
 def same_but(before: object, after: object, *fields: str) -> bool:
@@ -132,7 +132,7 @@ def _is_closing(change: Change, before: LedgerMetadata, after: LedgerMetadata) -
 
 
 def mirrors(change: Change) -> bool:
-    """``on/`` and ``delete/`` say what the ledger's record does: of whoever changes it but an operator."""
+    """``on/`` and ``delete/`` mirror the ledger's record. Only an operator changes them otherwise."""
     if change.rights & OPERATOR:
         return True
     bookie, record = keys.bookie_id_of(change.key), keys.ledger_key(keys.ledger_id_of(change.key))

@@ -72,9 +72,9 @@ async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = 
 
 
 def is_own(host: str, names: Collection[str]) -> bool:
-    """May a request name this host? A page of another site must not read a node by a name of its own.
+    """May a request name this host? A page of another site must not read a node (DNS rebinding).
 
-    An attacker needs a domain of its own for that (DNS rebinding): no address, and no name without a dot.
+    An attacker needs a domain for that. An address, or a name without a dot, is no domain.
     """
     bracketed, _, _ = host.rpartition("]")
     name = bracketed.removeprefix("[") if bracketed else host.partition(":")[0]
@@ -89,7 +89,7 @@ def is_own(host: str, names: Collection[str]) -> bool:
 
 
 def header_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """What they take. The parser bounds only a head that has not ended yet."""
+    """Their size in a request. The parser only limits a head that has not ended yet."""
     return sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
 
 

@@ -283,12 +283,12 @@ def _tell_loss(
 def _tell_log(
     key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
 ) -> tuple[str, str] | None:
-    """Records of a log are deleted: it is truncated, or its segments or its state go without its name."""
+    """Records of a log are deleted: by a truncation, or with its segments or its state."""
     kind, value = key.split(b"/", 3)[2], puts[key]
     if kind == b"segment" and now is not None:
         try:
             if value is None:
-                return None  # told by the state, which says so in the same transaction
+                return None  # the line is about the state, which changes in the same transaction
             SegmentRecord.decode(now)
         except (CorruptData, UnsupportedFormat):
             return "replace-record", keys.shown(key)

@@ -1,19 +1,19 @@
 """The changes of the stored records of ledgers and logs that exist, and the right that each one needs.
 
-Where rights are required, the leader of the metadata quorum checks every transaction against these rules,
-whoever sends it. A rule looks at the effect of a change and not at the command that made it: a client that
+Where rights are required, the leader of the metadata quorum checks every transaction of every principal
+against these rules. A rule looks at the effect of a change and not at the command that made it: a client that
 speaks the metadata protocol itself gets no further than the library does. `bookie_changes.py` has the
 additional rules for bookies, which have a part in the records of all logs.
 
-    open ledger      a writer changes its last ensemble, marks it for recovery, closes it
-    closed ledger    a writer links it to its log once; an owner or operator declares entries lost; bookies
-                     and operators replace a bookie
-    any ledger       it is deleted when no segment refers to it: a staged one by writers, others by owners
-    segment          a writer adds it, and closes it as its ledger was closed; an owner merges and deletes it
-    log state        grows with the segments that are added and closed; an owner truncates, seals, deletes
+- A writer adds segments, and closes each one as its ledger was closed.
+- A writer changes the last ensemble of an open ledger, marks it for recovery and closes it.
+- A writer links a closed ledger to its log, once. It may delete a ledger that was never linked.
+- An owner merges and deletes segments, truncates, seals and deletes the log.
+- An owner or operator declares entries lost.
+- Bookies and operators replace a bookie in a closed ledger.
 
-The store alone does not tell where an open ledger ends, nor what the entries of a ledger are. A writer that
-lies about the end of the ledger that is being written can hide the entries of its last ensemble.
+The store contains neither the end of an open ledger nor the entries of any ledger. A malicious writer can
+close the open ledger too early, and so hide the entries of its last ensemble.
 """
 
 from collections.abc import Callable
@@ -89,12 +89,12 @@ def of_ledger(change: Change) -> bool:
 
 
 def _is_declared(ledger: LedgerMetadata) -> bool:
-    """Did somebody say where it ends, or that entries of it are lost?"""
+    """Was its end declared, or the loss of entries?"""
     return bool(ledger.lost) or "closed_by" in ledger.custom
 
 
 def _is_deletion(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """Does no segment refer to it any more? A ledger that was never linked goes by its writers, too."""
+    """Does no segment refer to it any more? Writers may delete only ledgers that were never linked."""
     if before.state is LedgerState.DELETING or after.owner is not None:
         return False
     staged = before.owner is None
@@ -164,7 +164,7 @@ def _is_linked(change: Change, ledger: LedgerMetadata) -> bool:
 
 
 def of_state(change: Change) -> bool:
-    """A log's state; `key_classes.py` says which changes need more than the right to write."""
+    """A log's state. `key_classes.py` lists the changes that need more than the right to write."""
     if not change.pinned(change.key):
         return False
     if change.before is None:
@@ -180,7 +180,7 @@ def of_state(change: Change) -> bool:
 
 
 def _is_later(before: LogState, after: LogState) -> bool:
-    """Does nothing of the log go back?"""
+    """Does no field decrease that must not?"""
     cut = after.truncated_to != before.truncated_to
     return (
         (after.log_id, after.created_ms, after.incarnation)
@@ -236,7 +236,7 @@ def _follows(record: SegmentRecord, state: LogState) -> bool:
 
 
 def of_segment(change: Change) -> bool:
-    """A segment's record. It changes together with the log's state, which says where it belongs."""
+    """A segment's record. It changes together with the log's state, which lists the segments."""
     log_id = decode_log_id(change.key[ID_AT])
     number = int(change.key.rpartition(b"/")[2], 16)
     at = state_key(log_id)
@@ -244,7 +244,7 @@ def of_segment(change: Change) -> bool:
     if change.before is None and change.after is None:
         return True
     if now is None or not change.pinned(at):
-        return now is None and change.after is None  # a log that was deleted left it
+        return now is None and change.after is None  # left by a log that was deleted
     if change.after is None:
         if not change.rights & (MANAGE | JANITOR):
             return False
@@ -281,7 +281,7 @@ def _ledger_of(change: Change, segment: SegmentRecord) -> LedgerMetadata | None:
 
 
 def _is_new(change: Change, state: LogState, segment: SegmentRecord) -> bool:
-    """A segment that is added: in progress with an open ledger of its own, or linked."""
+    """A segment that is added: in progress with an open ledger, or linked."""
     if segment.closed:
         linked = segment.segment < state.open_from
         return linked and _ends_with_its_ledger(change, state.log_id, segment)
@@ -323,7 +323,7 @@ def _is_merge(change: Change, log_id: int, before: SegmentRecord, after: Segment
 
 
 def of_stamps(change: Change) -> bool:
-    """By when segments were closed: retention goes by that, so only the bookie that runs it says so."""
+    """The times of closes. Retention decides from them, so only the bookie that runs it writes them."""
     if change.rights & JANITOR or change.after == change.before:
         return True
     if change.after is None:

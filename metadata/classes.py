@@ -56,8 +56,8 @@ class Change:
     rights: int
     """All rights of the asker on this key."""
     pinned: Callable[[bytes], bool]
-    """Is the transaction conditional on that key as it is now? Other transactions may be applied between
-    this check and this change: without that condition a rule decides from a value of the past."""
+    """Is the transaction conditional on the present version of that key? Other transactions may be applied
+    between this check and this change. Without that condition a rule decides from a value of the past."""
 
 
 Shape = Callable[[Change], bool]

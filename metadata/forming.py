@@ -109,7 +109,7 @@ class ListDifference:
 def list_difference(
     peer: str, ours: tuple[tuple[str, str], ...], theirs: tuple[tuple[str, str], ...]
 ) -> ListDifference | None:
-    """How their list differs; None: it does not."""
+    """Compare two lists. None if they are equal."""
     if ours == theirs:
         return None
     here, there = dict(ours), dict(theirs)

@@ -747,7 +747,7 @@ class _Asked:
             for one in transaction.compares
             if one.kind != "exists" and one.holds(state.get(one.key))
         }
-        """Keys that it requires to be as they are now."""
+        """Keys whose present version is a condition of it."""
         self._state = state
 
     def then(self, key: bytes) -> bytes | None:

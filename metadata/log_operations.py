@@ -5,8 +5,8 @@
 ["snapshot", index, term, configuration]                the log is empty after a snapshot; the members there
 ["truncate", index]  ["entry", index, term, data]       drop that entry and all after it; the next entry
 
-A block's note (`runtime/blocks.py`) says how many entries at the end of the log, as it is after that block,
-were not known to be committed when it was written, and 1; 0: not known. Older programs write 0 and ignore it.
+A block's note (`runtime/blocks.py`) is 1 plus the number of entries, at the end of the log after that block,
+that were not known to be committed when it was written. 0 is unknown. Older programs write 0 and ignore it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -64,13 +64,13 @@ NOTE_MAX = (1 << 32) - 1
 
 
 def commit_note(last_index: int, commit: int) -> int:
-    """The note of a block after which the log ends at ``last_index``; ``commit``: known to be committed."""
+    """The note of a block after which the log ends at ``last_index``, if entries to ``commit`` are committed."""
     open_entries = last_index - min(commit, last_index)
     return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
 
 
 def noted_commit(last_index: int, note: int) -> int:
-    """What `commit_note` was given, or ``last_index``, whichever is less; 0: not known."""
+    """The commit that `commit_note` received, at most ``last_index``. 0 is unknown."""
     return max(0, last_index - (note - 1)) if note else 0
 
 

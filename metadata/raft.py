@@ -38,7 +38,7 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           not, it was stale or nonsense: drop the file. Raises nothing
 
 Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``; after
-`on_message` and `on_snapshot_received` also ``diverged``: if it is set, the driver ends the node.
+`on_message` and `on_snapshot_received` also ``diverged``. If that is set, the driver ends the node.
 The members are what the newest configuration in the log says: only voters count and campaign, learners
 are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
 it is asked and whatever the configuration says.
@@ -118,7 +118,7 @@ class Raft:
         out again. ``ghost``: the last entry that this node ever had, where its disk has lost some
         (`ghost.py`); gone, and None, when its log is no less again. It comes by itself when a leader has
         this node's word for entries that it lacks. ``committed``: the last entry that was stored as
-        committed; the log may end before it, if the disk has lost some.
+        committed. The log may end before it, if the disk has lost some.
         """
         self.node_id = node_id
         self.options = options
@@ -134,7 +134,7 @@ class Raft:
         self.may_serve = True
         """False: its state is not what most others have (`state_digests.py`); it stands for no election."""
         self.diverged: Diverged | None = None
-        """Set once: from then on nothing is taken and nothing comes out, and the driver ends the node."""
+        """Set once. Afterwards no input counts, there is no output, and the driver ends the node."""
         self.state_mark = 0, 0
         """What a follower says of its state: an index that was applied, and the digest after it."""
         self.configuration: Configuration
@@ -657,7 +657,7 @@ class Raft:
                 return
         self._follow(message.term, message.sender, now)
         if message.prev_index < self.commit:  # an old one: what is committed here is equal there
-            # No further than what was sent: a leader that has forgotten entries may not have the rest.
+            # Only as far as the append: a leader that has forgotten entries may not have the rest.
             shown = message.prev_index + len(message.entries)
             self._accept(message.sender, min(self.commit, shown), message.number)
             return
@@ -690,8 +690,8 @@ class Raft:
         """Whether one of these entries (index, term) is not the one that is committed here.
 
         An honest leader has all committed entries (M2), so a majority runs on older copies of its disks. To
-        follow it would delete the last copy of what clients were told is done. Of entries that are compacted
-        here the terms are not known, but terms never decrease along a log.
+        follow it would delete the last copy of acknowledged entries. The terms of compacted entries are not
+        known, but terms never decrease along a log.
         """
         commit, log = max(self.commit, self._committed), self.log
         for index, entry_term in sent:

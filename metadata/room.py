@@ -80,8 +80,8 @@ class Room:
         """Why the state may not grow by what is proposed and not applied yet; None if it may."""
         left_bytes = self._free_bytes - self.needed_bytes
         self._note(self.short or left_bytes < 0)
-        # It is written twice: into the log, and into a snapshot. What is pending changes with each request:
-        # it refuses this one, and does not make the disk short. Else that began and ended with each request.
+        # Pending bytes are written twice, into the log and into a snapshot. They change with each request, so
+        # they refuse this request and do not make the disk short. Otherwise the state would alternate.
         if self.short or self.full or left_bytes < 2 * pending_bytes:
             return MetadataFull(self._text())
         if self.quorum_short:

@@ -20,8 +20,8 @@ before; a new log file that there is no room for is not begun, the old one is go
 disk goes on with the file it replayed, too: it cuts off the tail that it did not believe, and writes the rest
 over itself, so that nothing counts that only the page cache had.
 
-Each block also notes which entries are known to be committed (`log_operations.commit_note`), without a write
-of its own. A node whose leader would replace one of those ends with an error (`ready.Diverged`).
+The header of each block also contains the last entry that is known to be committed
+(`log_operations.commit_note`). A node whose leader would replace such an entry ends (`ready.Diverged`).
 
 What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
 block after it, written when the log has been idle for about 20 ms, names it as durable, and says the vote and
@@ -91,7 +91,7 @@ class Loaded:
     """The last entry that there ever was, where the log is less than that: `ghost.py`. Without it, a node
     that may not vote does not know what it has promised: its log is empty, and so is the vote."""
     committed: int = 0
-    """The last entry that is known to be committed; 0: not known. A damaged log may end before it."""
+    """The last entry that is known to be committed, or 0. A damaged log may end before it."""
 
 
 async def remove_leftovers(disk: Disk) -> None:
@@ -136,7 +136,7 @@ class RaftStorage:
         self._end = 0
         """The last entry in the blocks that were written."""
         self._committed = 0
-        """The last entry that is known to be committed: in each block's note, without a write of its own."""
+        """The last entry that is known to be committed, which the note of each block stores."""
         self._word: Word | None = None
         """What the newest blocks say of what was promised, where that is certain."""
         self._prefix: RaftLog | None = None
@@ -469,7 +469,7 @@ class RaftStorage:
         """Name the newest block as durable in a small one after it; nothing where that is done.
 
         ``commit``: the last entry that is known to be committed.
-        Called when there was nothing to save for about 20 ms. The module says why.
+        Called when there was nothing to save for about 20 ms; the module has the reason.
         """
         if self._marked_to == self._durable_to:
             return

@@ -212,9 +212,7 @@ class _Change:
     def do_tokens(self, name: str) -> None:
         """None that was made up to now."""
         if self._by_token:
-            self._not_the_last_admin(
-                name
-            )  # who asks by a token shows nothing else to come back with
+            self._not_the_last_admin(name)  # after that the token could not return
         self._replace(name, tokens_from=self._index)
         self._end(name)
 
@@ -229,9 +227,7 @@ class _Change:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
         refused = serial_of(serial)
         if self._by_token or self._serial in ("", refused):
-            self._not_the_last_admin(
-                name
-            )  # else the asker has shown another certificate of its own
+            self._not_the_last_admin(name)  # otherwise the asker has shown another certificate
         # Whoever has the key may have asked for tokens with it.
         serials = (*user.serials, refused)
         self._replace(name, serials=serials, tokens_from=self._index)

@@ -99,7 +99,7 @@ class OlderMajorityWorld(RaftWorld):
         self.away: RaftNode | None = None
         self.found: Diverged | None = None
         self.had = 0
-        """How far its log went."""
+        """The last entry of its log."""
         self.lost: list[Entry] = []
         """Committed entries that the two others do not have any more."""
 
@@ -121,7 +121,7 @@ class OlderMajorityWorld(RaftWorld):
 
     @property
     def deleted(self) -> list[Entry]:
-        """What the node that was away does not have any more either."""
+        """Lost entries that the node that was away has deleted."""
         assert self.away is not None, "there is one"
         disk = self.away.disk
         return [entry for entry in self.lost if not disk.has(entry.index, entry.term)]
@@ -144,7 +144,7 @@ class OlderMajorityWorld(RaftWorld):
         for node in self.nodes.values():
             node.gone = True
             self.crash(node)
-        self.run_until(self.now + 10.0)  # what is on its way arrives nowhere
+        self.run_until(self.now + 10.0)  # messages in flight are lost
         elected = max(
             (copies[node.node_id] for node in others),
             key=lambda one: (one.last_term, one.last_index),
@@ -175,7 +175,7 @@ class OlderMajorityWorld(RaftWorld):
         self.start(node)
 
     def _forget(self, kept: int) -> None:
-        """What is committed from now on may differ from what was."""
+        """Later commits may differ from the earlier ones."""
         oracles = self.oracles
         for of in (oracles.committed, oracles.committed_in, oracles.chains):
             for index in [one for one in of if one > kept]:
