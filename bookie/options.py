@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..runtime.blocks import BLOCK_BYTES_MAX
 from ..runtime.options import KIB, MIB, check, option
 
 PAGE_BYTES = 4 * KIB
@@ -19,6 +20,7 @@ class BookieOptions:
         "bytes",
         "at most: rolls stay rare at full speed; `dlog local` takes 32 MiB",
         at_least=64 * KIB,
+        at_most=4096 * MIB,
         multiple_of=PAGE_BYTES,
     )
     journal_file_bytes_min: int = option(
@@ -26,6 +28,7 @@ class BookieOptions:
         "bytes",
         "the first file and those of low rates: a bookie that holds little is small",
         at_least=0,
+        at_most=4096 * MIB,
         multiple_of=PAGE_BYTES,
     )
     gather_bytes: int = option(
@@ -33,6 +36,7 @@ class BookieOptions:
         "bytes",
         "one commit's block at most; an entry of 5 MiB must fit",
         at_least=64 * KIB,
+        at_most=BLOCK_BYTES_MAX,
         multiple_of=PAGE_BYTES,
     )
     gather_buffers: int = option(
@@ -40,6 +44,7 @@ class BookieOptions:
         "buffers",
         "a ring of 32 MiB: one is synced, one filled, one spare, and the newest bytes for tail readers",
         at_least=3,
+        at_most=256,
     )
     unsynced_bytes_max: int = option(
         16 * MIB, "bytes", "beyond it connections are not read on until a sync has finished"
@@ -64,6 +69,7 @@ class BookieOptions:
         "bytes",
         "zeros ahead of lone commits, whose sync they make cheaper; 0: none",
         at_least=0,
+        at_most=1024 * MIB,
     )
     compaction_s: float = option(
         10.0,
@@ -78,7 +84,10 @@ class BookieOptions:
         at_least=0,
     )
     reply_bytes_max: int = option(
-        2 * MIB, "bytes", "of one reply, whatever was asked; a longer entry goes alone"
+        2 * MIB,
+        "bytes",
+        "of one reply, whatever was asked; a longer entry goes alone",
+        at_most=4 * MIB,
     )
     outgoing_bytes_max: int = option(
         4 * MIB,
@@ -88,8 +97,12 @@ class BookieOptions:
     outgoing_bytes_sum_max: int = option(
         24 * MIB, "bytes", "of all connections: the fuller, the less credit each has (H16)"
     )
-    cold_readers: int = option(2, "tasks", "enough for a device; more would only compete")
-    cold_read_bytes: int = option(1 * MIB, "bytes", "an extent: seeks cost little beside it")
+    cold_readers: int = option(
+        2, "tasks", "enough for a device; more would only compete", at_most=256
+    )
+    cold_read_bytes: int = option(
+        1 * MIB, "bytes", "an extent: seeks cost little beside it", at_most=64 * MIB
+    )
     ledgers_in_memory_max: int = option(
         20_000,
         "ledgers",

@@ -13,7 +13,7 @@ from ..ledger.options import LedgerOptions
 from ..log.options import LogOptions
 from ..proxy.options import ProxyOptions
 from ..runtime.errors import InvalidRequest
-from ..runtime.options import described, names, overlaid, typed, unknown
+from ..runtime.options import COUNT_LIMIT, described, names, overlaid, typed, unknown
 
 FLAGS = {
     "name": "name",
@@ -152,6 +152,7 @@ def _of_kind(one: Field[Any], value: Any) -> Any:
     """``"64MiB"`` for an option that is a number; whole seconds for one that has fractions."""
     if isinstance(value, str) and not isinstance(one.default, str):
         value = typed(value)
-    if isinstance(one.default, float) and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(one.default, float) and whole and abs(value) <= COUNT_LIMIT:
+        return float(value)  # one above every limit is refused as it is: it may have no float
     return value

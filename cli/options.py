@@ -3,7 +3,6 @@
 import dataclasses
 import difflib
 import functools
-import math
 import os
 import re
 import shlex
@@ -19,6 +18,8 @@ from .errors import NO, Answer, say, tell
 from .output import broken, terminal_width, visible
 
 TIMEOUT_S = 30.0
+NUMBER_MAX = (1 << 63) - 1
+"""The largest txid, ledger id or entry id, as `runtime/schema.py` has it."""
 LOGS = "log"
 """The group that is asked for most, and left out most."""
 LINE_CHARS = 200
@@ -187,8 +188,14 @@ def name_variables(context: click.Context, parameters: list[click.Parameter]) ->
 def check_value(parameter: click.Parameter, value: Any, context: click.Context) -> None:
     """Refuse what no command can mean: no number, no text. A file may have any name. Raises a usage error."""
     for one in value if isinstance(value, tuple) else (value,):
-        if isinstance(one, float) and not math.isfinite(one):
-            raise click.BadParameter(f"{one} is no number to count with", context, parameter)
+        if isinstance(one, int | float) and not isinstance(one, bool):
+            from ..runtime.options import DURATION_S_MAX
+
+            most = DURATION_S_MAX if isinstance(one, float) else NUMBER_MAX
+            if not abs(one) <= most:  # not-a-number neither
+                raise click.BadParameter(
+                    f"a number above {most:,} is not accepted", context, parameter
+                )
         if isinstance(one, str) and not isinstance(parameter.type, click.Path):
             try:
                 one.encode()

@@ -81,8 +81,8 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
             raise InvalidRequest(f"{where} is {value!r}, wanted is a number")
         try:
             return kind(value)
-        except (TypeError, ValueError):
-            raise InvalidRequest(f"{where} is {value!r}, wanted is a number") from None
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest(f"{where} is {value!r:.80}, wanted is a number") from None
     if kind is str and not isinstance(value, str):
         raise InvalidRequest(f"{where} is {value!r}, wanted is a text")
     return value

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..log.options import LEASE_S_MAX, LEASE_S_MIN
 from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from ..runtime.host import Address
 from ..runtime.options import check, option
@@ -40,7 +41,13 @@ class BookieNodeConfig:
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    lease_s: float = option(6.0, "s", "silent for this it is taken for dead; renewed thrice in it")
+    lease_s: float = option(
+        6.0,
+        "s",
+        "silent for this it is taken for dead; renewed thrice in it",
+        at_least=LEASE_S_MIN,
+        at_most=LEASE_S_MAX,
+    )
     metadata_timeout_s: float = option(
         30.0, "s", "a start that finds no quorum gives up after this"
     )
@@ -100,10 +107,15 @@ class ProxyNodeConfig:
     listen: Mapping[str, Address] = field(default_factory=lambda: {"": ("127.0.0.1", 0)})
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
-    metadata_timeout_s: float = 30.0
+    metadata_timeout_s: float = option(
+        30.0, "s", "a start that finds no quorum gives up after this"
+    )
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the proxy itself (proxy/options.py), of the logs (log/options.py) and of their ledgers
     (ledger/options.py), that differ from their defaults."""
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)

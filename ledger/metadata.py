@@ -27,6 +27,7 @@ from ..runtime.schema import (
     word,
 )
 from .keys import ledger_id_of, shown
+from .options import BOOKIES_MAX
 from .striping import Striping
 
 FORMAT = 1
@@ -316,7 +317,6 @@ class LedgerMetadata:
             raise CorruptData(f"{what} cannot be: {error}") from None
 
 
-_BOOKIES_MAX = 255
 _FRAGMENTS_MAX = 64 * 1024
 LOSSES_MAX = 1000
 LOSS_BY_CHARS_MAX = 200
@@ -338,7 +338,7 @@ _RECORD = fields(
     state=word(*LedgerState),
     quorums=row(number(1), number(1), number(1)),
     ensembles=rows(
-        row(number(), number(), rows(text(chars_min=1), _BOOKIES_MAX, 1)), _FRAGMENTS_MAX, 1
+        row(number(), number(), rows(text(chars_min=1), BOOKIES_MAX, 1)), _FRAGMENTS_MAX, 1
     ),
     last_entry=optional(number(NO_ENTRY)),
     length=optional(number()),

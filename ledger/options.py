@@ -1,18 +1,29 @@
-"""What can be set about ledgers."""
+"""What can be set about ledgers (pure)."""
 
 from dataclasses import dataclass
 
 from ..runtime.errors import InvalidRequest
 from ..runtime.options import MIB, check, option
 
+BOOKIES_MAX = 255
+"""Of an ensemble, as ledgers' records are read."""
+READ_BYTES_MAX = 1024 * MIB
+"""Asked for at most in one request, whose field has 32 bits."""
+LONG_POLL_S_MAX = 60.0
+"""As bookies allow (`wait_ms_max`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
     """Of all ledgers of a process."""
 
-    ensemble_size: int = option(3, "bookies", "that a ledger's entries are spread over")
-    write_quorum: int = option(3, "bookies", "that store an entry")
-    ack_quorum: int = option(2, "bookies", "that have an entry durably before it is confirmed")
+    ensemble_size: int = option(
+        3, "bookies", "that a ledger's entries are spread over", at_most=BOOKIES_MAX
+    )
+    write_quorum: int = option(3, "bookies", "that store an entry", at_most=BOOKIES_MAX)
+    ack_quorum: int = option(
+        2, "bookies", "that have an entry durably before it is confirmed", at_most=BOOKIES_MAX
+    )
     add_timeout_s: float = option(
         5.0,
         "s",
@@ -49,8 +60,13 @@ class LedgerOptions:
     speculative_s: float = option(
         2.0, "s", "a read without an answer after this is asked of a second bookie as well"
     )
-    long_poll_s: float = option(1.0, "s", "the longest a bookie is asked to hold a long poll (H23)")
-    read_bytes_max: int = option(MIB, "bytes", "of one request")
+    long_poll_s: float = option(
+        1.0,
+        "s",
+        "the longest a bookie is asked to hold a long poll (H23)",
+        at_most=LONG_POLL_S_MAX,
+    )
+    read_bytes_max: int = option(MIB, "bytes", "of one request", at_most=READ_BYTES_MAX)
 
     @property
     def sweep_s(self) -> float:

@@ -7,8 +7,12 @@ What is done with a log finds it in `LogContext.options`.
 
 from dataclasses import dataclass
 
+from ..ledger.options import LONG_POLL_S_MAX, READ_BYTES_MAX
 from ..runtime.options import KIB, MIB, check, option
 from .codecs import NAMES
+
+LEASE_S_MIN, LEASE_S_MAX = 0.1, 24 * 3600.0
+"""As the metadata quorum grants leases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +22,10 @@ class LogOptions:
     create_if_missing: bool = option(True, "", "a log appears with its first writer, as upstream")
     max_txid_check: bool = option(True, "", "search by txid needs txids that do not decrease")
     entry_bytes_max: int = option(
-        256 * KIB - 256, "bytes", "of one entry under load: a frame of 256 KiB (H35)"
+        256 * KIB - 256,
+        "bytes",
+        "of one entry under load: a frame of 256 KiB (H35)",
+        at_most=4 * MIB,
     )
     in_flight_bytes_max: int = option(8 * MIB, "bytes", "not yet durable; above, see `at_limit`")
     bytes_per_s_max: int = option(
@@ -58,6 +65,8 @@ class LogOptions:
         10.0,
         "s",
         "a writer's lock is free after this, where it is cut off; within 1 s, where it was killed",
+        at_least=LEASE_S_MIN,
+        at_most=LEASE_S_MAX,
     )
     rolling: bool = option(True, "", "off: no segment ends by its size or age; by an error it does")
     recover_timeout_s: float = option(
@@ -67,9 +76,13 @@ class LogOptions:
     read_ahead_bytes: int = option(
         4 * MIB, "bytes", "fetched and not yet taken by the reader's caller"
     )
-    read_bytes: int = option(MIB, "bytes", "of one request while catching up")
+    read_bytes: int = option(
+        MIB, "bytes", "of one request while catching up", at_most=READ_BYTES_MAX
+    )
     read_retry_s: float = option(30.0, "s", "a reader that gets no answer for this long gives up")
-    tail_wait_s: float = option(1.0, "s", "one long poll at the end of the log (H23)")
+    tail_wait_s: float = option(
+        1.0, "s", "one long poll at the end of the log (H23)", at_most=LONG_POLL_S_MAX
+    )
     commit_interval_s: float = option(
         1.0, "s", "positions that subscribers commit are written together, this often"
     )

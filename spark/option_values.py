@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from ..runtime.options import KIB, MIB
+from ..runtime.options import DURATION_S_MAX, KIB, MIB
 
 SIZES = {"": 1, "b": 1, "k": KIB, "m": MIB, "g": 1024 * MIB, "t": 1024 * 1024 * MIB}
 SIZE_MAX = 1 << 60
@@ -75,7 +75,10 @@ def duration(value: str) -> float:
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)\s*", value.lower())
     if match is None:
         raise Bad("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
-    return float(match[1]) * TIMES[match[2]]
+    found = float(match[1]) * TIMES[match[2]]
+    if found > DURATION_S_MAX:
+        raise Bad("a duration of at most 10 years (3,650d)")
+    return found
 
 
 def some_time(value: str) -> float:

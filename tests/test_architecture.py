@@ -100,7 +100,7 @@ PURE = {
     "ledger": {
         "keys", "metadata", "registration", "striping", "add_window", "ensemble_change", "recovery",
         "recovery_actions", "evidence", "lateness", "placement", "placement_policy", "holes", "holdings",
-        "process_bounds",
+        "options", "process_bounds",
     },
     "log": {
         "lifecycle",

@@ -108,10 +108,13 @@ def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["status", "--timeout", "nan"], "no number"),
-        (["--timeout", "inf", "status"], "no number"),
-        (["repair", "--rate", "1e400"], "no number"),
-        (["status", "--watch", "nan"], "no number"),
+        (["status", "--timeout", "nan"], "above 315,360,000 is not accepted"),
+        (["--timeout", "inf", "status"], "above 315,360,000 is not accepted"),
+        (["--timeout", "1e306", "status"], "above 315,360,000 is not accepted"),
+        (["repair", "--rate", "1e400"], "above 315,360,000 is not accepted"),
+        (["status", "--watch", "nan"], "above 315,360,000 is not accepted"),
+        (["log", "read", "l", "--limit", "9" * 30], "above 9,223,372,036,854,775,807"),
+        (["log", "config", "x", "set", "retention_s=nan"], "'nan' is not a number"),
         (["log", "create", "\udcff"], "not UTF-8"),
         (["user", "remove", "\udcff", "--yes"], "not UTF-8"),
         (["log", "config", "x", "set", "a=\udcff"], "not UTF-8"),
