@@ -161,6 +161,7 @@ def _changes(words: tuple[str, ...]) -> dict[str, Any]:
         raise click.UsageError("say: set K=V…, or: unset K…")
     if action == "unset":
         return dict.fromkeys(rest)
+    from ..log.settings import storable
     from ..runtime.options import typed
 
     found: dict[str, Any] = {}
@@ -169,7 +170,7 @@ def _changes(words: tuple[str, ...]) -> dict[str, Any]:
         if not equals:
             raise click.UsageError(f"{word!r} is not K=V")
         found[key] = typed(value)
-    return found
+    return storable(found)  # before anything is asked of the cluster
 
 
 def _shown(value: Any) -> str:

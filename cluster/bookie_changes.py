@@ -190,7 +190,7 @@ def _is_retention(change: Change, before: LogState, after: LogState) -> bool:
         return False
     found, clock = change.look(stamps_key(before.log_id)), change.look(CLOCK_KEY)
     if rule.retention_s and found is not None and clock is not None:
-        aged = Stamps.decode(found).aged(decode_clock(clock), int(rule.retention_s * 1000))
+        aged = Stamps.decode(found).aged(decode_clock(clock), rule.retention_ms)
         if last <= aged:
             return True
     if not rule.retention_bytes:

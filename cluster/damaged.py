@@ -63,6 +63,14 @@ def _name(key: bytes, value: bytes) -> object:
     return decode_log_id(value)
 
 
+def _settings(value: bytes) -> object:
+    """Settings, in which no number is replaced: an operator has to see that."""
+    found = StoredSettings.decode(value)
+    if found.out_of_range:
+        raise CorruptData("; ".join(found.out_of_range))
+    return found
+
+
 def _log(key: bytes, value: bytes) -> object:
     """A record below ``log/``."""
     parts = key.split(b"/")
@@ -102,7 +110,7 @@ FEW: Mapping[bytes, Decode] = {
     UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
     RETIRED_PREFIX: lambda key, _: ids_of_retired(key),
     PURGE_PREFIX: lambda key, _: log_id_of(key),
-    BIND_PREFIX: lambda _, value: StoredSettings.decode(value),
+    BIND_PREFIX: lambda _, value: _settings(value),
     CLOCK_KEY: lambda _, value: decode_clock(value),
     RESTORES: lambda _, value: decode_restores(value),
     HOLD: lambda _, value: decode_hold(value),
@@ -116,7 +124,7 @@ MANY: Mapping[bytes, Decode] = {
     b"name/": _name,
     CONF_PREFIX: lambda key, value: (
         decode_log_id(key.removeprefix(CONF_PREFIX)),
-        StoredSettings.decode(value),
+        _settings(value),
     ),
     b"log/": _log,
     tombstone.GONE_PREFIX: lambda _, value: tombstone.decode(value),

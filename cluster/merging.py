@@ -175,5 +175,5 @@ def _want(
     if own is None or not merging_of(bind, own).merging:
         wanted.pop(log_id, None)
         return
-    retention_s = retention_of(bind, own).retention_s
-    wanted[log_id] = int(retention_s * 1000) // SPAN_SHARE if retention_s else None
+    rule = retention_of(bind, own)
+    wanted[log_id] = rule.retention_ms // SPAN_SHARE if rule.retention_s else None

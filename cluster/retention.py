@@ -177,6 +177,7 @@ class Retention:
         self._wake = trio.Event()
         self._held_up = HeldUp(log, "logs are passed over by retention")
         self._unreadable = HeldUp(log, "settings cannot be read: what they were last holds")
+        self._out_of_range = HeldUp(log, "stored numbers are out of range")
         self.given_up_segments = 0
         """Since the start."""
         self.closed_segments = 0
@@ -260,14 +261,18 @@ class Retention:
                     self._watch(watched, log_id, bind, own.get(log_id, StoredSettings()))
         self._watched, self._good = watched, good
         self._unreadable.end_pass()
+        self._out_of_range.end_pass()
 
     def _decoded(self, item: KeyValue) -> StoredSettings | None:
         """Settings, or the last ones that could be read; None where there are none of these either."""
         try:
-            return StoredSettings.decode(item.value)
+            found = StoredSettings.decode(item.value)
         except (CorruptData, UnsupportedFormat) as error:
             self._unreadable.note(type(error).__name__, f"{item.key!r}: {error}")
             return self._good.get(item.key)
+        for why in found.out_of_range:
+            self._out_of_range.note("out of range", f"{item.key!r}: {why}")
+        return found
 
     def _watch(
         self,
@@ -305,7 +310,7 @@ class Retention:
         before = Stamps() if stored is None else self._stamps(stored)
         open_segment = state.open_from if state.in_progress else 0
         clock_ms = self._clock.now_ms
-        every_ms = int(one.rule.retention_s * 1000) // SHARE_OF_AGE
+        every_ms = one.rule.retention_ms // SHARE_OF_AGE
         stamps = before.seen(state.open_from - 1, open_segment, clock_ms, every_ms=every_ms)
         late_ms = LATE * one.segment_age_max_s * 1000
         if open_segment and clock_ms - stamps.open_since_ms >= late_ms:
@@ -357,7 +362,7 @@ class Retention:
         rule = one.rule
         last = 0
         if rule.retention_s:
-            last = stamps.aged(self._clock.now_ms, int(rule.retention_s * 1000))
+            last = stamps.aged(self._clock.now_ms, rule.retention_ms)
         if rule.retention_bytes:
             last = max(last, await self._too_many(one, state))
         last = min(last, state.open_from - 1, state.last_segment - rule.retention_segments_min)
@@ -370,7 +375,7 @@ class Retention:
 
         One that begins to hold after this look changes the stamps, which what follows is compared with.
         """
-        at_most_ms = int(rule.hold_max_s * 1000)
+        at_most_ms = rule.hold_max_ms
         holds: list[tuple[int, DLSN]] = []
         async for item in Scan(self._metadata, position_key(log_id, ""), limit=PAGE):
             one = PositionRecord.decode(item.value)

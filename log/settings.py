@@ -7,16 +7,35 @@ Two kinds of option. *Shared* ones decide about the log, whoever opens it: they 
 log stores stands over what its namespace stores, and that over the ``config`` of `open_namespace`. *Local*
 ones (read-ahead, patience, time limits) belong to the process and are never stored. ``config`` of `open_log`
 stands over all for the options of `OVERLAID`; of the others it must not contradict what is stored.
+
+A stored number out of its option's limits is replaced when it is read, for other programs may store it and
+one value must not end the work on its log. An option of `RetentionOptions` gets the value that keeps records
+(``kept``). Any other one counts as not set.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..ledger.options import BOOKIES_MAX
 from ..runtime.errors import CorruptData, InvalidRequest
 from ..runtime.frames import pack
-from ..runtime.options import check, names, option, overlaid, unknown
-from ..runtime.schema import Misfit, blob, fit, mapping, row
+from ..runtime.options import (
+    COUNT_LIMIT,
+    DURATION_S_MAX,
+    check,
+    check_whole,
+    described,
+    finite,
+    is_legal,
+    is_number,
+    legal,
+    names,
+    option,
+    overlaid,
+    unknown,
+)
+from ..runtime.schema import NUMBER_MAX, Misfit, blob, fit, mapping, row
 from .options import LogOptions
 from .retention import HOLD_MAX_S_MIN
 from .state import decode_fields
@@ -58,22 +77,31 @@ class RetentionOptions:
         "off: nothing goes by age or size, whatever else is set; a switch for all in `bind`",
     )
     retention_s: float = option(
-        0.0, "s", "records go this long after their segment was closed; 0: never", at_least=0
+        0.0,
+        "s",
+        "records go this long after their segment was closed; 0: never; `inf` is stored as 0",
+        at_least=0,
+        infinite=0.0,
+        kept=0.0,
     )
     retention_bytes: int = option(
         0,
         "bytes",
         "the oldest closed segments go while those after them hold this much; 0: never",
         at_least=0,
+        kept=0,
     )
     retention_segments_min: int = option(
-        1, "segments", "so many of the newest stay in any case", at_least=0
+        1, "segments", "so many of the newest stay in any case", at_least=0, kept=COUNT_LIMIT
     )
     hold_max_s: float = option(
         7 * 86400.0,
         "s",
-        "a named position holds records back for at most this long after it was last moved",
+        "a named position holds records back for at most this long after it was last moved; `inf` is "
+        "stored as 10 years, and these never end",
         at_least=HOLD_MAX_S_MIN,
+        infinite=float(DURATION_S_MAX),
+        kept=float(DURATION_S_MAX),
     )
 
     def __post_init__(self) -> None:
@@ -83,6 +111,16 @@ class RetentionOptions:
     def wanted(self) -> bool:
         """Does anything go by these?"""
         return self.retention and (self.retention_s > 0 or self.retention_bytes > 0)
+
+    @property
+    def retention_ms(self) -> int:
+        """`retention_s` for stored times."""
+        return int(self.retention_s * 1000)
+
+    @property
+    def hold_max_ms(self) -> int:
+        """`hold_max_s` for stored times; the longest one never ends."""
+        return NUMBER_MAX if self.hold_max_s >= DURATION_S_MAX else int(self.hold_max_s * 1000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +163,9 @@ class StoredSettings:
     """What the user notes about the log."""
     version: int = field(default=0, compare=False)
     """How often it was changed; 0: nothing is stored."""
+    out_of_range: tuple[str, ...] = field(default=(), compare=False)
+    """Each stored number that ``settings`` has not as it is stored, with its limits. The next change of the
+    settings corrects it in the store too."""
 
     def changed(
         self, settings: Mapping[str, Any], metadata: Mapping[str, bytes | None]
@@ -141,7 +182,7 @@ class StoredSettings:
                     f"{unknown(name, list(KNOWN))}; what is each process's own, also of its client and "
                     "its ledgers, goes to open_namespace(config=) and is not stored"
                 )
-        new = {**self.settings, **settings}
+        new = {**self.settings, **storable(settings)}
         notes = {**self.metadata, **metadata}
         found = replace(
             self,
@@ -153,9 +194,8 @@ class StoredSettings:
 
     def check(self) -> None:
         """Raise `InvalidRequest` that names what is not legal."""
-        overlaid(LogOptions(), self.only(SHARED))
-        overlaid(RetentionOptions(), self.only(RETENTION))
-        overlaid(MergingOptions(), self.only(MERGING))
+        for cls in _PARTS:
+            overlaid(cls(), self.only(one for one in names(cls) if one in KNOWN))
         _ = self.quorums
         for name, value in self.metadata.items():
             if not (isinstance(name, str) and len(name) <= NAME_CHARS_MAX and type(value) is bytes):
@@ -185,7 +225,9 @@ class StoredSettings:
         if len(given) < len(QUORUMS):
             raise InvalidRequest(f"{', '.join(QUORUMS)}: set all three, or none")
         ensemble, write, ack = (given[name] for name in QUORUMS)
-        if not all(type(one) is int for one in given.values()) or not ensemble >= write >= ack >= 1:
+        for name in QUORUMS:
+            check_whole(f"option {name}", given[name], 1, BOOKIES_MAX)
+        if not ensemble >= write >= ack:
             raise InvalidRequest(
                 f"ensemble {ensemble!r} >= write quorum {write!r} >= ack quorum {ack!r} >= 1 does not hold"
             )
@@ -197,15 +239,70 @@ class StoredSettings:
 
     @classmethod
     def decode(cls, value: bytes, version: int = 0) -> "StoredSettings":
-        """Raises `CorruptData`, or `UnsupportedFormat`. What is not legal is `CorruptData` too."""
+        """Raises `CorruptData`, or `UnsupportedFormat`. What is not legal is `CorruptData` too.
+
+        But for a number out of its option's limits, which is replaced (see the module).
+        """
         what = "the settings of a log"
         settings, metadata = fit(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
-        found = cls(settings, metadata, version)
+        settings, out_of_range = _usable(settings)
+        found = cls(settings, metadata, version, out_of_range)
         try:
             found.check()
         except InvalidRequest as error:
             raise CorruptData(f"{what}: {error}") from None
         return found
+
+
+_PARTS: tuple[type[LogOptions | RetentionOptions | MergingOptions], ...] = (
+    LogOptions,
+    RetentionOptions,
+    MergingOptions,
+)
+
+
+def _finite(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(settings)
+    for cls in _PARTS:
+        found = finite(cls, found)
+    return found
+
+
+def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings to be stored, checked, with infinity as it is stored. Raises `InvalidRequest`.
+
+    None takes a value back. Names that are not known are left to the caller.
+    """
+    found = _finite(settings)
+    for cls in _PARTS:
+        given = {name: found.get(name) for name in names(cls) if name in KNOWN}
+        overlaid(cls(), {name: value for name, value in given.items() if value is not None})
+    for name in QUORUMS:
+        if found.get(name) is not None:
+            check_whole(f"option {name}", found[name], 1, BOOKIES_MAX)
+    return found
+
+
+def _usable(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return stored settings with usable numbers, and a text about each one that is replaced."""
+    found, out_of_range = _finite(settings), []
+    for one in (one for cls in _PARTS for one in described(cls) if one.name in KNOWN):
+        value = found.get(one.name)
+        if is_number(one) and type(value) in (int, float) and not is_legal(one, value):
+            del found[one.name]
+            if "kept" in one.metadata:
+                found[one.name] = one.metadata["kept"]
+            counts_as = found.get(one.name, "not set")
+            out_of_range.append(
+                f"option {one.name} is {value!r}, not {legal(one)}: it counts as {counts_as}"
+            )
+    quorums = [found[name] for name in QUORUMS if name in found]
+    if any(type(one) is int and not 1 <= one <= BOOKIES_MAX for one in quorums):
+        found = {name: value for name, value in found.items() if name not in QUORUMS}
+        out_of_range.append(
+            f"{', '.join(QUORUMS)} are {quorums}, not 1 to {BOOKIES_MAX}: they count as not set"
+        )
+    return found, tuple(out_of_range)
 
 
 def _plain(value: Any) -> Any:

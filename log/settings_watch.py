@@ -70,6 +70,8 @@ class SettingsWatch:
         self._sweep_at = SWEEP_MIN
         """With so many keys, those of logs that nobody has open any more go."""
         self._runs = False
+        self._told: dict[bytes, int] = {}
+        """Revisions of values whose numbers are out of range: each is logged once."""
         self.unreadable = 0
         """Values that could not be read, since the start."""
 
@@ -160,6 +162,12 @@ class SettingsWatch:
         except (CorruptData, UnsupportedFormat) as error:
             self.unreadable += 1
             log.warning("%r: %s; what was last read of it holds", key, error)
+            return
+        if known.stored.out_of_range and self._told.get(key) != revision:
+            if len(self._told) >= SWEEP_MIN:
+                self._told.clear()
+            self._told[key] = revision
+            log.warning("%r: %s", key, "; ".join(known.stored.out_of_range))
 
     def _apply(self, one: FollowedLog) -> None:
         try:

@@ -243,6 +243,9 @@ def test_a_log_is_cut_by_its_own_retention_and_no_further() -> None:
     by_size.put(Put(log_keys.segment_key(LOG, 3), segment(3, bytes_before=UNKNOWN).encode()))
     assert not by_size.may(cut(3)), "what is below it is not known"
     assert not Store(retention_bytes=100, retention=False).may(cut(3))
+    for odd in (float("inf"), float("nan"), 1e306, -1.0):  # as a program without limits stores it
+        assert not Store(retention_s=odd).may(cut(3))
+        assert Store(retention_s=float(AGE_S), segment_age_max_s=odd).may(cut(3))
     assert not Store(retention_bytes=100, retention_segments_min=3).may(cut(3))
 
 

@@ -83,16 +83,19 @@ async def test_logs_with_the_switch_are_merged(
         Put(conf_key(2), off.encode()),
         Put(conf_key(5), aged.encode()),
         Put(conf_key(6), b"\x00 not readable"),
+        Put(conf_key(7), StoredSettings({"merging": True, "retention_s": float("inf")}).encode()),
+        Put(conf_key(8), StoredSettings({"merging": True, "retention_s": 1e306}).encode()),
         Put(conf_key(9), on.encode()),
         Put(bind_key("ns"), on.encode()),
     )
     await trio.sleep(EVERY_S)
-    assert sorted(asked.logs) == [(1, None), (3, None), (4, None), (5, 100_000), (9, None)]
-    assert merger.merged_segments == 3 * 32
+    plain = [(n, None) for n in (1, 3, 4, 7, 8, 9)]
+    assert sorted(asked.logs) == sorted([*plain, (5, 100_000)])
+    assert merger.merged_segments == 5 * 32
 
     election.won = False
     await trio.sleep(5 * EVERY_S)
-    assert len(asked.logs) == 5
+    assert len(asked.logs) == 7
 
 
 async def test_what_was_left_is_deleted_after_its_time(

@@ -32,8 +32,11 @@ from distributedlog.metadata.interface import Scan
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import LogTruncated, QuorumUnreachable
+from distributedlog.runtime.frames import pack
 from tests.log.conftest import World
 from tests.log.records import everything
+
+INF = float("inf")
 
 
 class Elected:
@@ -295,6 +298,37 @@ async def test_settings_that_cannot_be_read_give_nothing_up(
         await roll(ns, "all")
         assert await later(Retention(world.metadata, Elected())) == [1, 2]
         assert await later(janitor) == [1, 3]  # it knows what was meant
+
+
+@pytest.mark.parametrize("value", [INF, -INF, float("nan"), 1e306, -1.0])
+@pytest.mark.parametrize("name", ["retention_s", "hold_max_s", "segment_age_max_s"])
+async def test_a_stored_number_out_of_range_does_not_end_retention(
+    world: World,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: float,
+) -> None:
+    """Its log keeps its records, whatever its namespace says; others lose theirs in time."""
+    async with world.process() as ns:
+        await ns.set({"retention_s": 60.0, "retention_segments_min": 0})
+        for log in ("odd", "other"):
+            await ns.create_log(log)
+            await roll(ns, log)
+        await ns.open_log("odd").positions.advance("p", DLSN(1, 0, 0), hold=True)
+        key = conf_key(await ns.find("odd"))
+        await world.metadata.transact(Transaction((), (Put(key, pack([1, {name: value}, {}])),)))
+        janitor = Retention(world.metadata, Elected())
+
+        for _ in range(40):
+            await trio.sleep(5)
+            await janitor.work()
+
+        assert await first_of(world, ns, "odd") == 1
+        assert await first_of(world, ns, "other") == 2
+        told = [one.message for one in caplog.records if "out of range" in one.message]
+        meant = value == INF and name != "segment_age_max_s"
+        assert len(told) == (0 if meant else 1)
 
 
 async def test_stamps_that_are_damaged_begin_anew(world: World, autojump_clock: MockClock) -> None:
@@ -618,5 +652,5 @@ def test_the_looks_at_a_log_are_as_many_as_its_rule_needs() -> None:
     assert module._Watched(rule, 7200.0).next_s() == 100
     assert module._Watched(rule, 200.0).next_s() == 50
     assert module._Watched(replace(rule, retention_s=1.0), 7200.0).next_s() == module.EVERY_S
-    assert module._Watched(replace(rule, retention_s=1e9), 7200.0).next_s() == module.LOOK_S_MAX
+    assert module._Watched(replace(rule, retention_s=1e8), 7200.0).next_s() == module.LOOK_S_MAX
     assert module._Watched(replace(rule, retention_bytes=1), 7200.0).next_s() == module.SIZE_S

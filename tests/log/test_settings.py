@@ -9,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from distributedlog.ledger.options import LedgerOptions
 from distributedlog.log.keys import state_key
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
 from distributedlog.log.settings import (
     KNOWN,
     METADATA_BYTES_MAX,
+    QUORUMS,
+    RetentionOptions,
     StoredSettings,
     bind_key,
     conf_key,
@@ -32,10 +35,18 @@ from distributedlog.runtime.errors import (
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack
-from distributedlog.runtime.options import overlaid
+from distributedlog.runtime.options import COUNT_LIMIT, DURATION_S_MAX, described, overlaid
+from distributedlog.runtime.schema import NUMBER_MAX
 from tests.log.conftest import World
 
 NOTHING = StoredSettings()
+KEPT: dict[str, Any] = {
+    "retention_s": 0.0,
+    "retention_bytes": 0,
+    "retention_segments_min": COUNT_LIMIT,
+    "hold_max_s": float(DURATION_S_MAX),
+}
+NOT_NUMBERS = ("codec", "rolling", "at_limit", "max_txid_check", "retention", "merging")
 
 
 def stored(**settings: Any) -> StoredSettings:
@@ -131,9 +142,126 @@ def test_what_is_damaged_is_corrupt_data_and_nothing_else(value: bytes) -> None:
 
 
 def test_a_value_that_is_not_legal_any_more_is_damage() -> None:
-    for settings in ({"retention_s": -1.0}, {"rolling": "no"}, {"ensemble_size": 1}, {"x": [1]}):
+    for settings in (
+        {"retention_s": "1h"},
+        {"retention_s": True},
+        {"rolling": "no"},
+        {"ensemble_size": 1},
+        {"x": [1]},
+    ):
         with pytest.raises(CorruptData):
             StoredSettings.decode(pack([1, settings, {}]))
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+def from_elsewhere(settings: dict[str, Any]) -> StoredSettings:
+    """As a program without limits stores them."""
+    return StoredSettings.decode(pack([1, settings, {}]))
+
+
+def test_infinite_retention_is_stored_as_never() -> None:
+    """In values that every version reads: 0 is never, and no hold is longer than ten years."""
+    found = stored(retention_s=INF, hold_max_s=INF)
+
+    assert found.settings == {"retention_s": 0, "hold_max_s": DURATION_S_MAX}
+    rule = retention_of(NOTHING, found)
+    assert not rule.wanted
+    assert rule.hold_max_ms == NUMBER_MAX
+
+
+def test_infinite_retention_that_is_stored_means_never() -> None:
+    found = from_elsewhere({"retention_s": INF, "hold_max_s": INF})
+
+    rule = retention_of(stored(retention_s=60.0), found)
+
+    assert not found.out_of_range
+    assert (rule.retention_s, rule.retention_ms) == (0, 0)
+    assert rule.hold_max_ms == NUMBER_MAX
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("retention_s", value) for value in (NAN, -INF, 1e306, -1.0)),
+        *(("hold_max_s", value) for value in (NAN, -INF, 0, -1)),
+        *(("segment_age_max_s", value) for value in (INF, NAN, 1e306, -1.0)),
+        *(("keep_alive_s", value) for value in (INF, NAN, 1e306, -1.0)),
+        *(("segment_bytes_max", value) for value in (0, -1, 2**63 - 1, 2**64 - 1, 1.5, INF)),
+        *(("records_per_s_max", value) for value in (-1, 2**64 - 1, INF, NAN)),
+        *(("retention_bytes", value) for value in (-1, 2**64 - 1, 0.5)),
+        *(("retention_segments_min", value) for value in (-1, 2**64 - 1, 0.5)),
+    ],
+)
+def test_a_stored_number_out_of_range_keeps_records_or_is_not_set(name: str, value: float) -> None:
+    found = from_elsewhere({name: value, "rolling": False, "new_option": INF})
+
+    kept = {} if name not in KEPT else {name: KEPT[name]}
+    assert found.settings == {"rolling": False, "new_option": INF, **kept}
+    assert [why.split()[1] for why in found.out_of_range] == [name]
+    assert effective(LogOptions(), (), found, found) == LogOptions(rolling=False)
+    assert retention_of(stored(retention_s=60.0), found) == RetentionOptions(
+        **{"retention_s": 60.0, **kept}
+    )
+    assert found.changed({"rolling": None}, {}).settings == {"new_option": INF, **kept}
+
+
+def test_stored_quorums_that_no_ledger_can_have_count_as_not_set() -> None:
+    found = from_elsewhere({"ensemble_size": 300, "write_quorum": 3, "ack_quorum": 2})
+
+    assert found.quorums is None
+    assert len(found.out_of_range) == 1
+
+
+@pytest.mark.parametrize("name", [one for one in KNOWN if one not in NOT_NUMBERS])
+@pytest.mark.parametrize("value", [INF, -INF, NAN, 1e306, 10**400, 2**64, -1, True, "5"])
+def test_no_number_out_of_its_limits_can_be_stored(name: str, value: object) -> None:
+    given: dict[str, Any] = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
+    given = given if name in given else {}
+    if name in ("retention_s", "hold_max_s") and value == INF:
+        return
+
+    with pytest.raises(InvalidRequest, match=f"option {name}: |option {name} is "):
+        NOTHING.changed({**given, name: value}, {})
+
+
+@pytest.mark.parametrize("name", [one for one in KNOWN if one not in NOT_NUMBERS])
+def test_what_is_stored_at_a_limit_is_read_back(name: str) -> None:
+    described_ = {
+        one.name: one
+        for cls in (LogOptions, RetentionOptions, LedgerOptions)
+        for one in described(cls)
+    }
+    one = described_[name]
+    least = one.metadata["at_least"] or (1 if isinstance(one.default, int) else 0)
+    for value in (least, one.metadata["at_most"]):
+        given = dict.fromkeys(QUORUMS, value) if name in QUORUMS else {name: value}
+
+        found = NOTHING.changed(given, {})
+
+        assert StoredSettings.decode(found.encode()) == found
+        assert found.settings == given
+
+
+async def test_stored_numbers_out_of_their_limits_lock_no_writer_out(
+    world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the next change of the log's settings removes them."""
+    async with world.process() as ns:
+        await ns.create_log("l")
+        key = conf_key(await ns.find("l"))
+        value = pack([1, {"segment_age_max_s": INF, "keep_alive_s": NAN, "retention_s": INF}, {}])
+        await world.metadata.transact(Transaction((), (Put(key, value),)))
+        log = ns.open_log("l")
+
+        async with log.open_writer() as writer:
+            await writer.write(LogRecord(1, b""))
+            await trio.sleep(3600)
+            await writer.write(LogRecord(2, b""))
+
+        assert [one.message for one in caplog.records if "segment_age_max_s is inf" in one.message]
+        assert (await log.set({"rolling": True})).settings == {"retention_s": 0, "rolling": True}
 
 
 async def test_a_log_is_made_with_settings_and_notes_in_one_transaction(
