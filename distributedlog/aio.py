@@ -53,7 +53,7 @@ from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
 from .log.reader import LogReader as TrioReader
-from .log.record import Columns, LogRecord, columns_of
+from .log.record import TXID_MAX, Columns, LogRecord, columns_of
 from .log.segment_watch import SegmentChange
 from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
@@ -71,6 +71,7 @@ from .log.work_queue import WorkQueue as TrioWorkQueue
 from .runtime.background import Background, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, EndOfStream, InvalidRequest
 from .runtime.host import Buffer
+from .runtime.options import check_wait, check_whole
 from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
@@ -519,6 +520,7 @@ class ByteReader(_Closable):
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
+        check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence == 1:
             offset, whence = self._offset + offset, 0
         self._offset = await run(self._background, self._reader.seek, offset, whence)
@@ -554,8 +556,10 @@ class LogReader(_Closable):
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        if wait_s is not None:
+            check_wait(wait_s)
         record = self._cursor.next()
         if record is None:
             await run(self._background, self._cursor.fetch, wait_s)
@@ -565,7 +569,8 @@ class LogReader(_Closable):
     async def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
         """The next record and those of its set; a record of no set is alone. [] as `read_next`'s None.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, InvalidRequest,
+        AlreadyClosed.
         """
         first = await self.read_next(wait_s)
         return [] if first is None else [first, *self._cursor.rest_of_set(first)]
@@ -577,8 +582,8 @@ class LogReader(_Closable):
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
         InvalidRequest.
         """
-        if number < 1:
-            raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
+        check_whole("number", number, 1)
+        check_wait(wait_s)
         here = len(self._cursor)
         if here < number and (wait_s or not here):
             await run(self._background, self._cursor.gather, number, wait_s)
@@ -587,8 +592,9 @@ class LogReader(_Closable):
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         columns = self._cursor.columns()
         if columns is None:
             await run(self._background, self._cursor.fetch, wait_s)
@@ -730,7 +736,8 @@ class RangeReader(_Closable):
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """The next entry and those that are here after it, up to ``bytes_max``; [] at the end.
 
-        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
+        AlreadyClosed.
         """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         await run(self._background, self._inbox.fill, fetch)
@@ -766,7 +773,7 @@ class MultiReader(_Closable):
         """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
         or when nothing more will come of any log.
 
-        Raises: AlreadyClosed.
+        Raises: InvalidRequest, AlreadyClosed.
         """
         items = self._inbox.items
         if not self._open:
@@ -821,7 +828,7 @@ class LogWatch(_Closable):
     async def next(self, wait_s: float | None = None) -> LogChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
 
-        Raises: QuorumUnreachable, AlreadyClosed.
+        Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
@@ -856,7 +863,7 @@ class SegmentWatch(_Closable):
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
         after the end of a sealed log was told.
 
-        Raises: LogDeleted, QuorumUnreachable, AlreadyClosed.
+        Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
@@ -1238,7 +1245,8 @@ class Log:
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
         return await run(self._background, self._log.describe, segments_max=segments_max)
 
@@ -1285,7 +1293,7 @@ class Log:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         return await run(self._background, self._log.seal, takeover=takeover, wait_s=wait_s)
 
@@ -1364,7 +1372,7 @@ class Log:
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
         """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         opening = self._log.watch_segments(first=first)
         return Opening(lambda: opened(self._background, SegmentWatch, opening.open))
@@ -1372,7 +1380,8 @@ class Log:
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
         return await run(self._background, self._log.snapshot, first=first, limit=limit)
 
@@ -1451,7 +1460,7 @@ class Log:
     async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
         """Delete segments that nobody will link: their version or a later one is in, or they are too old.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         return await run(self._background, self._log.collect_unlinked, older_than_s=older_than_s)
 
@@ -1581,7 +1590,7 @@ class Namespace:
         """Delete a log with all its records. See `distributedlog.Namespace.delete_log`.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         await run(self._background, self._namespace.delete_log, name, wait_s=wait_s)
 

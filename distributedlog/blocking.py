@@ -56,7 +56,7 @@ from .log.range_reader import RangeReader as TrioRangeReader
 from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
 from .log.reader import Idle, reader_text
 from .log.reader import LogReader as TrioReader
-from .log.record import Columns, LogRecord, columns_of
+from .log.record import TXID_MAX, Columns, LogRecord, columns_of
 from .log.segment_watch import SegmentChange
 from .log.segment_watch import SegmentWatch as TrioSegmentWatch
 from .log.segment_writer import ENTRY_BYTES
@@ -80,6 +80,7 @@ from .runtime.errors import (
     RequestTimeout,
 )
 from .runtime.host import Buffer
+from .runtime.options import check_wait, check_whole
 from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
@@ -166,6 +167,8 @@ class PendingWrite:
 
         Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
         """
+        if timeout_s is not None:
+            check_wait(timeout_s, "timeout_s")
         chunk, slot = self._chunk, self._slot
         if not chunk.done(slot):
             when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
@@ -174,6 +177,7 @@ class PendingWrite:
 
     def exception(self, timeout_s: float | None = None) -> DistributedLogError | None:
         """As `result`, but gives the write's error, or None. Raises `RequestTimeout`."""
+        check_wait(timeout_s, "timeout_s")
         try:
             self.result(timeout_s)
         except DistributedLogError as error:
@@ -255,6 +259,7 @@ class PendingBulk(Sequence[PendingWrite]):
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until `done`. Raises `RequestTimeout` when ``timeout_s`` is over, and nothing else."""
+        check_wait(timeout_s, "timeout_s")
         bulk = self._bulk
         if not bulk.done():
             outcome_told(bulk.buffer, bulk.when_done, bulk.forget, timeout_s)
@@ -610,6 +615,7 @@ class ByteReader(_Closable, io.RawIOBase):
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
         """
+        check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence == 1:
             offset, whence = self._offset + offset, 0
         self._offset = self._background.run(self._reader.seek, offset, whence)
@@ -648,8 +654,10 @@ class LogReader(_Closable):
     def read_next(self, wait_s: float | None = None) -> LogRecord | None:
         """The next record; None when ``wait_s`` is over (None: no limit), or at the end that ``to`` set.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        if wait_s is not None:
+            check_wait(wait_s)
         record = self._cursor.next()
         if record is None:
             self._background.run(self._cursor.fetch, wait_s)
@@ -659,7 +667,8 @@ class LogReader(_Closable):
     def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
         """The next record and those of its set; a record of no set is alone. [] as `read_next`'s None.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, InvalidRequest,
+        AlreadyClosed.
         """
         first = self.read_next(wait_s)
         return [] if first is None else [first, *self._cursor.rest_of_set(first)]
@@ -671,8 +680,8 @@ class LogReader(_Closable):
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
         InvalidRequest.
         """
-        if number < 1:
-            raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
+        check_whole("number", number, 1)
+        check_wait(wait_s)
         here = len(self._cursor)
         if here < number and (wait_s or not here):
             self._background.run(self._cursor.gather, number, wait_s)
@@ -681,8 +690,9 @@ class LogReader(_Closable):
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         columns = self._cursor.columns()
         if columns is None:
             self._background.run(self._cursor.fetch, wait_s)
@@ -824,7 +834,8 @@ class RangeReader(_Closable):
     def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """The next entry and those that are here after it, up to ``bytes_max``; [] at the end.
 
-        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
+        AlreadyClosed.
         """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         self._background.run(self._inbox.fill, fetch)
@@ -859,7 +870,7 @@ class MultiReader(_Closable):
         """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
         or when nothing more will come of any log.
 
-        Raises: AlreadyClosed.
+        Raises: InvalidRequest, AlreadyClosed.
         """
         items = self._inbox.items
         if not self._open:
@@ -915,7 +926,7 @@ class LogWatch(_Closable):
     def next(self, wait_s: float | None = None) -> LogChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
 
-        Raises: QuorumUnreachable, AlreadyClosed.
+        Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
@@ -950,7 +961,7 @@ class SegmentWatch(_Closable):
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
         after the end of a sealed log was told.
 
-        Raises: LogDeleted, QuorumUnreachable, AlreadyClosed.
+        Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
         found = self._inbox.take()
@@ -1330,7 +1341,8 @@ class Log:
     def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
         return self._background.run(self._log.describe, segments_max=segments_max)
 
@@ -1377,7 +1389,7 @@ class Log:
         """End the log where it is, for good: it takes no more records, readers reach an end.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         return self._background.run(self._log.seal, takeover=takeover, wait_s=wait_s)
 
@@ -1456,7 +1468,7 @@ class Log:
     def watch_segments(self, *, first: int | None = None) -> SegmentWatch:
         """Follow which segments are opened, closed and cut off, open; use it in a ``with``.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         opening = self._log.watch_segments(first=first)
         return opened(self._background, SegmentWatch, opening.open)
@@ -1464,7 +1476,8 @@ class Log:
     def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
         """The log as it can be read now, for planners: its segments, how far each goes, both ends.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
         return self._background.run(self._log.snapshot, first=first, limit=limit)
 
@@ -1542,7 +1555,7 @@ class Log:
     def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
         """Delete segments that nobody will link: their version or a later one is in, or they are too old.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         return self._background.run(self._log.collect_unlinked, older_than_s=older_than_s)
 
@@ -1666,7 +1679,7 @@ class Namespace:
         """Delete a log with all its records. See `distributedlog.Namespace.delete_log`.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         self._background.run(self._namespace.delete_log, name, wait_s=wait_s)
 

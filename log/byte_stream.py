@@ -22,6 +22,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.host import Buffer
+from ..runtime.options import check_whole
 from .batch import PendingWrite
 from .reader import LogReader
 from .record import TXID_MAX
@@ -175,6 +176,7 @@ class ByteReader:
             return await self._read(size)
 
     async def _read(self, size: int) -> bytes:
+        check_whole("size", size, -1)
         if size >= 0 or self._follow:
             return await self._read_some(size)
         found, start = [], self._offset
@@ -206,6 +208,7 @@ class ByteReader:
         """
         self._check_open()
         await trio.lowlevel.checkpoint()
+        check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence not in (0, 1, 2):
             raise InvalidRequest(f"whence is 0, 1 or 2, not {whence!r:.40}")
         async with self._in_order:

@@ -12,6 +12,8 @@ from ..runtime.errors import (
     LogEmpty,
     LogNotFound,
 )
+from ..runtime.options import check_seconds, check_wait, check_whole
+from ..runtime.schema import NUMBER_MAX
 from .app_versions import AppVersion, LinkContent, last_version
 from .byte_stream import ByteReader, ByteWriter, check_offset, check_stream
 from .compression import Compression
@@ -40,6 +42,7 @@ from .log_time import ms_of
 from .merge import compact
 from .opening import Opening
 from .ownership import OwnedLog
+from .packed import PACKED_BYTES_MAX
 from .pipeline import MakeSink
 from .position import Position
 from .positions import Positions
@@ -159,8 +162,7 @@ class Log:
             producer = f"{self._context.random.getrandbits(128):032x}"
         if producer is not None:
             check_name(producer)
-        if wait_s is not None and wait_s < 0:
-            raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
+        check_wait(wait_s)
         if not lock and wait_s is not None:
             raise InvalidRequest("wait_s is for a lock: without one nothing is waited for")
         return Opening(lambda: self._open_writer(takeover, wait_s, lock, producer))
@@ -202,8 +204,8 @@ class Log:
             )
         if on_skipped is not None and broken != "skip":
             raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
-        if idle_error_s is not None and not idle_error_s > 0:
-            raise InvalidRequest(f"idle_error_s is seconds above 0, not {idle_error_s}")
+        if idle_error_s is not None:
+            check_seconds("idle_error_s", idle_error_s, above_0=True)
         if sum(one is not None for one in (position, dlsn, txid, since)) > 1:
             raise InvalidRequest(
                 "a reader begins at a position, a dlsn, a txid or a time: give one of them"
@@ -315,8 +317,10 @@ class Log:
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
+        check_whole("segments_max", segments_max, 1)
         follower = await self._follower()
         metadata, state = self._context.metadata, follower.state
         newest = max(state.first_segment, state.last_segment + 1 - segments_max)
@@ -412,8 +416,9 @@ class Log:
         `LogWriter.mark_end_of_stream`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         return await seal(self._context, await self._find(), takeover=takeover, wait_s=wait_s)
 
     async def find(
@@ -437,7 +442,8 @@ class Log:
             raise InvalidRequest("find a txid or a time: give one of them")
         if txid is not None:
             _check_txid(txid)
-        since_ms = wall_ms if since is None else ms_of(since, "since")
+        since = wall_ms if since is None else since
+        since_ms = None if since is None else ms_of(since, "since")
         return await self._find_in(await self._follower(), txid, since_ms)
 
     async def compact(self) -> int:
@@ -482,8 +488,7 @@ class Log:
         """
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f'a subscriber begins at "earliest" or "latest", not at {at!r}')
-        if wait_s is not None and wait_s < 0:
-            raise InvalidRequest(f"wait_s is seconds from 0 up, not {wait_s}")
+        check_wait(wait_s)
         return Opening(lambda: self._subscribe(name, at, hold, takeover, wait_s))
 
     def work_queue(
@@ -508,10 +513,8 @@ class Log:
         """
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f'a work queue begins at "earliest" or "latest", not at {at!r}')
-        if tries_max < 1 or not claim_s > 0:
-            raise InvalidRequest(
-                f"a stretch is tried at least once, for more than 0 s: not {tries_max} times, {claim_s} s"
-            )
+        check_whole("tries_max", tries_max, 1)
+        check_seconds("claim_s", claim_s, above_0=True)
         return Opening(lambda: self._work_queue(name, at, hold, tries_max, claim_s))
 
     async def work_queues(self) -> dict[str, WorkState]:
@@ -534,10 +537,10 @@ class Log:
         From now on; with ``first`` those that are there from this number on come as if they were new, so that
         who keeps the number of the last one that he handled misses none.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
-        if first is not None and first < 1:
-            raise InvalidRequest(f"segments count from 1: not {first}")
+        if first is not None:
+            check_whole("first", first, 1, NUMBER_MAX)
         return Opening(lambda: self._watch_segments(first))
 
     async def snapshot(self, *, first: int = 1, limit: int | None = None) -> LogSnapshot:
@@ -548,7 +551,8 @@ class Log:
         What it names can be read from any process, with `open_ranges`. Raises `LogNotFound`,
         `LedgerStateUnknown` when too few bookies answer.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
         _check_page(first, limit)
         context = self._context
@@ -585,6 +589,8 @@ class Log:
         Raises: LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies, InvalidRequest, QuorumUnreachable,
         UnsupportedFormat, OutcomeUnknown, AlreadyClosed.
         """
+        check_whole("version", version, 0, NUMBER_MAX)
+        check_whole("entry_bytes", entry_bytes, 1, PACKED_BYTES_MAX)
         return Opening(lambda: self._open_segment_writer(app, version, custom, entry_bytes, digest))
 
     async def link_segments(
@@ -619,6 +625,8 @@ class Log:
         LogNotFound, LogRecreated, NoSuchLedger, InvalidRequest, TransactionTooLarge, RecoveryIncomplete,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
+        check_whole("version", version, 0, NUMBER_MAX)
+        check_seconds("wait_s", wait_s)
         linking = Linking(
             self._context,
             await self._find(),
@@ -659,8 +667,9 @@ class Log:
         How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
         goes. Ages are by the clocks of their writers and of this process.
 
-        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
+        check_seconds("older_than_s", older_than_s)
         context = self._context
         gone = await collect(
             context.metadata,
@@ -939,10 +948,9 @@ def _check_txid(txid: object) -> None:
 
 
 def _check_page(first: int, limit: int | None) -> None:
-    if first < 1 or (limit is not None and limit < 1):
-        raise InvalidRequest(
-            f"segments count from 1, and a page has at least one: not from {first} on, {limit} of them"
-        )
+    check_whole("first", first, 1, NUMBER_MAX)
+    if limit is not None:
+        check_whole("limit", limit, 1)
 
 
 def _into_segments(

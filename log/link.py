@@ -144,8 +144,6 @@ class Linking:
             raise InvalidRequest("a ledger is named twice in one link")
         if len(self._app.encode()) > APP_BYTES_MAX or len(self._identity.encode()) > APP_BYTES_MAX:
             raise InvalidRequest(f"an application's name has at most {APP_BYTES_MAX} bytes")
-        if self._version < 0:
-            raise InvalidRequest(f"a version counts from 0, it is not {self._version}")
         ours = incarnation_text(self._log_id)
         for token in tokens:
             if token.incarnation != ours:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.options import check_whole
+from ..runtime.schema import NUMBER_MAX
 from .events import CLOCK_OFF
 
 OFF_MS = 1000
@@ -70,8 +72,9 @@ def ms_of(when: datetime | int, what: str) -> int:
         # In whole numbers: a float has no room for the ms of a far time.
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
         return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
-    if isinstance(when, bool) or not isinstance(when, int):
+    if not isinstance(when, int | float):
         raise InvalidRequest(f"{what} is a datetime or ms since 1970, not {when!r:.80}")
+    check_whole(what, when, -NUMBER_MAX, NUMBER_MAX)
     return when
 
 

@@ -27,6 +27,7 @@ from ..runtime.errors import (
     LogRecreated,
     LogTruncated,
 )
+from ..runtime.options import check_seconds, check_wait, check_whole
 from .containment import contained
 from .context import LogContext
 from .entry_queue import EntryQueue
@@ -158,8 +159,9 @@ class MultiReader:
 
         Raises `AlreadyClosed`, and what keeps a ``pattern`` from being followed.
 
-        Raises: AlreadyClosed.
+        Raises: InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
@@ -180,6 +182,7 @@ class MultiReader:
         self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
     ) -> list[Item]:
         """As `next`, then what else is here, up to about ``bytes_max``; [] for its None."""
+        check_whole("bytes_max", bytes_max, 1)
         first = await self.next(wait_s)
         found: list[Item] = [] if first is None else [first]
         left = bytes_max
@@ -512,14 +515,8 @@ def check_multi_read(
         isinstance(name, str) and isinstance(at, Position) for name, at in (positions or {}).items()
     ):
         raise InvalidRequest(f"positions are names to `Position`, not {positions!r:.80}")
-    if (
-        isinstance(time_wait_s, bool)
-        or not isinstance(time_wait_s, int | float)
-        or not 0 <= time_wait_s < float("inf")
-    ):
-        raise InvalidRequest(f"time_wait_s is seconds from 0 up, not {time_wait_s!r:.80}")
-    if type(bytes_max) is not int or bytes_max < 1:
-        raise InvalidRequest(f"bytes_max is a whole number of bytes above 0, not {bytes_max!r:.80}")
+    check_seconds("time_wait_s", time_wait_s)
+    check_whole("bytes_max", bytes_max, 1)
 
 
 async def open_multi_reader(

@@ -15,7 +15,7 @@ from ..runtime.errors import (
     LogExists,
     LogNotFound,
 )
-from ..runtime.options import overlaid
+from ..runtime.options import check_seconds, check_whole, overlaid
 from ..runtime.turns import Rounds, Turn
 from .commits import Commits
 from .context import LogContext
@@ -199,8 +199,7 @@ class Namespace:
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
-        if type(limit) is not int or not 1 <= limit <= LOGS_A_PAGE_MAX:
-            raise InvalidRequest(f"a page has 1 to {LOGS_A_PAGE_MAX} logs, not {limit!r:.80}")
+        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
         first = name_key(self.path, prefix)
         start, end = (
             max(first, name_key(self.path, after) + b"\x00" if after else first),
@@ -292,8 +291,9 @@ class Namespace:
         is recovered first, for some seconds: where the log ended is kept for those who were reading it.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
+        check_seconds("wait_s", wait_s)
         log_id = await self.find(name)
 
         def raised(state: LogState, owner: str, writer_id: str) -> LogState:

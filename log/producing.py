@@ -15,6 +15,8 @@ from enum import Enum
 import trio
 
 from ..runtime.errors import InvalidRequest, ProducerFenced, ProducerForgotten, TooBusy
+from ..runtime.options import check_whole
+from ..runtime.schema import NUMBER_MAX
 from .batch import Batch
 from .dlsn import DLSN
 from .frames import Frame
@@ -308,10 +310,7 @@ class Producers:
 
 def check_sequence(sequence: object) -> None:
     """Raise `InvalidRequest` unless it is one: a number below 0 must not pass for one stored long ago."""
-    if not isinstance(sequence, int) or sequence < 0:
-        raise InvalidRequest(
-            f"a sequence is how many records were before, 0 or more, not {sequence!r:.80}"
-        )
+    check_whole("sequence", sequence, 0, NUMBER_MAX)
 
 
 def check_name(name: object) -> str:

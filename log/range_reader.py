@@ -27,6 +27,7 @@ from ..runtime.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
+from ..runtime.options import check_whole
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
@@ -182,8 +183,10 @@ class RangeReader:
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
         """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end.
 
-        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, AlreadyClosed.
+        Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
+        AlreadyClosed.
         """
+        check_whole("bytes_max", bytes_max, 1)
         return [one for _, some in await self.read_by_log(bytes_max=bytes_max) for one in some]
 
     async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:

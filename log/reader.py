@@ -13,7 +13,8 @@ from types import TracebackType
 
 import trio
 
-from ..runtime.errors import DistributedLogError, EndOfStream, InvalidRequest, ReaderIdle
+from ..runtime.errors import DistributedLogError, EndOfStream, ReaderIdle
+from ..runtime.options import check_wait, check_whole
 from .dlsn import DLSN
 from .entry_queue import EntryQueue
 from .position import Position
@@ -64,8 +65,10 @@ class LogReader:
         Raises `EndOfStream` at the end of a sealed log, `LogTruncated`, `LogDeleted`, `CorruptData`;
         after an error the reader is over.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        if wait_s is not None:
+            check_wait(wait_s)
         for record in self._records:
             return record
         if not await self._advance(wait_s):
@@ -79,7 +82,8 @@ class LogReader:
         [] where `read_next` gives None, and errors as that. Where the reader begins or ends within a set, it
         is what the reader has of it.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, InvalidRequest,
+        AlreadyClosed.
         """
         first = await self.read_next(wait_s)
         found = [] if first is None else [first]
@@ -99,8 +103,8 @@ class LogReader:
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
         InvalidRequest.
         """
-        if number < 1:
-            raise InvalidRequest(f"read_bulk wants at least one record, not {number}")
+        check_whole("number", number, 1)
+        check_wait(wait_s)
         deadline = trio.current_time() + (wait_s or 0.0)
         taken: list[Columns] = []
         left = length_hint(self._records)
@@ -147,8 +151,9 @@ class LogReader:
 
         They pin their whole entry. None and errors as `read_next`.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed.
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         left = length_hint(self._records)
         if left:
             assert self._columns is not None
@@ -167,6 +172,7 @@ class LogReader:
 
         [] for its None. For whoever pays for each call (the blocking and asyncio faces).
         """
+        check_whole("bytes_max", bytes_max, 1)
         first = await self.read_columns(wait_s)
         found = [] if first is None else [first]
         left = bytes_max

@@ -12,6 +12,7 @@ from typing import Literal
 import trio
 
 from ..runtime.errors import AlreadyClosed, DistributedLogError, LogTruncated
+from ..runtime.options import check_wait
 from .containment import contained
 from .dlsn import DLSN
 from .follower import StateFollower
@@ -52,8 +53,9 @@ class SegmentWatch:
 
         Raises `LogDeleted` when the log is deleted, `AlreadyClosed`.
 
-        Raises: LogDeleted, QuorumUnreachable, AlreadyClosed.
+        Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         await trio.lowlevel.checkpoint()
         end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:

@@ -31,7 +31,7 @@ from .context import LogContext
 from .keys import incarnation_text, state_key, unlinked_key
 from .ledgers import Ledgers, LedgerWriter, NewLedger
 from .log_time import LogClock
-from .packed import PACKED_BYTES_MAX, own_packed
+from .packed import own_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
@@ -362,8 +362,6 @@ async def create_unlinked(
     digest: bool,
 ) -> SegmentWriter:
     """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
-    if not 1 <= entry_bytes <= PACKED_BYTES_MAX:
-        raise InvalidRequest(f"entry_bytes is 1 to {PACKED_BYTES_MAX}, not {entry_bytes}")
     for key in custom:
         if key in RESERVED:
             raise InvalidRequest(f"the custom metadata key {key!r} is reserved")

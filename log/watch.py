@@ -24,6 +24,7 @@ from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
 )
+from ..runtime.options import check_wait
 from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
 
@@ -91,8 +92,9 @@ class LogWatch:
 
         While the quorum is away it waits; it raises only what no retry can mend, and `AlreadyClosed`.
 
-        Raises: QuorumUnreachable, AlreadyClosed.
+        Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s)
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(float("inf") if wait_s is None else wait_s):
             while not self._changes and self._error is None:

@@ -26,6 +26,7 @@ from ..runtime.errors import (
     LogNotFound,
     OutcomeUnknown,
 )
+from ..runtime.options import check_seconds, check_wait, check_whole
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
@@ -128,8 +129,7 @@ class WorkClaim:
 
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        if not 0 <= delay_s < float("inf"):
-            raise InvalidRequest(f"delay_s is seconds from 0 up, not {delay_s}")
+        check_seconds("delay_s", delay_s)
         await self._settle(self._queue.put_back(self.number, delay_s))
 
     async def _settle(self, call: Awaitable[None]) -> None:
@@ -244,10 +244,8 @@ class WorkQueue:
 
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
-        if bytes_max < 1 or (wait_s is not None and wait_s < 0):
-            raise InvalidRequest(
-                f"a stretch of at least a byte, in 0 s or more: not {bytes_max} in {wait_s}"
-            )
+        check_whole("bytes_max", bytes_max, 1)
+        check_wait(wait_s)
         self._check_open()
         until = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         wanted = _Wanted(bytes_max, until)
@@ -278,6 +276,7 @@ class WorkQueue:
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
+        check_whole("number", number, 1)
         await self._ask(lambda state: state.retried(number), lambda: self._not_parked(number))
 
     async def drop(self, number: int) -> None:
@@ -285,6 +284,7 @@ class WorkQueue:
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
+        check_whole("number", number, 1)
         await self._ask(lambda state: state.dropped(number), lambda: self._not_parked(number))
 
     def __aiter__(self) -> "WorkQueue":

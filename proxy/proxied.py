@@ -16,7 +16,7 @@ from ..log.dlsn import DLSN, check_dlsn
 from ..log.handle import SEGMENTS_SHOWN, Log, LogDescription
 from ..log.log_time import ms_of
 from ..log.names import check_log_name, check_new_log_name
-from ..log.namespace import LogPage, Namespace
+from ..log.namespace import LOGS_A_PAGE_MAX, LogPage, Namespace
 from ..log.opening import Opening
 from ..log.options import LogOptions
 from ..log.position import Position
@@ -24,19 +24,19 @@ from ..log.process_bytes import PROCESS_BYTES_MAX
 from ..log.producing import check_name
 from ..log.reader import LogReader
 from ..log.segments import SegmentRecord
-from ..log.settings import StoredSettings, refuse_stored_only
+from ..log.settings import StoredSettings, refuse_stored_only, storable
 from ..log.skips import Skipped
 from ..log.state import GIVEN, LogState
 from ..log.txids import check_rule
 from ..log.writer import LogWriter
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, ProtocolError
-from ..runtime.options import overlaid
+from ..runtime.options import check_seconds, check_wait, check_whole, overlaid
 from ..runtime.schema import Misfit, blob, flag, number, optional, row, rows, text
 from .client import ProxyClient
 from .entry_source import ReadLinks, open_proxied_reader
 from .producer_sink import ProducerSink
 from .read_wire import Subscribe
-from .wire import LogCall
+from .wire import SEGMENTS_MAX, WAIT_MAX_S, LogCall
 
 _PLACE = row(number(1), number(), number())
 _PAGE = row(rows(text(1024), 10_000), rows(text(16), 10_000), optional(text(1024)))
@@ -109,6 +109,7 @@ class ProxiedLog(Log):
         name = drawn if producer is True else producer
         if name is not None:
             check_name(name)
+        check_wait(wait_s)
         return Opening(lambda: self._open_producer(wait_s, name or ""))
 
     async def _open_producer(self, wait_s: float | None, producer: str) -> LogWriter:
@@ -186,8 +187,10 @@ class ProxiedLog(Log):
     async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
-        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
         """
+        check_whole("segments_max", segments_max, 1, SEGMENTS_MAX)
         state, segments, owner, first, last, records, size_bytes = await self._call(
             "describe", segments_max, form=_DESCRIPTION
         )
@@ -253,15 +256,16 @@ class ProxiedLog(Log):
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
         """
-        given = [dict(settings), dict(metadata or {})]
+        given = [storable(settings), dict(metadata or {})]
         return StoredSettings.decode(*await self._call("set", *given, form=_SETTINGS))
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good; see `Log.seal`. Refused while producers write it.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
+        check_wait(wait_s, most_s=WAIT_MAX_S)
         return bool(await self._call("seal", takeover, wait_s, form=flag))
 
     async def find(
@@ -343,7 +347,7 @@ class ProxiedNamespace(Namespace):
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
         StoredSettings().changed(config or {}, metadata or {})
-        given = [durability, dict(config or {}), dict(metadata or {}), check_rule(txids)]
+        given = [durability, storable(config or {}), dict(metadata or {}), check_rule(txids)]
         await self.make_call("create", check_new_log_name(name), *given, form=_nothing)
 
     async def rename_log(self, old: str, new: str) -> None:
@@ -366,14 +370,16 @@ class ProxiedNamespace(Namespace):
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
+        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
         return LogPage(*await self.make_call("page", "", prefix, after, limit, form=_PAGE))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
         """Delete a log with all its records; see `Namespace.delete_log`. Refused while producers write it.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
-        OutcomeUnknown, AlreadyClosed.
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
+        check_seconds("wait_s", wait_s, most_s=WAIT_MAX_S)
         await self.make_call("delete", check_log_name(name), wait_s, form=_nothing)
 
     def open_log(
