@@ -6,6 +6,7 @@ would help nobody. Whether the cluster takes writes is what `dlog status` says.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, TypeVar
 
 import trio
@@ -131,9 +132,12 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ..
 
 
 async def info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
-    """A node's counters and gauges by name, over a link that is there. Raises `DistributedLogError`."""
+    """A node's counters and gauges by name, over a link that is there. Raises `DistributedLogError`.
+
+    Numbers that are not finite are left out: no counter and no text of JSON has them.
+    """
     reply = await link.request(Op.INFO, timeout_s=timeout_s)
     value = unpack(reply.body, "INFO")
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ProtocolError("INFO: not a map of names")
-    return value
+    return {name: one for name, one in value.items() if not isinstance(one, float) or isfinite(one)}

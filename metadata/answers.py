@@ -5,7 +5,7 @@ from typing import Any
 
 from ..runtime.errors import CorruptData, DistributedLogError, from_code
 from ..runtime.frames import ERROR_CHARS_MAX, pack, unpack
-from ..runtime.schema import Misfit
+from ..runtime.schema import Misfit, is_number
 from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
@@ -37,9 +37,11 @@ def decode_answer(packed: bytes | memoryview) -> Answer:
         match unpack(packed, "an answer of the metadata quorum"):
             case ["error", int() as code, str() as message]:
                 return Answer(error=from_code(code, message[:ERROR_CHARS_MAX]))
-            case ["lease", int() as lease]:
+            case ["lease", lease] if is_number(lease):
                 return Answer(lease=lease)
-            case ["transaction", bool() as succeeded, int() as revision, list() as current]:
+            case ["transaction", bool() as succeeded, revision, list() as current] if is_number(
+                revision
+            ):
                 found = tuple(map(item_from_list, current))
                 return Answer(TransactionReply(succeeded, revision, found))
     except Misfit:

@@ -27,6 +27,7 @@ from ..runtime.host import Address
 from ..runtime.link import Link
 from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
+from ..runtime.schema import is_number
 from .configuration import parse_place
 from .events import SNAPSHOT_REFUSED, UNREACHABLE
 from .forming import Founding
@@ -308,7 +309,7 @@ class Peers:
                             entry=snapshot.index,
                         )
                         return REFUSED_S
-                    case [int() as following] if 0 <= following <= total and following != offset:
+                    case [following] if is_number(following) and offset != following <= total:
                         offset = following
                     case _:
                         raise ProtocolError(

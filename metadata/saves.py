@@ -18,7 +18,7 @@ from itertools import chain
 from ..runtime.errors import CorruptData, InvalidRequest, ProtocolError, UnsupportedFormat
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Buffer
-from ..runtime.schema import blob, message, number, row, stored, text
+from ..runtime.schema import blob, is_number, message, number, row, stored, text
 from . import kv_snapshot
 from .configuration import Configuration, decode_configuration
 from .kv import KeyValueState
@@ -111,7 +111,7 @@ class SaveRequest:
         match unpack(body, "META_SAVE"):
             case ["begin"]:
                 return cls()
-            case ["next", int() as save, int() as chunk] if save > 0 and chunk > 0:
+            case ["next", save, chunk] if is_number(save, 1) and is_number(chunk, 1):
                 return cls(save, chunk)
         raise ProtocolError("META_SAVE: neither a beginning nor a chunk")
 

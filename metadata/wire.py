@@ -33,6 +33,7 @@ from ..runtime.schema import (
     TEXT_CHARS_MAX,
     Misfit,
     flag,
+    is_number,
     mapping,
     message,
     number,
@@ -172,7 +173,7 @@ class ReadRequest:
         match unpack(body, "META_READ"):
             case ["get", bytes() as key]:
                 return cls(key, None)
-            case ["range", bytes() as start, bytes() as end, int() as limit] if limit > 0:
+            case ["range", bytes() as start, bytes() as end, limit] if is_number(limit, 1):
                 return cls(start, end, min(limit, RANGE_LIMIT_MAX))
         raise ProtocolError("META_READ: neither a key nor a range")
 
@@ -248,7 +249,7 @@ def encode_outcome(index: int, answer: Answer) -> bytes:
 def decode_outcome(body: Buffer) -> tuple[int, Answer]:
     """(index, answer). Raises `ProtocolError`, `CorruptData`."""
     match unpack(body, "the answer to a command"):
-        case [int() as index, bytes() as answer]:
+        case [index, bytes() as answer] if is_number(index):
             return index, decode_answer(answer)
     raise ProtocolError("the answer to a command cannot be read")
 

@@ -7,6 +7,7 @@ A part counts into plain integers of its own; a row says which of them, under wh
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from operator import add
 from typing import Any, Literal
 
@@ -81,8 +82,9 @@ def samples(table: Sequence[Metric], said: Mapping[str, Any]) -> list[Sample]:
                 and len(counts) == len(SECONDS) + 1
                 and all(isinstance(one, int) and one >= 0 for one in counts)
                 and isinstance(total, int | float)
+                and isfinite(total)
             ):
                 found.append(Sample(metric, float(total), tuple(counts)))
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and isfinite(value):
             found.append(Sample(metric, float(value) * metric.scale))
     return found

@@ -69,6 +69,11 @@ def _unpacked(value: Buffer, what: str) -> Any:
 # --- forms ----------------------------------------------------------------------------------------
 
 
+def is_number(value: Any, low: int = 0) -> bool:
+    """Whether a value is a whole number from ``low`` to 2^63 - 1. For messages that are matched, not read."""
+    return type(value) is int and low <= value <= NUMBER_MAX
+
+
 def number(low: int = 0, high: int = NUMBER_MAX) -> Form:
     """A whole number from ``low`` to ``high``."""
 
