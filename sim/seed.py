@@ -13,6 +13,7 @@ from typing import ClassVar
 import trio
 
 from ..cluster.placing import change_policy
+from ..cluster.retention import EVERY_S
 from ..log.namespace import Namespace
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
@@ -236,6 +237,10 @@ class LogRun(SeedRun):
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
         self._finals: dict[str, list[ReadRecord]] = {}
         """Each log, as it was read whole after the heal."""
+        self.odd_numbers = self.simulation.chance("settings").random() < 0.3
+        """A client stores numbers at the limits, and beyond them, as settings of the logs."""
+        if self.odd_numbers:
+            self.bounds = replace(self.bounds, retention_rescan_s=EVERY_S)
         self._lacked: list[str] = []
         self._whole = trio.Event()
         """All copies are there."""
@@ -264,6 +269,10 @@ class LogRun(SeedRun):
             nursery.start_soon(workload.watch_registers, namespace.metadata)
             if self.deletes:
                 nursery.start_soon(workload.make_and_delete, namespace, host.random)
+            if self.odd_numbers:
+                nursery.start_soon(
+                    workload.store_numbers_at_limits, namespace, [*self.histories], host.random
+                )
 
     async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
         await workload.use_registers(namespace.metadata, process, self.history, host.random)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from ..cluster import retention
 from ..metadata import replica
 from ..metadata.kv import KeyValueState
 from ..metadata.options import RaftOptions
@@ -26,6 +27,8 @@ class Bounds:
     """Changes kept for watches."""
     lag_entries_max: int = 10_000
     """A follower that is further behind gets a snapshot."""
+    retention_rescan_s: float = retention.RESCAN_S
+    """Between two reads of all settings by the bookie that is elected for retention."""
 
 
 def draw_bounds(chance: Random) -> Bounds:
@@ -44,10 +47,11 @@ def bounded(bounds: Bounds) -> Iterator[None]:
     """Run with these bounds."""
     defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
     raft: Any = RaftOptions.__init__
-    before = replica.SNAPSHOT_ENTRIES, dict(defaults), raft.__defaults__
+    before = replica.SNAPSHOT_ENTRIES, dict(defaults), raft.__defaults__, retention.RESCAN_S
     assert RaftOptions.__dataclass_fields__.keys() >= {"lag_entries_max"}, "the option has moved"
     place = [*RaftOptions.__dataclass_fields__].index("lag_entries_max")
     replica.SNAPSHOT_ENTRIES = bounds.snapshot_entries
+    retention.RESCAN_S = bounds.retention_rescan_s
     defaults["history_bytes_max"] = bounds.history_bytes
     values = list(raft.__defaults__)
     values[place] = bounds.lag_entries_max
@@ -58,3 +62,4 @@ def bounded(bounds: Bounds) -> Iterator[None]:
         replica.SNAPSHOT_ENTRIES = before[0]
         defaults.update(before[1])
         raft.__defaults__ = before[2]
+        retention.RESCAN_S = before[3]

@@ -6,7 +6,9 @@ the same in the simulator and against real processes.
 """
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf, nan
 from random import Random
 
 import trio
@@ -16,10 +18,12 @@ from ..log.dlsn import DLSN
 from ..log.namespace import Namespace
 from ..log.reader import LogReader
 from ..log.record import LogRecord
+from ..log.settings import StoredSettings, bind_key, conf_key
 from ..log.writer import LogWriter
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
 from ..runtime.errors import DistributedLogError, LogNotFound
+from ..runtime.options import DURATION_S_MAX
 from .checkers import Violation
 from .history import (
     Append,
@@ -278,6 +282,34 @@ async def make_and_delete(namespace: Namespace, chance: Random) -> None:
         with contextlib.suppress(DistributedLogError):
             async with namespace.open_log(name).open_reader(to="end") as reader:
                 raise Violation(f"log {name} was deleted, and is read: {await read_whole(reader)}")
+
+
+NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
+    (name, value)
+    for name in (
+        *("retention_s", "hold_max_s", "retention_bytes", "retention_segments_min"),
+        *("segment_age_max_s", "segment_bytes_max", "keep_alive_s", "records_per_s_max"),
+    )
+    for value in (inf, -inf, nan, 1e306, DURATION_S_MAX, -1, 2**63 - 1, 2**64 - 1)
+)
+"""Settings that a program without limits may store. None of them ends a node or lets records go."""
+
+
+async def store_numbers_at_limits(
+    namespace: Namespace, logs: Sequence[str], chance: Random
+) -> None:
+    """Store settings of logs and of their namespace, past all checks, until cancelled."""
+    while True:
+        settings = dict(chance.sample(NUMBERS_AT_LIMITS, chance.randrange(1, 4)))
+        value = StoredSettings({**settings, "merging": chance.random() < 0.5}).encode()
+        try:
+            key = bind_key(namespace.path)
+            if chance.random() < 0.7:
+                key = conf_key(await namespace.find(chance.choice(logs)))
+            await namespace.metadata.transact(Transaction((), (Put(key, value),)))
+        except DistributedLogError:
+            pass  # the log is not there yet, or the quorum is away
+        await trio.sleep(chance.expovariate(1.0))
 
 
 async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:
