@@ -26,9 +26,32 @@ class Event:
     are left out where they come too fast."""
     then: str = ""
     """What to do about it."""
+    traceback: bool = False
+    """A line has the traceback of the exception that is among its values."""
 
     def say(self, log: logging.Logger, text: str, *values: object, **fields: object) -> None:
         """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
         assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
         about = str(fields[self.fields[0]]) if self.fields else ""
-        log.log(self.level, text, *values, extra={"event": self.name, ABOUT: about, **fields})
+        error = None
+        if self.traceback:
+            error = next(value for value in values if isinstance(value, BaseException))
+        extra = {"event": self.name, ABOUT: about, **fields}
+        log.log(self.level, text, *values, exc_info=error, extra=extra)
+
+
+WORK_FAILED = Event(
+    "work.failed",
+    logging.ERROR,
+    "A piece of background work failed for an unexpected reason. It is tried again. Other work continues.",
+    ("unit", "error"),
+    "report the traceback; status shows the unit until it succeeds",
+    traceback=True,
+)
+WORK_RECOVERED = Event(
+    "work.recovered",
+    logging.INFO,
+    "A piece of background work that had failed has succeeded.",
+    ("unit", "tries"),
+)
+EVENTS = (WORK_FAILED, WORK_RECOVERED)

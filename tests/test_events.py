@@ -25,11 +25,13 @@ from distributedlog.log.events import EVENTS as LOG
 from distributedlog.metadata.events import EVENTS as METADATA
 from distributedlog.proxy.events import EVENTS as PROXY
 from distributedlog.runtime.events import ABOUT, Event
+from distributedlog.runtime.events import EVENTS as RUNTIME
 from distributedlog.runtime.options import with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "events.md"
 TABLES: dict[str, tuple[Event, ...]] = {
+    "runtime": RUNTIME,
     "metadata": METADATA,
     "bookie": BOOKIE,
     "cluster": CLUSTER,
