@@ -9,13 +9,15 @@ closed connection is news at once.
 What a peer sends ends at most its own connection. A session decodes first: what cannot be meant is a
 `ProtocolError`. Any other exception while it serves is a fault of ours: that link ends, with one line that
 says where. Only an `AssertionError` goes on and ends the node: a core that breaks its own rule is not to be
-trusted any more, and so no assert may be in reach of a peer's bytes.
+trusted any more, and so no assert may be in reach of a peer's bytes. What listens, looks for silence, or runs
+a connection that was dialed is background work (`work_failures.py`).
 """
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import trio
 
@@ -53,6 +55,7 @@ from .principals import (
     anonymous,
 )
 from .refusals import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
+from .work_failures import WorkFailures
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 32 * 1024 * 1024
@@ -93,6 +96,8 @@ class Endpoint:
         self.asked: dict[str, VerifyElsewhere] = {}
         """The same for methods whose proofs another server knows; a client waits for no longer than ever."""
         self.refusals = Refusals()
+        self.failures = WorkFailures()
+        """Of all background work of this node, or client process."""
 
     def has_credit(self, link: Link) -> bool:
         """May ``link`` get another large answer? The fuller all of them are, the less each may have."""
@@ -142,8 +147,8 @@ class Endpoint:
             connection = await self.host.dial(address)
             on_connected()
             link = ClientLink(connection, self._space, outgoing_bytes_max=self._outgoing_bytes_max)
-            nursery.start_soon(link.receive)
-            nursery.start_soon(link.send_loop)
+            for run in (link.receive, link.send_loop):
+                nursery.start_soon(self._contained, link, place, run)
             try:
                 ours = self.hello()
                 proof = credentials or self.host.credentials(address)
@@ -164,9 +169,18 @@ class Endpoint:
             link.listener = greeting.listener
             if link.identity is not None:
                 link.principal = link.identity.principal
-            nursery.start_soon(link.mind)
+            nursery.start_soon(self._contained, link, place, link.mind)
             return link
         raise ConnectionLost(f"{place} did not answer within {HANDSHAKE_S:g} s")
+
+    async def _contained(
+        self, link: ClientLink, place: str, run: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run a task of a connection that was dialed; an unexpected exception ends the connection alone."""
+        with self.failures.contained(f"the connection to {place}") as attempt:
+            await run()
+        if attempt.failed:
+            link.close(ConnectionLost(f"the connection to {place} failed here"))
 
     async def _introduce(
         self,
@@ -225,9 +239,12 @@ class Endpoint:
         async with trio.open_nursery() as nursery:
             links: dict[int, Link] = {}
             places = Places(self.host.connections_max)
-            nursery.start_soon(self._sweep, links)
+            keep = self.failures.keep
+            nursery.start_soon(keep, "the end of silent connections", self._sweep, links)
             for name in listeners:
                 nursery.start_soon(
+                    keep,
+                    "the listener at {}:{}".format(*listeners[name].address),
                     self._accept,
                     name,
                     listeners[name],
@@ -279,8 +296,24 @@ class Endpoint:
 
             port = listener.address[1]
             served = _Served(self, link, port, make_session, greeted, self._on_fault, nursery)
-            nursery.start_soon(link.send_loop)
-            nursery.start_soon(self._receive, served, places, links, self._accepted)
+            nursery.start_soon(self._contain_fault, link, link.send_loop)
+            nursery.start_soon(
+                self._contain_fault,
+                link,
+                partial(self._receive, served, places, links, self._accepted),
+            )
+
+    async def _contain_fault(self, link: Link, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of a connection; an unexpected exception ends the connection alone.
+
+        A broken rule passes: it may be that of the core by which the session acknowledges.
+        """
+        try:
+            await run()
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._on_fault(link, error)
 
     def _on_fault(self, link: Link, error: Exception) -> None:
         """A session did what nobody foresaw: where, but not what the peer had sent."""

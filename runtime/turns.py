@@ -183,7 +183,8 @@ class Rounds:
         """Go round, until cancelled."""
         joined = self._joined
         while True:
-            await self._any.wait()
+            if not joined:  # else it was ended among them, and is run again
+                await self._any.wait()
             self._any = trio.Event()
             while joined:
                 await trio.sleep(self._interval_s)
