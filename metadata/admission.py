@@ -75,6 +75,9 @@ class Admission:
                     await self._carry_out(request)
                 except DistributedLogError as error:
                     done(error)
+                except Exception as error:
+                    done(NotReady(f"the change failed unexpectedly: {type(error).__name__}"))
+                    raise
                 else:
                     done(None)
             if self._replica.leads and self._replica.raft.configuration.learners:

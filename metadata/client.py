@@ -70,6 +70,7 @@ class MetadataClient:
         client_id: str,
         timeout_s: float = 30.0,
     ) -> None:
+        self._failures = endpoint.failures
         self._links = QuorumLinks(endpoint, addresses, timeout_s, lambda link: self._on_link(link))
         self._leases: dict[int, ClientLink | None] = {}
         """Those that we hold, and the connection that each belongs to; None: to none any more."""
@@ -85,8 +86,9 @@ class MetadataClient:
         """Hold the connections until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._links.run)
-            nursery.start_soon(self._questions.run)
-            nursery.start_soon(self._keep_leases)
+            keep = self._failures.keep
+            nursery.start_soon(keep, "the deadlines of metadata questions", self._questions.run)
+            nursery.start_soon(keep, "the renewal of cut leases", self._keep_leases)
             task_status.started()
 
     @property
@@ -255,11 +257,15 @@ class MetadataClient:
         while True:
             await self._cut.wait()
             self._cut = trio.Event()
-            for lease in [lease for lease, link in self._leases.items() if link is None]:
-                if lease in self._leases:
-                    # Whoever holds it renews it, too, and is told what went wrong.
-                    with suppress(DistributedLogError):
-                        await self.renew_lease(lease)
+            try:
+                for lease in [lease for lease, link in self._leases.items() if link is None]:
+                    if lease in self._leases:
+                        # The holder renews it, too, and gets the error.
+                        with suppress(DistributedLogError):
+                            await self.renew_lease(lease)
+            except Exception:
+                self._cut.set()  # the others are renewed when this is run again
+                raise
 
     # --- asking -----------------------------------------------------------------------------------
 

@@ -98,6 +98,7 @@ class MemberNode:
     ) -> None:
         """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
         self.endpoint = endpoint
+        self.failures = endpoint.failures
         self._watches = watches
         self._nursery = nursery
         self._members = members
@@ -205,21 +206,26 @@ class MemberNode:
     def start(self) -> None:
         """Begin all that it does by itself, in the nursery."""
         self.peers.on_members()
-        for task in (
-            self.replica.persist,
-            self.replica.storage.zero_ahead,
-            self.replica.run_clock,
-            self.replica.take_snapshots,
-            self.replica.end_if_must,
-            self.replica.mind_room,
-            self._mind_quorum,
-            self._count_namespaces,
-            self.admission.run,
-            self.quorum_contact.run,
-            self.leases.run,
-            self.receiver.run,
+        replica, keep = self.replica, self.failures.keep
+        # An exception of the log of Raft or of its hard state ends the node.
+        for ends_node in (
+            replica.persist,
+            replica.storage.zero_ahead,
+            replica.run_clock,
+            replica.end_if_must,
         ):
-            self._nursery.start_soon(task)
+            self._nursery.start_soon(ends_node)
+        for unit, run in (
+            ("snapshots", replica.take_snapshots),
+            ("the look at free space", replica.mind_room),
+            ("the look at the quorum's free space", self._mind_quorum),
+            ("the count of namespaces", self._count_namespaces),
+            ("changes of members", self.admission.run),
+            ("the look for a leader", self.quorum_contact.run),
+            ("the end of leases", self.leases.run),
+            ("the receipt of snapshots", self.receiver.run),
+        ):
+            self._nursery.start_soon(keep, unit, run)
 
     def info(self) -> dict[str, float | str]:
         """Counters and gauges."""
@@ -518,9 +524,13 @@ class MemberNode:
             await self._counting.wait()
             self._counting = trio.Event()
             left = True
-            while left:
-                left = self.namespaces.use.walk()
-                await trio.sleep(WALK_PAUSE_S)
+            try:
+                while left:
+                    left = self.namespaces.use.walk()
+                    await trio.sleep(WALK_PAUSE_S)
+            except Exception:
+                self._counting.set()  # the next run continues the walk
+                raise
 
     def _send_snapshot(self, wanted: SendSnapshot) -> None:
         if wanted.peer not in self._snapshots_out:
@@ -530,13 +540,23 @@ class MemberNode:
     async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
         replica = self.replica
         rest_s, index = ASK_S, wanted.index
-        if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
-            index = replica.snapshot.index
-            rest_s = await self.peers.send_snapshot(
-                replica.raft.term, replica.raft.node_id, wanted, replica.snapshot, replica.storage
-            )
-        if rest_s == REFUSED_S:
-            await replica.doubt_snapshot()
+        unit = f"the snapshot for metadata node {self.peers.name(wanted.peer)}"
+        with self.failures.contained(
+            unit
+        ) as attempt:  # after any failure the core learns that nothing was sent
+            if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
+                index = replica.snapshot.index
+                rest_s = await self.peers.send_snapshot(
+                    replica.raft.term,
+                    replica.raft.node_id,
+                    wanted,
+                    replica.snapshot,
+                    replica.storage,
+                )
+            if rest_s == REFUSED_S:
+                await replica.doubt_snapshot()
+        if attempt.failed:
+            rest_s = self.failures.rest_s(unit)
         await trio.sleep(rest_s)
         self._snapshots_out.pop(wanted.peer, None)
         replica.raft.on_snapshot_sent(wanted.peer, index, not rest_s)

@@ -84,6 +84,7 @@ class MetadataNode:
         """Of each connection."""
         self.endpoint = Endpoint(host, self.hello)
         self.reasons.ask(self.endpoint.certificate_warning)
+        self.reasons.ask(self.endpoint.failures.text)
         if BY_CERTIFICATE in self.endpoint.methods:
             self.endpoint.methods[TOKEN] = self._verify_token
         self._host = host
@@ -277,14 +278,19 @@ class MetadataNode:
         while True:
             places = {**self.options.peers, **places_of(known)}
             places.pop(self.options.name, None)
-            said, word = await ask_for_statements(
-                self.endpoint, self.identity.node_id, places.values(), members.cluster_id
-            )
-            known.update(said)
-            if isinstance(word, Word):
-                break
-            self.waiting_because = f"this node's disk is damaged, and {word}"
-            await trio.sleep(RECALL_S)
+            unit = "the question what this node may have promised"
+            with self.endpoint.failures.contained(unit) as attempt:
+                said, word = await ask_for_statements(
+                    self.endpoint, self.identity.node_id, places.values(), members.cluster_id
+                )
+                known.update(said)
+                if isinstance(word, Word):
+                    break
+                self.waiting_because = f"this node's disk is damaged, and {word}"
+            wait_s = RECALL_S
+            if attempt.failed:
+                wait_s = self.endpoint.failures.rest_s(unit)
+            await trio.sleep(wait_s)
         word = await storage.remember(word)
         RECALLED.say(
             log,
@@ -328,4 +334,11 @@ class MetadataNode:
         other = list_difference("", listed(self.options.peers), listed_now) if listed_now else None
         self._note_differences([] if other is None else [other])
         self.member.start()
-        nursery.start_soon(ask_if_told, self._disk, self.member.ask_for_admin, self.reasons)
+        nursery.start_soon(
+            self.endpoint.failures.keep,
+            "the question for an admin",
+            ask_if_told,
+            self._disk,
+            self.member.ask_for_admin,
+            self.reasons,
+        )

@@ -84,6 +84,7 @@ class Peers:
         """What each peer advertises, by listener name."""
         self.refusals: dict[str, str] = {}
         self._endpoint = endpoint
+        self._failures = endpoint.failures
         self._listed = listed
         self._own_name = own_name
         self._replica = replica
@@ -169,8 +170,9 @@ class Peers:
 
     async def _keep(self, peer: str, scope: trio.CancelScope) -> None:
         """Hold the connection to one peer, for as long as it is one."""
+        unit = f"the connection to metadata node {self.name(peer)}"
         with scope:
-            await self._hold(peer)
+            await self._failures.keep(unit, self._hold, peer)
         if self._links.pop(peer, None) is not None:
             self._replica.on_connection_closed(peer)
 

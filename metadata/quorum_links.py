@@ -114,6 +114,22 @@ class QuorumLinks:
         return link if link is not None and link.closed is None else None
 
     async def _dial(self, nursery: trio.Nursery, address: Address, dialing: "_Dialing") -> None:
+        place = "{}:{}".format(*address)
+        try:
+            with self._endpoint.failures.contained(f"dialing metadata node {place}") as attempt:
+                await self._dial_once(nursery, address, dialing)
+            if attempt.failed:
+                dialing.error = ConnectionLost(f"dialing {place} failed here")
+        finally:
+            if self._over:
+                dialing.error = AlreadyClosed("the metadata client has ended")
+            if self._dialing.get(address) is dialing:
+                del self._dialing[address]
+            dialing.done.set()
+
+    async def _dial_once(
+        self, nursery: trio.Nursery, address: Address, dialing: "_Dialing"
+    ) -> None:
         try:
             backoff, until = self._hung_up.get(
                 address, (Backoff(HUNG_UP_MIN_S, HUNG_UP_MAX_S), 0.0)
@@ -130,12 +146,6 @@ class QuorumLinks:
                     backoff,
                     trio.current_time() + backoff.next_s(self.chance()),
                 )
-        finally:
-            if self._over:
-                dialing.error = AlreadyClosed("the metadata client has ended")
-            if self._dialing.get(address) is dialing:
-                del self._dialing[address]
-            dialing.done.set()
 
     async def _greeted(
         self, nursery: trio.Nursery, address: Address, dialing: "_Dialing"
@@ -152,7 +162,8 @@ class QuorumLinks:
         self.cluster_id = self.cluster_id or link.peer.cluster_id
         self.listener = link.listener
         self._on_link(link)
-        nursery.start_soon(self.known.keep_up, link)
+        keep = self._endpoint.failures.keep
+        nursery.start_soon(keep, "the list of metadata nodes", self.known.keep_up, link)
         return link
 
     # --- who is asked -----------------------------------------------------------------------------

@@ -100,7 +100,12 @@ class SnapshotReceiver:
         snapshot = Snapshot(snapshot.index, snapshot.term, members)
         await replica.room.on_snapshot(replica.room.applied_bytes)
         replica.received = (snapshot, state)
-        replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, trio.current_time())
+        now = trio.current_time()
+        try:
+            replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, now)
+        except AssertionError as error:
+            replica.end(error)
+            raise
         replica.end_if_diverged()
         replica.drain()
         replica.received = None

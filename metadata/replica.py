@@ -148,7 +148,7 @@ class Replica:
         self._on_whole = on_whole
         self.ended = trio.Event()
         """Nothing is applied any more: this node must end."""
-        self._why_ended = DistributedLogError()
+        self._why_ended: Exception = DistributedLogError()
         self._proposals: dict[int, _Proposal] = {}
         self._intake = Intake(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
@@ -196,7 +196,11 @@ class Replica:
 
     def on_message(self, message: Message) -> None:
         """A peer's message; `drain` follows when all of its batch are in."""
-        self.raft.on_message(message, trio.current_time())
+        try:
+            self.raft.on_message(message, trio.current_time())
+        except AssertionError as error:
+            self.end(error)
+            raise
         self.end_if_diverged()
         if isinstance(message, AppendReply) and message.accepted and message.hint_index:
             self._compare(message)
@@ -318,6 +322,9 @@ class Replica:
         except DistributedLogError as error:
             reply(error)
             return None
+        except AssertionError as error:
+            self.end(error)
+            raise
         if index is None:
             reply(self.not_leader())
             return None
@@ -333,6 +340,9 @@ class Replica:
         except DistributedLogError as error:
             reply(error)
             return
+        except AssertionError as error:
+            self.end(error)
+            raise
         if index is None:
             reply(self.not_leader())
             return
@@ -358,7 +368,26 @@ class Replica:
     # --- output -----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Carry out what the core wants done, as far as it does not wait for the disk."""
+        """Carry out what the core wants done, as far as it does not wait for the disk.
+
+        Its callers are connections and background work, which contain exceptions. An exception of the core
+        ends the node in any case, because nothing may be acknowledged after it.
+        """
+        try:
+            self._drain()
+        except DistributedLogError:
+            raise
+        except Exception as error:
+            self.end(error)
+            raise
+
+    def end(self, error: Exception) -> None:
+        """End the node because of an error of the core, whichever task has called the core."""
+        if not self.ended.is_set():
+            self._why_ended = error
+            self.ended.set()
+
+    def _drain(self) -> None:
         raft = self.raft
         if raft.ghost is not None and not self._haunted:
             self._haunted = True
@@ -404,7 +433,7 @@ class Replica:
                 answer, _ = self.state.apply(entry.index, command, meant)
             except UnsupportedFormat as error:
                 why = f"entry {entry.index} of the metadata log is {error}: upgrade this node"
-                self._end(UnsupportedFormat(why))
+                self.end(UnsupportedFormat(why))
                 return
             if not entry.index % EVERY:
                 self.digests.note(entry.index, self.state.digest())
@@ -553,19 +582,16 @@ class Replica:
             self.raft.compact(snapshot.index)
             self.drain()
 
-    def _end(self, why: DistributedLogError) -> None:
-        if not self.ended.is_set():
-            self._why_ended = why
-            self.ended.set()
-
     def end_if_diverged(self) -> None:
         """Called after each input that may bring a leader's entries."""
         found = self.raft.diverged
         if found is not None:
-            self._end(CommittedEntriesLost(_what_diverged(found, self._name_of)))
+            self.end(CommittedEntriesLost(_what_diverged(found, self._name_of)))
 
     async def end_if_must(self) -> None:
-        """Raises `UnsupportedFormat` when the log has a command that this version does not know.
+        """Raise the error that ends this node: one of the core, in whichever task it was raised, or another.
+
+        Raises `UnsupportedFormat` when the log has a command that this version does not know.
 
         Raises `CommittedEntriesLost` when the quorum has lost entries that this node has.
         """
@@ -635,6 +661,10 @@ class Replica:
                     await trio.sleep(SNAPSHOT_AGAIN_S)
                 self._snapshot_wanted.set()
                 continue
+            except Exception:
+                self._snapshot_damaged = anew
+                self._snapshot_wanted.set()  # when this is run again
+                raise
             await self.room.on_snapshot(applied)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot

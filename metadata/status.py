@@ -118,10 +118,11 @@ class StatusBoard:
             rows[member.node_id] = await self._row_of(member)
 
         try:
-            async with trio.open_nursery() as nursery:
-                for member in members:
-                    if member.node_id != own:
-                        nursery.start_soon(ask, member)
+            with self._endpoint.failures.contained("the question to all members for a status"):
+                async with trio.open_nursery() as nursery:
+                    for member in members:
+                        if member.node_id != own:
+                            nursery.start_soon(ask, member)
             reply(sorted(rows.values(), key=lambda row: (row.status.name, row.status.node_id)))
         finally:
             self._questions -= 1

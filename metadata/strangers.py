@@ -80,10 +80,12 @@ class Strangers:
     async def _ask_all(self) -> None:
         answers: list[frozenset[str]] = []
         before = self._raft.configuration
+        unit = "the question whether one is a member who says so"
         try:
-            async with trio.open_nursery() as asking:
-                for place in dict.fromkeys(self._places()):
-                    asking.start_soon(self._ask, place, answers)
+            with self._endpoint.failures.contained(unit):
+                async with trio.open_nursery() as asking:
+                    for place in dict.fromkeys(self._places()):
+                        asking.start_soon(self._ask, place, answers)
         finally:
             self._asking = False
             self._asked_at = trio.current_time()
