@@ -177,11 +177,13 @@ class ClientKeys:
             self.questions += 1
             try:
                 answer = CapsAnswer.decode(await self._ask(question.encode()))
-            except DistributedLogError as error:
-                log.info("capabilities cannot be had now: %s", error)
+            except Exception as error:
                 for ledger, bookies in asked.items():
                     self._want(kind, ledger, bookies)
                 self._pass_wanted = self._pass_wanted or for_pass
+                if not isinstance(error, DistributedLogError):
+                    raise
+                log.info("no capabilities: %s", error)
                 await trio.sleep(pause.next_s())
                 continue
             pause.reset()

@@ -23,6 +23,7 @@ from ..runtime import blocks
 from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk
 from ..runtime.pacer import QUIET_S, WORK_S, Pacer
+from ..runtime.work_failures import WorkFailures
 from . import cold_blocks as cb
 from . import journal_blocks as jb
 from .cold_files import read_cold_payloads
@@ -83,6 +84,7 @@ class Compactor:
         options: BookieOptions,
         stats: Stats,
         on_damage: Callable[[DistributedLogError, int, int, int], None],
+        failures: WorkFailures,
     ) -> None:
         self._disk = disk
         self._journal = journal
@@ -94,6 +96,7 @@ class Compactor:
         self._options = options
         self._stats = stats
         self._on_damage = on_damage
+        self._failures = failures
         self.pacer = Pacer()
         self._paid_until = 0.0
         self._may_work = trio.Event()
@@ -128,7 +131,7 @@ class Compactor:
 
     async def go_once(self) -> bool:
         """One look, and one cold file at most. False: nothing is worth it, or there is no room for it."""
-        files = self._facts()
+        files = [file for file in self._facts() if not self._failures.rests(_unit_of(file.number))]
         room = self._room_bytes
         punched = worth_punching(files, self._live_before) if self._punches else []
         moved = worth_moving(
@@ -141,11 +144,13 @@ class Compactor:
             return False
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_pace)
+            done = False
             try:
-                done = await (self._punch(punched) if punched else self._move(moved))
+                # The first file of several may be sound: then it is tried alone, after its rest.
+                with self._failures.contained(_unit_of((punched or moved)[0])):
+                    done = await (self._punch(punched) if punched else self._move(moved))
             except (TooBusy, DiskFull) as error:  # no descriptor, no room for the index: later
                 log.warning("bookie %s: nothing is moved now: %s", self._space.bookie_id, error)
-                done = False
             nursery.cancel_scope.cancel()
         return done
 
@@ -306,7 +311,7 @@ class Compactor:
         try:
             whole = await writer.write(moves)
             taken = file.allocated_bytes()
-        except (TooBusy, DiskFull):  # else each try would leave one until the next start
+        except Exception:  # else each try would leave one until the next start
             await self._disk.delete(name + cb.UNFINISHED)
             raise
         finally:
@@ -435,6 +440,10 @@ class Compactor:
         now = trio.current_time()
         self._paid_until = max(self._paid_until, now) + size / self.pacer.rate
         await trio.sleep_until(self._paid_until)
+
+
+def _unit_of(number: int) -> str:
+    return f"the compaction of file {number}"
 
 
 def gaps(cold: cb.ColdFile, live: Iterable[Located]) -> Iterator[tuple[int, int]]:

@@ -456,11 +456,11 @@ class Index:
             assert ledger.frozen is None, "one checkpoint at a time"
             ledger.frozen, ledger.runs = ledger.runs, None
         puts: list[tuple[bytes, bytes]] = []
-        state_values = [
-            (STATE_KEY.pack(b"s", ledger.id), STATE.pack(ledger.flags, ledger.lac, ledger.key))
-            for ledger in states
-        ]
         try:
+            state_values = [
+                (STATE_KEY.pack(b"s", ledger.id), STATE.pack(ledger.flags, ledger.lac, ledger.key))
+                for ledger in states
+            ]
             for key, value in state_values:
                 puts.append((key, sealed(key, value)))
                 if len(puts) % SLICE == 0:

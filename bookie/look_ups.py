@@ -12,10 +12,13 @@ from itertools import islice
 import trio
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.work_failures import WorkFailures
 
 ASKED_AT_ONCE = 500
 ANSWER_S = 5.0
 """Without an answer for so long the adds that wait are refused: their writers come again."""
+
+UNIT = "the look-up of ledgers before their first add"
 
 log = logging.getLogger("distributedlog.bookie.look_ups")
 
@@ -39,8 +42,9 @@ Standings = Callable[[Sequence[int]], Awaitable[Mapping[int, Standing]]]
 class LookUps:
     """One question at a time; what comes meanwhile is asked together, after it."""
 
-    def __init__(self, standings: Standings) -> None:
+    def __init__(self, standings: Standings, failures: WorkFailures) -> None:
         self._standings = standings
+        self._failures = failures
         self._waiting: dict[int, list[Answer]] = {}
         self._wake = trio.Event()
 
@@ -60,10 +64,11 @@ class LookUps:
             answers = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in asked}
             found: Mapping[int, Standing] = {}
             try:
-                with trio.move_on_after(ANSWER_S):
+                with trio.move_on_after(ANSWER_S), self._failures.contained(UNIT):
                     found = await self._standings(asked)
             except DistributedLogError as error:
                 log.warning("%d ledgers could not be looked up: %s", len(asked), error)
             for ledger_id, waiting in answers.items():
                 for answer in waiting:
-                    answer(found.get(ledger_id))
+                    with self._failures.contained(f"an add to ledger {ledger_id} that waited"):
+                        answer(found.get(ledger_id))

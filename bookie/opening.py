@@ -24,6 +24,7 @@ from ..runtime.errors import (
     LedgerStateUnknown,
 )
 from ..runtime.host import Disk, Host, OrderedMap
+from ..runtime.work_failures import WorkFailures
 from . import entry as entries
 from . import journal_blocks as jb
 from .cold_blocks import UNFINISHED, ColdFile, cold_name, cold_number
@@ -76,11 +77,13 @@ async def open_store(
     bookie_id: str = "",
     witnessed: int = 0,
     doubt: str = "",
+    failures: WorkFailures | None = None,
 ) -> Store:
     """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
 
     ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
     ``doubt``: why nobody can say, in words; then nothing is denied.
+    ``failures``: of the background work of its node.
     All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
     another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
     """
@@ -142,6 +145,7 @@ async def open_store(
             reserves,
             options,
             lost="; ".join(opening.losses),
+            failures=failures or WorkFailures(),
         )
         store.stats.corrupt_ranges = len(replay.decision.corrupt)
         worthless = opening.blank | opening.removed if opening.losses else set(names)

@@ -14,6 +14,7 @@ import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError, TooBusy
 from ..runtime.host import Disk, File
+from ..runtime.work_failures import WorkFailures
 from .cutting import Cut, cut
 from .gather import GatherRing
 from .index import Index
@@ -256,8 +257,9 @@ class _Order:
 class ColdReader:
     """Reads extents from the device, a few at a time, the connections in turn."""
 
-    def __init__(self, files: JournalFiles, options: BookieOptions) -> None:
+    def __init__(self, files: JournalFiles, options: BookieOptions, failures: WorkFailures) -> None:
         self._files = files
+        self._failures = failures
         self._options = options
         self._orders: OrderedDict[object, deque[_Order]] = OrderedDict()
         self._wake = trio.Event()
@@ -286,7 +288,7 @@ class ColdReader:
         """Read until cancelled. What one file lacks is told to those who read in it."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._options.cold_readers):
-                nursery.start_soon(self._read)
+                nursery.start_soon(self._failures.keep, "reads from the device", self._read)
 
     async def _read(self) -> None:
         while True:
@@ -298,14 +300,19 @@ class ColdReader:
             order = orders.popleft()
             if orders:
                 self._orders[owner] = orders  # to the end: the others come first
+            answer: Extent | DistributedLogError
             try:
                 file = await self._files.open(order.file_number)
                 data = await file.read_cold(order.offset, order.length)
+                self.extents += 1
+                answer = Extent(order.file_number, order.offset, data)
             except FileRemoved:  # look it up again
-                order.done(Extent(order.file_number, order.offset, b""))
-                continue
+                answer = Extent(order.file_number, order.offset, b"")
             except (CorruptData, TooBusy) as error:
-                order.done(error)
-                continue
-            self.extents += 1
-            order.done(Extent(order.file_number, order.offset, data))
+                answer = error
+            except DistributedLogError:
+                raise
+            except Exception as error:  # the waiting request gets an answer
+                order.done(TooBusy(f"the read failed unexpectedly: {type(error).__name__}"))
+                raise
+            order.done(answer)

@@ -10,6 +10,7 @@ import logging
 import trio
 
 from ..runtime.errors import CorruptData, TooBusy, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .events import SCRUBBED
 from .index import Index
 from .index_records import SCRUB_KEY, IndexDamaged, ScrubPlace
@@ -40,12 +41,20 @@ class Scrub:
     """The scrub of one bookie's store."""
 
     def __init__(
-        self, index: Index, ledgers: Ledgers, rot: Rot, options: BookieOptions, *, begin: bool
+        self,
+        index: Index,
+        ledgers: Ledgers,
+        rot: Rot,
+        options: BookieOptions,
+        failures: WorkFailures,
+        *,
+        begin: bool,
     ) -> None:
         """``begin``: with a pass at once, for its start has found a loss."""
         self._index = index
         self._ledgers = ledgers
         self._rot = rot
+        self._failures = failures
         self._every_s = options.scrub_s
         self.place = _place_of(index.kept.get(SCRUB_KEY), self._every_s)
         if begin:
@@ -104,7 +113,10 @@ class Scrub:
         cost = 0
         runs = self._index.runs_from(place.ledger, place.entry, RUNS_AT_ONCE)
         for ledger_id, run in runs:
-            await self._look_at(place, ledger_id, run)
+            # A run that cannot be verified is skipped. The next pass tries it again.
+            unit = f"the scrub of ledger {ledger_id} from entry {run.first}"
+            with self._failures.contained(unit, every_s=self._every_s):
+                await self._look_at(place, ledger_id, run)
             if place is not self.place:
                 return  # asked to begin anew meanwhile
             place.ledger, place.entry = ledger_id, run.last + 1

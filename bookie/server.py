@@ -15,6 +15,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.host import Listener
 from ..runtime.rpc import Endpoint
 from .gate import Gate
+from .look_ups import UNIT as LOOK_UPS
 from .look_ups import LookUps, Standings
 from .read_turns import ReadTurns
 from .session import BookieSession
@@ -64,13 +65,15 @@ async def serve_bookie_protocol(
                 **endpoint.info(),
             }
 
-        nursery.start_soon(turns.run)
+        keep = store.failures.keep
+        nursery.start_soon(keep, "the turns of reads", turns.run)
         if missing_ledgers is not None:
-            nursery.start_soon(LedgerChecks(store, missing_ledgers).run)
+            ledger_checks = LedgerChecks(store, missing_ledgers)
+            nursery.start_soon(keep, "the check of new ledgers", ledger_checks.run)
         if standings is not None:
-            look_ups = LookUps(standings)
+            look_ups = LookUps(standings, store.failures)
             store.adds.look_up = look_ups.look_up
-            nursery.start_soon(look_ups.run)
+            nursery.start_soon(keep, LOOK_UPS, look_ups.run)
         task_status.started()
         await endpoint.serve(
             listeners, lambda link: BookieSession(store, turns, checks, link, info)
@@ -113,4 +116,9 @@ class LedgerChecks:
             for ledger_id in asked:
                 del self._unchecked[ledger_id]
             for ledger_id in missing:
-                await self._store.delete_ledger(ledger_id)
+                unit = f"the removal of ledger {ledger_id}, which does not exist"
+                with self._store.failures.contained(unit) as attempt:
+                    await self._store.delete_ledger(ledger_id)
+                if attempt.failed:
+                    self._unchecked[ledger_id] = None
+                    await trio.sleep(self._store.failures.rest_s(unit))

@@ -13,6 +13,7 @@ import trio
 from ..runtime.capabilities import Kind
 from ..runtime.errors import (
     CapabilityOutdated,
+    ConnectionLost,
     CorruptData,
     DistributedLogError,
     LedgerStateUnknown,
@@ -165,6 +166,15 @@ class SessionReads:
         except DistributedLogError as error:
             self._link.reply_error(read.ident, error)
             return ENVELOPE_BYTES
+        except Exception as error:  # reads of other connections continue
+            self._fail(error)
+            return ENVELOPE_BYTES
+
+    def _fail(self, error: Exception) -> None:
+        """End this connection alone after an unexpected exception in its reads."""
+        peer = self._link.peer_address
+        self._store.failures.fail(f"the reads of {peer}", error)
+        self._link.close(ConnectionLost(f"serving a read of {peer} failed here"))
 
     async def _wait_for_credit(self) -> None:
         """One task for all parked reads of the connection."""
@@ -175,6 +185,9 @@ class SessionReads:
                 await self._link.wait_room(self._options.outgoing_bytes_max)
         except DistributedLogError:
             return  # closed: `on_closed` cleans up
+        except Exception as error:
+            self._fail(error)
+            return
         self._parked = False
         self._go_on()
 

@@ -24,6 +24,7 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Disk
 from ..runtime.reasons import Reasons, bounded
+from ..runtime.work_failures import WorkFailures
 from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
@@ -71,6 +72,7 @@ class Store:
         options: BookieOptions,
         *,
         lost: str,
+        failures: WorkFailures,
     ) -> None:
         self._disk = disk
         self._journal = journal
@@ -84,11 +86,13 @@ class Store:
         self.options = options
         self.bookie_id = space.bookie_id
         self.stats = Stats()
+        self.failures = failures
         self.reasons = Reasons()
         """What is wrong here, beside what `what_is_wrong` counts itself."""
+        self.reasons.ask(failures.text)
         self._files = JournalFiles(disk, journal.name_of, options.open_files_max)
         self.reader = Reader(ring, self._files, index)
-        self.cold = ColdReader(self._files, options)
+        self.cold = ColdReader(self._files, options, failures)
         self.waiters = Waiters(options.waiters_max)
         self.commits = Commits(journal, ring, index, self.waiters, options)
         self.limbo = Limbo(ledgers, self.commits, lost)
@@ -117,11 +121,12 @@ class Store:
             options,
             self.stats,
             self.reasons,
+            failures,
         )
         self.rot = Rot(index, ledgers, self._files, self.commits, self.upkeep, space, self.reasons)
         self.adds.on_rot = self.rot.note
         self.dropping = Dropping(ledgers, self.commits, self.upkeep)
-        self.scrub = Scrub(index, ledgers, self.rot, options, begin=bool(lost))
+        self.scrub = Scrub(index, ledgers, self.rot, options, failures, begin=bool(lost))
         self.compactor = Compactor(
             disk,
             journal,
@@ -133,13 +138,18 @@ class Store:
             options,
             self.stats,
             self.met_damage,
+            failures,
         )
 
     # --- running ----------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Commit, checkpoint and read until cancelled. Raises what ends the node (`DiskFailed`)."""
+        """Commit, checkpoint and read until cancelled. Raises what ends the node (`DiskFailed`).
+
+        Whatever the journal's tasks raise ends it. An unexpected exception of the others is contained.
+        """
         self.space.look()
+        keep = self.failures.keep
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
@@ -147,9 +157,9 @@ class Store:
                 )
                 nursery.start_soon(self.upkeep.run)
                 nursery.start_soon(self.cold.run)
-                nursery.start_soon(self.compactor.run)
-                nursery.start_soon(self.waiters.run)
-                nursery.start_soon(self.scrub.run)
+                nursery.start_soon(keep, "compaction", self.compactor.run)
+                nursery.start_soon(keep, "the end of long polls", self.waiters.run)
+                nursery.start_soon(keep, "the scrub", self.scrub.run)
                 task_status.started()
         except BaseExceptionGroup as ended:
             if self.ledgers.damage is not None or ended.subgroup(IndexDamaged) is not None:

@@ -9,6 +9,7 @@ import trio
 
 from ..runtime.errors import DiskFull
 from ..runtime.reasons import Reasons
+from ..runtime.work_failures import WorkFailures
 from . import journal_blocks as jb
 from .commits import Commits
 from .gather import GatheringBlock, GatherRing
@@ -58,6 +59,7 @@ class Upkeep:
         options: BookieOptions,
         stats: Stats,
         reasons: Reasons,
+        failures: WorkFailures,
     ) -> None:
         self._journal = journal
         self._ring = ring
@@ -71,6 +73,7 @@ class Upkeep:
         self._options = options
         self._stats = stats
         self._reasons = reasons
+        self._failures = failures
         self.checkpoint_lock = trio.Lock()
         """Who changes runs of the map holds it: a checkpoint, and who moves records."""
         self._index_written_at = trio.current_time()
@@ -79,10 +82,11 @@ class Upkeep:
 
     async def run(self) -> None:
         """Until cancelled. Raises what ends the node."""
+        keep = self._failures.keep
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._idle_blocks)
-            nursery.start_soon(self._checkpoints)
-            nursery.start_soon(self._ticks)
+            nursery.start_soon(keep, "the journal's watermark", self._idle_blocks)
+            nursery.start_soon(keep, "checkpoints of the index", self._checkpoints)
+            nursery.start_soon(keep, "the look at free space", self._ticks)
 
     async def _idle_blocks(self) -> None:
         """When idle for a moment after a sync, prove it with one small block (H3)."""

@@ -63,7 +63,7 @@ class _Metadata:
 @asynccontextmanager
 async def _asking(store: Store, metadata: _Metadata) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        look_ups = LookUps(metadata.standings)
+        look_ups = LookUps(metadata.standings, store.failures)
         store.adds.look_up = look_ups.look_up
         nursery.start_soon(look_ups.run)
         yield
