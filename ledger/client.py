@@ -64,7 +64,8 @@ class LedgerClient:
         self._host = host
         self._endpoint = endpoint
         self._store = metadata
-        self._records = LedgerRecords(metadata)
+        self._failures = endpoint.failures
+        self._records = LedgerRecords(metadata, self._failures)
         self._nursery: trio.Nursery | None = None
         self._kept = KeptBytes(self.options.kept_bytes_max)
         self._sent = SentBytes(self.options.sent_bytes_max)
@@ -78,10 +79,11 @@ class LedgerClient:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._records.run)
             self._nursery = nursery
-            nursery.start_soon(self._turn.run)
-            nursery.start_soon(self._lacs.run)
+            keep = self._failures.keep
+            nursery.start_soon(keep, "the turns of ledger writers", self._turn.run)
+            nursery.start_soon(keep, "LACs of idle ledgers", self._lacs.run)
             task_status.started()
-            await self._sweeps.run()
+            await keep("the deadlines of adds", self._sweeps.run)
 
     def gather(self) -> None:
         """What writers send from now on waits for `send_gathered`, which follows before anyone waits."""

@@ -8,6 +8,7 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .keys import ledger_key
 from .metadata import LedgerMetadata
 
@@ -28,8 +29,9 @@ class _Follower:
 class LedgerRecords:
     """Reads records, and follows those that somebody holds open."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: Metadata, failures: WorkFailures) -> None:
         self._metadata = metadata
+        self._failures = failures
         self._followed: dict[int, _Follower] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -55,7 +57,8 @@ class LedgerRecords:
         if follower is None:
             assert self._nursery is not None, "records are followed while `run` runs"
             follower = self._followed[ledger_id] = _Follower(trio.CancelScope())
-            self._nursery.start_soon(self._follow, ledger_id, follower)
+            unit = f"the watch of ledger {ledger_id}"
+            self._nursery.start_soon(self._failures.keep, unit, self._follow, ledger_id, follower)
         follower.callbacks.append(callback)
 
         def stop() -> None:

@@ -46,6 +46,7 @@ RELIST_S = 0.5
 PASS_S = 5.0
 PASS, NONE = "pass", "none"
 """Methods of AUTH."""
+FOLLOWS = "the watch of bookies"
 GONE_S = 30.0
 """Not registered for so long: nothing should stay open on it."""
 
@@ -204,13 +205,23 @@ class BookiePool:
         """
         async with trio.open_nursery() as nursery:
             take_registration = partial(self._take_registration, nursery)
-            await nursery.start(self._follow, keys.COOKIE_PREFIX, self._take_cookie)
-            await nursery.start(self._follow, keys.LEAVING_PREFIX, self._take_leaving)
-            await nursery.start(self._follow, keys.PLACEMENT, self._take_placement)
+            keep_started = self._endpoint.failures.keep_started
+            await nursery.start(
+                keep_started, FOLLOWS, self._follow, keys.COOKIE_PREFIX, self._take_cookie
+            )
+            await nursery.start(
+                keep_started, FOLLOWS, self._follow, keys.LEAVING_PREFIX, self._take_leaving
+            )
+            await nursery.start(
+                keep_started, FOLLOWS, self._follow, keys.PLACEMENT, self._take_placement
+            )
             if self.shown_keys.can_ask:
-                nursery.start_soon(self.shown_keys.run)
-                await nursery.start(self._follow, MODE_KEY, self._take_mode)
-            await nursery.start(self._follow, keys.BOOKIE_PREFIX, take_registration)
+                keep = self._endpoint.failures.keep
+                nursery.start_soon(keep, "the question for capabilities", self.shown_keys.run)
+                await nursery.start(keep_started, FOLLOWS, self._follow, MODE_KEY, self._take_mode)
+            await nursery.start(
+                keep_started, FOLLOWS, self._follow, keys.BOOKIE_PREFIX, take_registration
+            )
             with trio.move_on_after(DIAL_S):
                 for first_try in list(self._wanted.values()):
                     await first_try.wait()
@@ -367,25 +378,29 @@ class BookiePool:
         self, bookie_id: str, tried: trio.Event, nursery: trio.Nursery
     ) -> None:
         """Dial while the bookie is registered, again whenever its connection ends."""
-        backoff = Backoff(REDIAL_FIRST_S, REDIAL_LONGEST_S)
+        unit = f"the connection to bookie {bookie_id}"
         try:
-            while True:
-                registration = self._registered.get(bookie_id)
-                if registration is None and self.get(bookie_id) is None:
-                    return  # a new registration starts a new task
-                if registration is not None:
-                    address = registration.address(self._listener)
-                    if address is not None and await self._dial(registration, address, nursery):
-                        backoff.reset()
-                        tried.set()
-                        await self._until_closed(bookie_id)
-                        continue
-                tried.set()
-                with trio.move_on_after(backoff.next_s(self._endpoint.host.random.random())):
-                    await self._until_moved(bookie_id, registration)
+            await self._endpoint.failures.keep(unit, self._dial_again, bookie_id, tried, nursery)
         finally:
             tried.set()
             self._wanted.pop(bookie_id, None)
+
+    async def _dial_again(self, bookie_id: str, tried: trio.Event, nursery: trio.Nursery) -> None:
+        backoff = Backoff(REDIAL_FIRST_S, REDIAL_LONGEST_S)
+        while True:
+            registration = self._registered.get(bookie_id)
+            if registration is None and self.get(bookie_id) is None:
+                return  # a new registration starts a new task
+            if registration is not None:
+                address = registration.address(self._listener)
+                if address is not None and await self._dial(registration, address, nursery):
+                    backoff.reset()
+                    tried.set()
+                    await self._until_closed(bookie_id)
+                    continue
+            tried.set()
+            with trio.move_on_after(backoff.next_s(self._endpoint.host.random.random())):
+                await self._until_moved(bookie_id, registration)
 
     async def _dial(
         self, registration: BookieRegistration, address: Address, nursery: trio.Nursery

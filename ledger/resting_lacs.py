@@ -40,6 +40,8 @@ class RestingLacs:
         self._send_gathered = send_gathered
         self._young: list[tuple[Resting, int]] = []
         """Since the last look."""
+        self._old: list[tuple[Resting, int]] = []
+        """Of the look before."""
         self._due: list[tuple[Resting, int]] = []
         """Have rested, and wait for a beat."""
         self._beat_at = -inf
@@ -53,14 +55,13 @@ class RestingLacs:
 
     async def run(self) -> None:
         """Look twice within `LAC_REST_S`, until cancelled: what rested at one look is told at the next."""
-        old: list[tuple[Resting, int]] = []
         while True:
-            if not (old or self._young or self._due):
+            if not (self._old or self._young or self._due):
                 self._any = trio.Event()
                 await self._any.wait()
             await trio.sleep(LAC_REST_S / 2)
-            self._due += old
-            old, self._young = self._young, []
+            self._due += self._old
+            self._old, self._young = self._young, []
             if len(self._due) >= MANY_LACS and trio.current_time() < self._beat_at + BEAT_WITHIN_S:
                 continue
             while self._due:

@@ -8,6 +8,7 @@ from distributedlog.ledger.ledger_records import LedgerRecords
 from distributedlog.ledger.metadata import LedgerMetadata
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.work_failures import WorkFailures
 
 
 async def test_a_reader_that_breaks_keeps_no_other_one_from_being_told(
@@ -21,7 +22,7 @@ async def test_a_reader_that_breaks_keeps_no_other_one_from_being_told(
         raise AssertionError("a rule of its own")
 
     async with trio.open_nursery() as nursery:
-        records = LedgerRecords(metadata)
+        records = LedgerRecords(metadata, WorkFailures())
         await nursery.start(records.run)
         records.follow(1, breaks)
         records.follow(1, told.append)
