@@ -1,8 +1,8 @@
 """What breaks in one log's task is that writer's, that reader's error, and nobody else's.
 
 A process may hold a thousand logs: a rule of ours that is broken in one (an assertion, any exception that
-nobody foresaw) is logged once, with its traceback, and ends the object whose task it was. What logs share is
-not contained: the connections, the metadata client and the leases end the namespace when they break.
+nobody foresaw) is logged once, with its traceback, and ends the object whose task it was. What logs share
+(connections, the metadata client, leases) is background work (`runtime/work_failures.py`): it is tried again.
 """
 
 import logging

@@ -23,6 +23,7 @@ from ..runtime.errors import (
     LogNotFound,
     SubscriptionLost,
 )
+from ..runtime.work_failures import WorkFailures
 from .containment import broken
 from .keys import lock_key, state_key
 from .ownership import OwnedLog
@@ -159,8 +160,14 @@ class LockSession:
     """One lease, and the locks under it. Made by `LockSessions.enter`."""
 
     def __init__(
-        self, metadata: Metadata, lease: int, ttl_ms: int, on_over: Callable[["LockSession"], None]
+        self,
+        metadata: Metadata,
+        lease: int,
+        ttl_ms: int,
+        on_over: Callable[["LockSession"], None],
+        failures: WorkFailures,
     ) -> None:
+        self._failures = failures
         self.metadata = metadata
         self.lease = lease
         """Of the moment: after one that ended there is another."""
@@ -226,8 +233,9 @@ class LockSession:
         """Renew the lease until the last lock is given back. A task of the namespace."""
         with self._scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tidy)
-                await self._renew()
+                keep = self._failures.keep
+                nursery.start_soon(keep, "log locks that are taken again", self._tidy)
+                await keep("the renewal of log locks", self._renew)
 
     async def _renew(self) -> None:
         while True:
@@ -283,7 +291,10 @@ class LockSession:
 class LockSessions:
     """The sessions of one process: one for each length of leases, and for each `LOCKS_MAX` locks."""
 
-    def __init__(self, metadata: Metadata, start: Start) -> None:
+    def __init__(
+        self, metadata: Metadata, start: Start, failures: WorkFailures | None = None
+    ) -> None:
+        self._failures = failures or WorkFailures()
         self.metadata = metadata
         self._start = start
         self._sessions: list[LockSession] = []
@@ -298,7 +309,9 @@ class LockSessions:
             session = self._with_room(ttl_ms)
             if session is None:
                 lease = await self.metadata.grant_lease(ttl_ms)
-                session = LockSession(self.metadata, lease, ttl_ms, self._sessions.remove)
+                session = LockSession(
+                    self.metadata, lease, ttl_ms, self._sessions.remove, self._failures
+                )
                 self._start(session.run)
                 self._sessions.append(session)
             return session

@@ -17,6 +17,7 @@ from ..runtime.errors import (
 )
 from ..runtime.options import check_seconds, check_whole, overlaid
 from ..runtime.turns import Rounds, Turn
+from ..runtime.work_failures import WorkFailures
 from .commits import Commits
 from .context import LogContext
 from .deletion import delete_claimed
@@ -90,21 +91,23 @@ class Namespace:
         quorums: tuple[int, int, int] = (3, 3, 2),
         process_bytes_max: int = PROCESS_BYTES_MAX,
         proxy_id: str = "",
+        failures: WorkFailures | None = None,
     ) -> None:
         self.path = path
         self.metadata = metadata
         self.ledgers = ledgers
         self.wall_ms = wall_ms
         options = options if options is not None else LogOptions()
+        failures = failures or WorkFailures()
         self.context = LogContext(
             metadata,
             ledgers,
-            LockSessions(metadata, self.start),
+            LockSessions(metadata, self.start, failures),
             RecoveryTurns(),
             self.start,
             wall_ms,
             random,
-            SettingsWatch(metadata, path, self.start),
+            SettingsWatch(metadata, path, self.start, failures),
             path,
             owner,
             options,
@@ -118,9 +121,10 @@ class Namespace:
             proxy_id,
         )
         self._metrics = NamespaceMetrics(path, self.context.meters, self.context.process_bytes)
-        nursery.start_soon(self.context.turn.run)
-        nursery.start_soon(self.context.rounds.run)
-        nursery.start_soon(self.context.quiet.run)
+        keep = failures.keep
+        nursery.start_soon(keep, "the turns of log writers", self.context.turn.run)
+        nursery.start_soon(keep, "the looks at log writers", self.context.rounds.run)
+        nursery.start_soon(keep, "the looks at idle logs", self.context.quiet.run)
         self._nursery = nursery
         self._random = random
         self._quorums = quorums

@@ -9,6 +9,7 @@ import logging
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -21,7 +22,7 @@ from ..runtime.errors import (
     InvalidRequest,
     UnsupportedFormat,
 )
-from .containment import contained
+from ..runtime.work_failures import WorkFailures
 from .lock_session import Start
 from .options import LogOptions
 from .settings import CONF_PREFIX, StoredSettings, bind_key, conf_key, effective
@@ -61,7 +62,14 @@ class FollowedLog:
 class SettingsWatch:
     """Keeps the options of open logs up to date."""
 
-    def __init__(self, metadata: Metadata, namespace: str, start: Start) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        namespace: str,
+        start: Start,
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._start = start
         self._bind_key = bind_key(namespace)
@@ -87,8 +95,8 @@ class SettingsWatch:
             self._sweep_at = max(SWEEP_MIN, 2 * len(self._open))
         self._open.setdefault(key, weakref.WeakSet()).add(followed)  # before it is read: no gap
         if not self._runs:
-            self._start(self._run_bind)
-            self._start(self._run_own)
+            for run in (self._run_bind, self._run_own):
+                self._start(partial(self._failures.keep, "the watch of stored settings", run))
             self._runs = True
         self._take(self._bind, self._bind_key, await self._metadata.get(self._bind_key))
         self._take(followed.own, key, await self._metadata.get(key))
@@ -112,24 +120,23 @@ class SettingsWatch:
         """Follow a range of settings until cancelled."""
         revision: int | None = None
         await trio.sleep(BEGIN_S)
-        with contained("the watch of stored settings", lambda _: None):
-            while True:
-                try:
-                    if revision is None:
-                        revision = (await self._metadata.range(start, end, limit=1)).revision
-                        for key in self._keys(start, end):
-                            self._changed(key, await self._metadata.get(key), now=True)
-                    async with self._metadata.watch(start, end, after_revision=revision) as watch:
-                        while True:
-                            batch = await watch.next()
-                            for event in batch.events:
-                                self._changed(event.item.key, event.item)  # a deletion's is empty
-                            revision = max(revision, batch.revision)
-                except Compacted:
-                    revision = None
-                except DistributedLogError as error:
-                    log.debug("stored settings are not followed: %s", error)
-                    await trio.sleep(RETRY_S)
+        while True:
+            try:
+                if revision is None:
+                    revision = (await self._metadata.range(start, end, limit=1)).revision
+                    for key in self._keys(start, end):
+                        self._changed(key, await self._metadata.get(key), now=True)
+                async with self._metadata.watch(start, end, after_revision=revision) as watch:
+                    while True:
+                        batch = await watch.next()
+                        for event in batch.events:
+                            self._changed(event.item.key, event.item)  # a deletion's is empty
+                        revision = max(revision, batch.revision)
+            except Compacted:
+                revision = None
+            except DistributedLogError as error:
+                log.debug("stored settings are not followed: %s", error)
+                await trio.sleep(RETRY_S)
 
     def _keys(self, start: bytes, end: bytes) -> list[bytes]:
         return [key for key in (self._bind_key, *self._open) if start <= key < end]
@@ -140,11 +147,13 @@ class SettingsWatch:
             self._take(self._bind, key, item, now=now)
             for logs in self._open.values():
                 for one in logs:
-                    self._apply(one)
+                    with self._failures.contained(_unit_of(one)):
+                        self._apply(one)
             return
         for one in (logs := self._open.get(key, weakref.WeakSet())):
-            self._take(one.own, key, item, now=now)
-            self._apply(one)
+            with self._failures.contained(_unit_of(one)):
+                self._take(one.own, key, item, now=now)
+                self._apply(one)
         if not logs:
             self._open.pop(key, None)
 
@@ -180,3 +189,7 @@ class SettingsWatch:
             if one.on_change is not None:
                 one.on_change(found)
             log.info("log %016x has other settings", one.log_id)
+
+
+def _unit_of(followed: FollowedLog) -> str:
+    return f"the settings of log {followed.log_id:016x}"
