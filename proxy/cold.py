@@ -27,6 +27,7 @@ from ..runtime.errors import (
 )
 from ..runtime.host import Buffer
 from ..runtime.link import Link
+from ..runtime.work_failures import WorkFailures
 from .fairness import FairQueue
 from .feed import FRAME_BYTES, Feed, Subscriber
 from .read_wire import HEAD_BYTES, SegmentHead
@@ -97,12 +98,12 @@ class ColdReads:
         """Subscribers that wait for their turn."""
         return len(self._waiting)
 
-    async def run(self) -> None:
+    async def run(self, failures: WorkFailures) -> None:
         """Until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 for _ in range(AT_ONCE):
-                    nursery.start_soon(self._work)
+                    nursery.start_soon(failures.keep, "reads below a ring", self._work)
         finally:
             for parked in self._parked.values():
                 parked.ledger.close()

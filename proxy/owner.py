@@ -31,6 +31,7 @@ from ..runtime.errors import (
     WriterFenced,
     WrongPeer,
 )
+from ..runtime.work_failures import WorkFailures
 from .events import LOST
 from .fairness import fits
 from .members import Members
@@ -110,7 +111,9 @@ class Owner:
         members: Members,
         options: ProxyOptions,
         peers: Peers,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self.id = proxy_id
         self.options = options
         self.stats = OwnerStats()
@@ -132,19 +135,27 @@ class Owner:
         """Close what nobody writes, until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
-            while True:
-                await trio.sleep(SWEEP_S)
-                now = trio.current_time()
-                self._hasty = {k: at for k, at in self._hasty.items() if now - at < HASTE_S}
-                for key, one in list(self.logs.items()):
-                    if one.leaving:
-                        continue
+            await self._failures.keep("the sweep of written logs", self._sweep)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_S)
+            now = trio.current_time()
+            self._hasty = {k: at for k, at in self._hasty.items() if now - at < HASTE_S}
+            for key, one in list(self.logs.items()):
+                if one.leaving:
+                    continue
+                with self._failures.contained(f'the sweep of log "{key[1]}" of {key[0]}'):
                     if one.writer.over is not None:
                         self._forget(key, one)
                     elif one.used:
                         one.used, one.used_at = False, now
                     elif now - one.used_at > self.options.idle_s:
-                        self.nursery.start_soon(self.give_up, key, "")
+                        self.nursery.start_soon(self._give_up_idle, key)
+
+    async def _give_up_idle(self, key: Key) -> None:
+        with self._failures.contained(f'closing the idle log "{key[1]}" of {key[0]}'):
+            await self.give_up(key, "")
 
     @property
     def nursery(self) -> trio.Nursery:

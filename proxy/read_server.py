@@ -112,14 +112,18 @@ class ReadServer:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self.pusher.run)
-            nursery.start_soon(self.cold.run)
+            keep = self._endpoint.failures.keep
+            nursery.start_soon(keep, "rounds of subscribers", self.pusher.run)
+            nursery.start_soon(self.cold.run, self._endpoint.failures)
             for _ in range(OPENERS):
-                nursery.start_soon(self._open_all)
+                nursery.start_soon(keep, "the opening of subscriptions", self._open_all)
             task_status.started()
-            while True:
-                await trio.sleep(SWEEP_S)
-                self._sweep()
+            await keep("the sweep of feeds", self._sweep_again)
+
+    async def _sweep_again(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_S)
+            self._sweep()
 
     def info(self) -> dict[str, int]:
         """What is counted here."""
@@ -318,7 +322,8 @@ class ReadServer:
     ) -> None:
         async with self._using(path):
             task_status.started()
-            await feed.run()
+            with contained(f'log "{feed.name}" at this proxy', feed.fail):
+                await feed.run()
 
     async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> Feed:
         context = namespace.context

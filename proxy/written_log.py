@@ -212,11 +212,12 @@ class WrittenLog:
 
     async def _deny(self, stream: ProducerStream, error: DistributedLogError) -> None:
         """Say no because of what the log knows of its producers: only while it is ours (H64)."""
-        try:
-            await self.writer.check_owner()
-        except DistributedLogError as lost:
-            error = as_told(lost)
-        stream.release(error)
+        with contained(f'the answer of log "{self.name}" to a producer', stream.release):
+            try:
+                await self.writer.check_owner()
+            except DistributedLogError as lost:
+                error = as_told(lost)
+            stream.release(error)
 
     async def _run_inbox(self) -> None:
         try:
