@@ -19,6 +19,7 @@ from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, known_to, lacking, list_held
 from .events import AUDIT_FOUND
 from .repair import PAGE, Election
@@ -28,6 +29,8 @@ LEDGER_PAUSE_S = 0.01
 HOLES_MAX = 100
 """Stretches of one bookie that are named one by one; more are named as one that claims too much."""
 
+UNIT = "the audit of entries"
+
 log = logging.getLogger("distributedlog.cluster.audit")
 
 
@@ -35,8 +38,15 @@ class EntryAudit:
     """Compares entry lists with records, all ledgers in turn, while this bookie is the elected repairer."""
 
     def __init__(
-        self, metadata: Metadata, pool: Connections, election: Election, *, every_s: float
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        election: Election,
+        *,
+        every_s: float,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._election = election
@@ -47,10 +57,11 @@ class EntryAudit:
     async def run(self) -> None:
         """One pass, a pause, and so on; until cancelled."""
         while True:
-            await trio.sleep(self._every_s)
+            await trio.sleep(self._failures.wait_s(UNIT, self._every_s))
             try:
-                if await self._election.elected():
-                    await self.look_at_all()
+                with self._failures.contained(UNIT, every_s=self._every_s):
+                    if await self._election.elected():
+                        await self.look_at_all()
             except DistributedLogError as error:
                 log.warning("the audit ended early: %s: %s", type(error).__name__, error)
 
@@ -59,7 +70,9 @@ class EntryAudit:
         looked = 0
         async for item in Scan(self._metadata, keys.LEDGER_PREFIX, limit=PAGE):
             try:
-                await self.look_at(item)
+                unit = f"the audit of {item.key!r}"
+                with self._failures.contained(unit, every_s=self._every_s):
+                    await self.look_at(item)
             except DistributedLogError as error:
                 log.info("%s is not audited: %s", keys.shown(item.key), error)
             await trio.sleep(LEDGER_PAUSE_S)

@@ -26,6 +26,7 @@ from ..runtime.full_collections import collect_when_grown
 from ..runtime.host import Address, Host
 from ..runtime.local_secret import guarded
 from ..runtime.machine import machine_id, needs_linux
+from ..runtime.work_failures import WorkFailures
 from .directories import host_of, memory_host
 from .fork_server import serve_forks
 from .lifeline import first_of, until_told
@@ -107,7 +108,8 @@ async def run_node(
             place.append(ready.address)
             # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
             gc.freeze()
-            nursery.start_soon(collect_when_grown)
+            keep = WorkFailures().keep
+            nursery.start_soon(keep, "the look for garbage", collect_when_grown)
             task_status.started(ready.line(str(data) if data else None))
 
     if data is None:

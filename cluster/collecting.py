@@ -19,6 +19,7 @@ from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, NoSuchLedger, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .restored import Turn
 from .watching import each_turn
 
@@ -46,7 +47,15 @@ class Records:
 class Collector:
     """Deletes unlinked segments while this bookie is the elected one."""
 
-    def __init__(self, metadata: Metadata, election: Turn, *, unlinked_s: float) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        election: Turn,
+        *,
+        unlinked_s: float,
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
         self._unlinked_s = unlinked_s
@@ -63,6 +72,8 @@ class Collector:
             lambda: self._seen.clear(),
             every_s=min(EVERY_S, self._unlinked_s / 2),
             said_by=log,
+            failures=self._failures,
+            unit="collection of unlinked segments",
         )
 
     async def work(self) -> None:
@@ -70,10 +81,17 @@ class Collector:
         now, seen = trio.current_time(), {}
         async for item in Scan(self._metadata, UNLINKED_PREFIX, limit=PAGE):
             since = self._seen.get(item.key, now)
+            unit = f"the collection of {item.key!r}"
+            if self._failures.rests(unit):
+                seen[item.key] = since
+                continue
             try:
-                if now - since >= self._unlinked_s or await self._passed(item):
-                    await self._delete(item)
-                else:
+                with self._failures.contained(unit, every_s=EVERY_S) as attempt:
+                    if now - since >= self._unlinked_s or await self._passed(item):
+                        await self._delete(item)
+                    else:
+                        seen[item.key] = since
+                if attempt.failed:
                     seen[item.key] = since
             except (CorruptData, UnsupportedFormat) as error:
                 self._unreadable.note(item.key, error)

@@ -17,6 +17,7 @@ from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .restored import HOLD, why_held
 from .watching import at_each_change
 
@@ -34,7 +35,9 @@ class Deletion:
         metadata: Metadata,
         bookie_id: str,
         delete_local: Callable[[int], Awaitable[None]],
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._delete_local = delete_local
@@ -44,15 +47,26 @@ class Deletion:
     async def run(self) -> None:
         """Until cancelled."""
         prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
-        await at_each_change(self._metadata, prefixes, self.work, every_s=EVERY_S)
+        await at_each_change(
+            self._metadata,
+            prefixes,
+            self.work,
+            every_s=EVERY_S,
+            failures=self._failures,
+            unit="deletion of ledgers",
+        )
 
     async def work(self) -> None:
         """Do all that is on the list now; nothing while deletions are held (H104)."""
         if await why_held(self._metadata):
             return
         async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
+            unit = f"the deletion of {item.key!r}"
+            if self._failures.rests(unit):
+                continue
             try:
-                await self._work_off(keys.ledger_id_of(item.key))
+                with self._failures.contained(unit):
+                    await self._work_off(keys.ledger_id_of(item.key))
             except (CorruptData, UnsupportedFormat) as error:
                 self._unreadable.note(item.key, error)
 

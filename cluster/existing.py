@@ -12,6 +12,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .restored import why_held
 
 NEIGHBOURS = 16
@@ -74,21 +75,30 @@ async def _records(metadata: Metadata, asked: Sequence[int]) -> AsyncIterator[Ke
             yield item
 
 
-async def end_tombstones(metadata: Metadata, move: Callable[[int], Awaitable[None]]) -> None:
+async def end_tombstones(
+    metadata: Metadata, move: Callable[[int], Awaitable[None]], failures: WorkFailures
+) -> None:
     """Move the bound below which a bookie needs no tombstones, until cancelled (H89).
 
     ``move`` is `Store.end_tombstones`. It stays while deletions are held (H104).
     """
     before = 0
+    unit = "the end of tombstones"
     while True:
-        try:
-            found = await metadata.get(keys.NEXT_LEDGER)
-            following = 0 if found is None else next_of(found.value)
-            held = await why_held(metadata)
-        except DistributedLogError as error:  # whatever it is: the bound moves with the next look
-            log.info("tombstones stay: %s: %s", type(error).__name__, error)
-        else:
-            if before and not held:
-                await move(before)
-            before = following
-        await trio.sleep(TOMBSTONES_EVERY_S)
+        # A failed try is repeated soon. The bound is still the ID of an hour before.
+        with failures.contained(unit, every_s=TOMBSTONES_EVERY_S) as attempt:
+            try:
+                found = await metadata.get(keys.NEXT_LEDGER)
+                following = 0 if found is None else next_of(found.value)
+                held = await why_held(metadata)
+            except (
+                DistributedLogError
+            ) as error:  # whatever it is: the bound moves with the next look
+                log.info("tombstones stay: %s: %s", type(error).__name__, error)
+            else:
+                if before and not held:
+                    await move(before)
+                before = following
+        await trio.sleep(
+            failures.wait_s(unit, TOMBSTONES_EVERY_S) if attempt.failed else TOMBSTONES_EVERY_S
+        )

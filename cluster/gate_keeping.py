@@ -57,20 +57,31 @@ async def keep_gate(
 ) -> None:
     """Go on asking, until cancelled."""
     turn = trio.Lock()
+    failures = endpoint.failures
+    unit = "the question what capabilities are checked by"
 
     async def once() -> None:
         async with turn:  # an older answer that is heard later would bring back what was taken away
             await look(gate, endpoint, metadata, bookie_id)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_tick, gate)
+        nursery.start_soon(failures.keep, "the clock of the gate", _tick, gate)
         nursery.start_soon(
-            partial(at_each_change, metadata, (MODE_KEY, ENDED_PREFIX), once, every_s=EVERY_S)
+            partial(
+                at_each_change,
+                metadata,
+                (MODE_KEY, ENDED_PREFIX),
+                once,
+                every_s=EVERY_S,
+                failures=failures,
+                unit=unit,
+            )
         )
         while True:
             await gate.wanted.wait()
             try:
-                await once()
+                with failures.contained(unit):
+                    await once()
             except DistributedLogError as error:
                 log.info("bookie %s: what is checked by cannot be asked now: %s", bookie_id, error)
             await trio.sleep(AGAIN_S)

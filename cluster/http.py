@@ -4,6 +4,7 @@ all are taken the oldest makes room: those that say nothing lock nobody out.
 """
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,6 +14,7 @@ import trio
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Connection, Listener
+from ..runtime.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 16
 """At once; the oldest is hung up on when one more comes."""
@@ -23,6 +25,8 @@ HEADER_BYTES_MAX = 16 * 1024
 """Names and values of all headers."""
 
 JSON = "application/json"
+
+log = logging.getLogger("distributedlog.cluster.http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +57,25 @@ async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = 
                 await _answer(connection, pages, names)
         except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
+        except Exception:
+            log.exception("a request for a page")  # and no other's, nor the node's
         finally:
             busy.pop(connection, None)
             connection.close()
 
+    async def accept_all(nursery: trio.Nursery) -> None:
+        while True:
+            connection = await listener.accept()
+            busy[connection] = None
+            if len(busy) > CONNECTIONS_MAX:
+                oldest = next(iter(busy))
+                del busy[oldest]
+                oldest.close()
+            nursery.start_soon(one, connection)
+
     try:
         async with trio.open_nursery() as nursery:
-            while True:
-                connection = await listener.accept()
-                busy[connection] = None
-                if len(busy) > CONNECTIONS_MAX:
-                    oldest = next(iter(busy))
-                    del busy[oldest]
-                    oldest.close()
-                nursery.start_soon(one, connection)
+            await WorkFailures().keep("the listener of pages", accept_all, nursery)
     finally:
         listener.close()
 

@@ -20,6 +20,7 @@ from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, wanted
 from .events import LIMBO_HEALED
 from .held_up import HeldUp
@@ -27,6 +28,8 @@ from .repair import EVERY_S, PAGE
 
 EVERY_MAX_S = 20.0
 """Between two tries while nothing gets better: open ledgers are closed when they are."""
+
+UNIT = "the work on limbo"
 
 log = logging.getLogger("distributedlog.cluster.limbo")
 
@@ -43,8 +46,10 @@ class LimboHealing:
         rot: Rot,
         bookie_id: str,
         turn: trio.Lock,
+        failures: WorkFailures | None = None,
     ) -> None:
         """``turn``: of all that heals this bookie; one at a time decides what is sound."""
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._copier = copier
@@ -61,12 +66,13 @@ class LimboHealing:
         """Until cancelled: often while something gets better, else seldom."""
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
-            await trio.sleep(backoff.next_s())
+            await trio.sleep(max(backoff.next_s(), self._failures.rest_s(UNIT)))
             if not self._limbo.any_limbo:
                 continue
             before = self.healed
             try:
-                await self.work()
+                with self._failures.contained(UNIT):
+                    await self.work()
             except DistributedLogError as error:
                 log.warning("limbo stays for now: %s: %s", type(error).__name__, error)
             if self.healed > before:
@@ -86,9 +92,13 @@ class LimboHealing:
                 continue
             if not self._limbo.in_limbo(ledger_id):
                 continue
+            unit = f"lifting the limbo of ledger {ledger_id}"
+            healed = False
             try:
-                async with self._turn:
-                    healed = await self.heal(ledger_id)
+                if not self._failures.rests(unit):
+                    with self._failures.contained(unit):
+                        async with self._turn:
+                            healed = await self.heal(ledger_id)
                 if healed:
                     continue
             except DistributedLogError as error:

@@ -39,6 +39,7 @@ from ..runtime.errors import (
     NotEnoughBookies,
     UnsupportedFormat,
 )
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .events import DECOMMISSIONED, LOST
@@ -55,6 +56,8 @@ LOOKS_AT_ONCE = 16
 LEDGERS_AT_ONCE = 4
 REST = 4
 """Times as long as it took to find out what is to be done it is not asked again."""
+
+UNIT = "the repair of what lost bookies held"
 
 log = logging.getLogger("distributedlog.cluster.lost")
 
@@ -170,7 +173,9 @@ class LostBookies:
         policy: Callable[[], PlacementPolicy] = PlacementPolicy,
         labels: Callable[[str], Labels] = lambda bookie: {},
         pulls: Callable[[str], bool] = lambda bookie: False,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._election = election
@@ -204,19 +209,22 @@ class LostBookies:
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._observe)
-            nursery.start_soon(self._work)
+            keep = self._failures.keep
+            nursery.start_soon(keep, "the detection of lost bookies", self._observe)
+            nursery.start_soon(keep, UNIT, self._work)
 
     async def _observe(self) -> None:
         while True:
+            known = False  # also after an unexpected exception: all times start again (H19)
             try:
                 if await self._election.elected():
                     await self.look()
-                else:
-                    self.absences.forget()
+                    known = True
             except DistributedLogError as error:
                 log.info("who is away is not known now: %s", error)
-                self.absences.forget()
+            finally:
+                if not known:
+                    self.absences.forget()
             await trio.sleep(EVERY_S)
 
     async def look(self) -> None:
@@ -251,7 +259,10 @@ class LostBookies:
         while True:
             rest_s = EVERY_S
             try:
-                rest_s = await self.work()
+                with self._failures.contained(UNIT) as attempt:
+                    rest_s = await self.work()
+                if attempt.failed:
+                    rest_s = max(EVERY_S, self._failures.rest_s(UNIT))
             except DistributedLogError as error:
                 self._held_up.note(type(error).__name__, str(error))
             self._held_up.end_pass()
@@ -303,8 +314,14 @@ class LostBookies:
             while left:
                 ledger_id = left.popleft()
                 bookies, holes = tuple(named_by[ledger_id]), noted.get(ledger_id, ())
+                unit, job = _unit_of(ledger_id), None
+                if self._failures.rests(unit):
+                    continue
                 try:
-                    job = await self._job(ledger_id, bookies, holes)
+                    with self._failures.contained(
+                        f"the look at ledger {ledger_id} of a lost bookie"
+                    ):
+                        job = await self._job(ledger_id, bookies, holes)
                 except (CorruptData, UnsupportedFormat) as error:
                     self._unreadable.note(keys.ledger_key(ledger_id), error)
                     continue
@@ -344,23 +361,29 @@ class LostBookies:
         async def work() -> None:
             while jobs:
                 job = jobs.popleft()
-                moved = False
-                for bookie in job.bookies:
-                    if not self._due(job, bookie):
-                        continue  # it is back, or we are not the repairer any more
-                    if (job.ledger_id, bookie) in self._moves_out.under_way:
-                        break  # and what else it needs is seen when that is done
-                    try:
-                        if await self._handed_over(job, bookie):
-                            break
-                        if moved and not await self._due_again(job, bookie):
-                            continue  # haste ends where there is a second copy
-                        moved = await self.move(job.ledger_id, bookie) or moved
-                    except DistributedLogError as error:
-                        cause = f"on bookie {bookie}: {type(error).__name__}"
-                        self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
+                with self._failures.contained(_unit_of(job.ledger_id)) as attempt:
+                    await self._do_one(job)
+                if attempt.failed:
+                    self._held_up.note("an unexpected exception", f"ledger {job.ledger_id}")
 
         await at_once(LEDGERS_AT_ONCE, work)
+
+    async def _do_one(self, job: Job) -> None:
+        moved = False
+        for bookie in job.bookies:
+            if not self._due(job, bookie):
+                continue  # it is back, or we are not the repairer any more
+            if (job.ledger_id, bookie) in self._moves_out.under_way:
+                break  # its other copies are checked after that
+            try:
+                if await self._handed_over(job, bookie):
+                    break
+                if moved and not await self._due_again(job, bookie):
+                    continue  # haste ends where there is a second copy
+                moved = await self.move(job.ledger_id, bookie) or moved
+            except DistributedLogError as error:
+                cause = f"on bookie {bookie}: {type(error).__name__}"
+                self._held_up.note(cause, f"ledger {job.ledger_id}: {error}")
 
     async def _handed_over(self, job: Job, bookie: str) -> bool:
         """Does somebody fetch the ledger who takes the bookie's place? Where one can take it everywhere."""
@@ -495,6 +518,10 @@ class LostBookies:
         )
         if (await self._metadata.transact(last)).succeeded:
             DECOMMISSIONED.say(log, "bookie %s was decommissioned", bookie, bookie=bookie)
+
+
+def _unit_of(ledger_id: int) -> str:
+    return f"the move of ledger {ledger_id} off a lost bookie"
 
 
 async def at_once(count: int, work: Callable[[], Awaitable[None]]) -> None:

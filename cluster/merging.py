@@ -26,6 +26,7 @@ from ..log.settings import (
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, LogNotFound, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .collecting import Records
 from .held_up import HeldUp
 from .restored import Turn
@@ -74,7 +75,9 @@ class Merging:
         *,
         opening: OpenMerging,
         retired_s: float = RETIRED_S,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
         self._deletion_share = deletion_share
@@ -91,7 +94,13 @@ class Merging:
     async def run(self) -> None:
         """Until cancelled."""
         await each_turn(
-            self._election, self.work, lambda: self._seen.clear(), every_s=EVERY_S, said_by=log
+            self._election,
+            self.work,
+            lambda: self._seen.clear(),
+            every_s=EVERY_S,
+            said_by=log,
+            failures=self._failures,
+            unit="merging of segments",
         )
 
     async def work(self) -> None:
@@ -105,14 +114,18 @@ class Merging:
         self._held_up.end_pass()
 
     async def _merge(self, merge: Merge, log_id: int, span_ms: int | None) -> None:
+        unit = f"the merging of log {log_id:016x}"
+        if self._failures.rests(unit):
+            return
         try:
-            self.merged_segments += await merge(
-                log_id,
-                newest_kept=NEWEST_KEPT,
-                segments_min=SEGMENTS_MIN,
-                span_ms=span_ms,
-                merges_max=1,
-            )
+            with self._failures.contained(unit):
+                self.merged_segments += await merge(
+                    log_id,
+                    newest_kept=NEWEST_KEPT,
+                    segments_min=SEGMENTS_MIN,
+                    span_ms=span_ms,
+                    merges_max=1,
+                )
         except LogNotFound:
             return
         except (
@@ -130,7 +143,8 @@ class Merging:
                 own[decode_log_id(item.key.removeprefix(CONF_PREFIX))] = self._decoded(item)
         wanted: dict[int, int | None] = {}
         for log_id, conf in own.items():
-            _want(wanted, log_id, StoredSettings(), conf)
+            with self._failures.contained(_settings_unit(log_id)):
+                _want(wanted, log_id, StoredSettings(), conf)
         async for item in Scan(self._metadata, BIND_PREFIX, limit=PAGE):
             bind = self._decoded(item)
             if bind is None:
@@ -139,16 +153,18 @@ class Merging:
             async for name in Scan(self._metadata, start, limit=PAGE):
                 with suppress(CorruptData):
                     log_id = decode_log_id(name.value)
-                    _want(wanted, log_id, bind, own.get(log_id, StoredSettings()))
+                    with self._failures.contained(_settings_unit(log_id)):
+                        _want(wanted, log_id, bind, own.get(log_id, StoredSettings()))
         return wanted
 
     def _decoded(self, item: KeyValue) -> StoredSettings | None:
         """None: it cannot be read, and nothing is done by it."""
         try:
-            return StoredSettings.decode(item.value)
+            with self._failures.contained(f"the settings {item.key!r}"):
+                return StoredSettings.decode(item.value)
         except (CorruptData, UnsupportedFormat) as error:
             self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
-            return None
+        return None
 
     # --- what merges have left --------------------------------------------------------------------
 
@@ -159,14 +175,25 @@ class Merging:
             if now - since < self._retired_s:
                 seen[item.key] = since
                 continue
+            unit = f"the deletion of a merged ledger, {item.key!r}"
+            if self._failures.rests(unit):
+                seen[item.key] = since
+                continue
             try:
-                if await delete_retired(
-                    self._metadata, Records(self._metadata), self._deletion_share, item
-                ):
-                    self.deleted_ledgers += 1
+                with self._failures.contained(unit) as attempt:
+                    if await delete_retired(
+                        self._metadata, Records(self._metadata), self._deletion_share, item
+                    ):
+                        self.deleted_ledgers += 1
+                if attempt.failed:
+                    seen[item.key] = since
             except (CorruptData, UnsupportedFormat) as error:
                 self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
         self._seen = seen
+
+
+def _settings_unit(log_id: int) -> str:
+    return f"the merging settings of log {log_id:016x}"
 
 
 def _want(

@@ -1,8 +1,9 @@
 """One node from a Host and a config: a metadata node or a bookie. (A proxy: `proxies.py`.)
 
 The same for real processes, `dlog local` and the simulator. A node runs until it is cancelled (a clean
-end: it says goodbye and checkpoints), or until it fails: a failed write or sync, or a broken rule of our
-own, ends the whole node with that error, and nothing it had not synced was acknowledged.
+end: it says goodbye and checkpoints), or until it fails: a failed write or sync, or whatever the journal, the
+log of Raft or its hard state raise, ends the whole node with that error, and nothing it had not synced was
+acknowledged. What else fails unexpectedly ends its own piece of work (`runtime/work_failures.py`).
 """
 
 import logging
@@ -31,6 +32,7 @@ from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
+from ..runtime.work_failures import WorkFailures
 from .collecting import Collector
 from .config import format_address, overlay
 from .cookie import cookie_guard, take_identity
@@ -43,11 +45,13 @@ from .membership import Membership
 from .merging import Merge, Merging
 from .metrics import RepairParts
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from .purging import UNIT as PURGING
 from .purging import Purger
 from .reach import ReachNotes, known_reach
 from .repair import Election
 from .repair_tasks import repair_all
 from .restored import UnlessHeld
+from .retention import UNIT as RETENTION
 from .retention import Close, Retention
 from .scrubbing import scrub_when_told
 from .watching import at_each_change
@@ -88,7 +92,8 @@ async def serve_metadata_node(
                 config.name, config.voters, advertised(listeners, config.advertise)
             )
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(check_places, [disk])
+                keep = WorkFailures().keep
+                nursery.start_soon(keep, "the look at its directory", check_places, [disk])
                 node_id = await nursery.start(serve_metadata, host, options, listeners, KEY_CLASSES)
                 task_status.started(ready(config.name, "metadata", node_id, listeners))
         finally:
@@ -178,7 +183,12 @@ async def _serve_bookie(
         before = trio.current_time()
         witnessed, doubt = await known_reach(metadata, identity.node_id)
         store = await open_store(
-            host, options, bookie_id=identity.node_id, witnessed=witnessed, doubt=doubt
+            host,
+            options,
+            bookie_id=identity.node_id,
+            witnessed=witnessed,
+            doubt=doubt,
+            failures=endpoint.failures,
         )
         OPENED.say(
             log,
@@ -235,22 +245,50 @@ async def _serve_bookie(
                     )
                 )
                 await membership.register()
-                nursery.start_soon(membership.run)
-                nursery.start_soon(check_places, list(host.disks.values()))
+                failures = endpoint.failures
+
+                def have_parts(parts: RepairParts) -> None:
+                    repairs[:] = [parts]
+
+                def start(unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
+                    """Have it run until the end; an unexpected exception of it is contained."""
+                    nursery.start_soon(failures.keep, unit, run, *args)
+
+                start("the renewal of the registration", membership.run)
+                start("the look at its directories", check_places, list(host.disks.values()))
                 # Who has room again is chosen at once, and who has none is not.
-                nursery.start_soon(membership.tell_at_once, lambda: store.space_changed.wait())
-                nursery.start_soon(keep_gate, gate, endpoint, metadata, identity.node_id)
-                deletion = Deletion(metadata, identity.node_id, store.delete_ledger)
-                nursery.start_soon(deletion.run)
-                nursery.start_soon(end_tombstones, metadata, store.end_tombstones)
-                nursery.start_soon(leave_when_told, store, metadata, identity.node_id)
-                nursery.start_soon(
+                start(
+                    "news in the registration",
+                    membership.tell_at_once,
+                    lambda: store.space_changed.wait(),
+                )
+                start("the gate", keep_gate, gate, endpoint, metadata, identity.node_id)
+                deletion = Deletion(metadata, identity.node_id, store.delete_ledger, failures)
+                start("deletion of ledgers", deletion.run)
+                start(
+                    "the end of tombstones",
+                    end_tombstones,
+                    metadata,
+                    store.end_tombstones,
+                    failures,
+                )
+                start(
+                    "the look whether it is to leave",
+                    leave_when_told,
+                    store,
+                    metadata,
+                    identity.node_id,
+                    failures,
+                )
+                start(
+                    "the look for a requested scrub",
                     scrub_when_told,
                     store.scrub,
                     store.rot,
                     metadata,
                     identity.node_id,
                     membership.tell,
+                    failures,
                 )
                 election = Election(
                     metadata,
@@ -259,36 +297,39 @@ async def _serve_bookie(
                     repairs=config.repair,
                 )
                 janitor = UnlessHeld(metadata, election)
-                purger = Purger(metadata, janitor, grace_s=config.purge_grace_s)
-                nursery.start_soon(purger.run)
+                purger = Purger(metadata, janitor, grace_s=config.purge_grace_s, failures=failures)
+                start(PURGING, purger.run)
                 retention = Retention(
                     metadata,
                     janitor,
                     closing=partial(closing, host, endpoint, metadata, config.name),
+                    failures=failures,
                 )
-                nursery.start_soon(retention.run)
+                start(RETENTION, retention.run)
                 merger = Merging(
                     metadata,
                     janitor,
                     purger.deletion_share,
                     opening=partial(merging, host, endpoint, metadata, config.name),
+                    failures=failures,
                 )
-                nursery.start_soon(merger.run)
-                collector = Collector(metadata, janitor, unlinked_s=config.unlinked_s)
-                nursery.start_soon(collector.run)
+                start("merging of segments", merger.run)
+                collector = Collector(
+                    metadata, janitor, unlinked_s=config.unlinked_s, failures=failures
+                )
+                start("collection of unlinked segments", collector.run)
                 if config.repair:
-                    nursery.start_soon(
-                        partial(
-                            repair_all,
-                            host,
-                            config,
-                            endpoint,
-                            metadata,
-                            membership,
-                            store,
-                            identity.node_id,
-                            repairs.append,
-                        )
+                    start(
+                        "repair",
+                        repair_all,
+                        host,
+                        config,
+                        endpoint,
+                        metadata,
+                        membership,
+                        store,
+                        identity.node_id,
+                        have_parts,
                     )
                 task_status.started(ready(config.name, "bookie", identity.node_id, listeners))
         finally:
@@ -364,7 +405,9 @@ def merging(
     return open_merging(host, endpoint, metadata, name)
 
 
-async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> None:
+async def leave_when_told(
+    store: Store, metadata: Metadata, bookie_id: str, failures: WorkFailures
+) -> None:
     """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
     key = keys.leaving_key(bookie_id)
     asked_before = store.space.asked
@@ -373,7 +416,14 @@ async def leave_when_told(store: Store, metadata: Metadata, bookie_id: str) -> N
         leaving = await metadata.get(key) is not None
         store.space.asked = leaving or asked_before
 
-    await at_each_change(metadata, (key,), look, every_s=LEAVING_EVERY_S)
+    await at_each_change(
+        metadata,
+        (key,),
+        look,
+        every_s=LEAVING_EVERY_S,
+        failures=failures,
+        unit="the look whether it is to leave",
+    )
 
 
 async def confine(store: Store, metadata: Metadata) -> None:

@@ -17,9 +17,9 @@ import trio
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.unreadable import Unreadable
-from ..log.containment import broken
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .lost import Absences, at_once
 from .repair import EVERY_S
@@ -55,7 +55,14 @@ class _Seen:
 class OpenLedgers:
     """Closes what nobody writes any more. What is away is known to the elected repairer alone."""
 
-    def __init__(self, metadata: Metadata, absences: Absences, opening: Opening) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        absences: Absences,
+        opening: Opening,
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._absences = absences
         self._opening = opening
@@ -110,8 +117,10 @@ class OpenLedgers:
         async def some() -> None:
             while left:
                 ledger_id, _ = left.popitem()  # the newest first: those are open
+                log_id = None
                 try:
-                    log_id = await self._open_in(ledger_id)
+                    with self._failures.contained(f"the look at ledger {ledger_id}, is it open"):
+                        log_id = await self._open_in(ledger_id)
                 except (CorruptData, UnsupportedFormat) as error:
                     self._unreadable.note(keys.ledger_key(ledger_id), error)
                     continue
@@ -144,12 +153,20 @@ class OpenLedgers:
         async def some() -> None:
             while left:
                 log_id = left.popleft()
+                unit = f"closing what is open of log {log_id:016x}"
+                if self._failures.rests(unit):
+                    continue
+                why = "an unexpected exception"
                 try:
-                    await self._look_at(closer, log_id)
-                except Exception as error:  # a rule that one log's recovery breaks ends no bookie
-                    self._seen.pop(log_id, None)
-                    why = broken(f"closing what is open of log {log_id:016x}", error)
-                    self._held_up.note(type(why).__name__, f"log {log_id:016x}: {why}")
+                    with self._failures.contained(unit) as attempt:
+                        await self._look_at(closer, log_id)
+                    if not attempt.failed:
+                        continue
+                    example = unit
+                except DistributedLogError as error:
+                    why, example = type(error).__name__, f"log {log_id:016x}: {error}"
+                self._seen.pop(log_id, None)
+                self._held_up.note(why, example)
 
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):

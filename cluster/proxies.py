@@ -108,6 +108,7 @@ async def _serve(
         return Hello(metadata.cluster_id, proxy_id, config.kind, config.name)
 
     endpoint = Endpoint(host, hello)
+    failures = endpoint.failures
     metadata = MetadataClient(
         endpoint,
         config.metadata,
@@ -137,21 +138,22 @@ async def _serve(
                     of_ledgers.ack_quorum,
                 ),
                 proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
+                failures=failures,
             )
 
         namespaces = Namespaces(make_namespace, namespaces_max=options.namespaces_max)
         await keep(namespaces.run)
         members = Members(metadata)
-        await keep(members.run)
+        await keep(partial(failures.keep_started, "the watch of proxies", members.run))
         rights = ClientRights(metadata)
-        await keep(rights.run)
+        await keep(partial(failures.keep_started, "the watch of rights", rights.run))
         if BY_CERTIFICATE in endpoint.methods:
             endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
         owner: Owner | None = None
         if config.kind == WRITE_PROXY:
             peers = Peers(endpoint)
             await keep(peers.run)
-            owner = Owner(proxy_id, namespaces, members, options, peers)
+            owner = Owner(proxy_id, namespaces, members, options, peers, failures)
             await keep(owner.run)
         calls = LogCalls(
             namespaces,
@@ -187,6 +189,7 @@ async def _serve(
 
         reasons = Reasons()
         reasons.ask(endpoint.certificate_warning)
+        reasons.ask(failures.text)
 
         def info() -> dict[str, object]:
             return {
@@ -212,7 +215,7 @@ async def _serve(
         try:
             await membership.register()
             task_status.started(ready(config.name, config.kind, proxy_id, listeners))
-            await membership.run()
+            await failures.keep("the renewal of the registration", membership.run)
         finally:
             if owner is not None:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + options.drain_s):

@@ -24,6 +24,7 @@ from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, U
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
 from ..runtime.schema import fields, number, text, versioned
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, held_by_slot
 from .held_up import HeldUp
 from .watching import at_each_change
@@ -164,8 +165,14 @@ class Pulling:
     """Fetches what this bookie is asked to take."""
 
     def __init__(
-        self, metadata: Metadata, pool: Connections, copier: Copier, bookie_id: str
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        copier: Copier,
+        bookie_id: str,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._copier = copier
@@ -177,7 +184,14 @@ class Pulling:
     async def run(self) -> None:
         """Until cancelled."""
         prefix = keys.moves_to_prefix(self._bookie_id)
-        await at_each_change(self._metadata, (prefix,), self.work, every_s=EVERY_S)
+        await at_each_change(
+            self._metadata,
+            (prefix,),
+            self.work,
+            every_s=EVERY_S,
+            failures=self._failures,
+            unit="the work on ledgers that this bookie is to take",
+        )
 
     async def work(self) -> None:
         """Try each once, the most urgent first."""
@@ -193,8 +207,12 @@ class Pulling:
         async def pull() -> None:
             while asked:
                 *_, move, item = asked.pop()
+                unit = f"the work on {item.key!r}"
+                if self._failures.rests(unit):
+                    continue
                 try:
-                    await self.pull(item, move)
+                    with self._failures.contained(unit):
+                        await self.pull(item, move)
                 except DistributedLogError as error:
                     cause = f"in the place of {move.leaving}: {type(error).__name__}"
                     self._held_up.note(cause, f"{item.key!r}: {error}")
@@ -206,7 +224,7 @@ class Pulling:
 
     async def pull(self, item: KeyValue, move: Move) -> bool:
         """Do one move. False: it was taken back, or is not to be done any more. Raises what a copy raises."""
-        failed: list[DistributedLogError] = []
+        failed: list[Exception] = []
         held = _Held(item.key, item.mod_revision)
         taken = False
 
@@ -214,7 +232,7 @@ class Pulling:
             nonlocal taken
             try:
                 taken = await self._take(held, move)
-            except DistributedLogError as error:
+            except Exception as error:  # the nursery would wrap it
                 failed.append(error)
             nursery.cancel_scope.cancel()
 

@@ -17,11 +17,13 @@ from ..log.state import LogState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .restored import Turn
 
 PAGE = 500
 EVERY_S_MIN = 1.0
+UNIT = "purging of truncated segments"
 
 log = logging.getLogger("distributedlog.cluster.purging")
 
@@ -29,7 +31,15 @@ log = logging.getLogger("distributedlog.cluster.purging")
 class Purger:
     """Removes truncated segments while this bookie is the elected one."""
 
-    def __init__(self, metadata: Metadata, election: Turn, *, grace_s: float) -> None:
+    def __init__(
+        self,
+        metadata: Metadata,
+        election: Turn,
+        *,
+        grace_s: float,
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
         self._grace_s = grace_s
@@ -45,21 +55,26 @@ class Purger:
         every_s = max(EVERY_S_MIN, self._grace_s / 2)
         while True:
             try:
-                if await self._election.elected():
-                    await self.work()
-                else:
-                    self._seen.clear()
+                with self._failures.contained(UNIT, every_s=every_s):
+                    if await self._election.elected():
+                        await self.work()
+                    else:
+                        self._seen.clear()
             except DistributedLogError as error:
                 log.warning("%s: %s; trying again", type(error).__name__, error)
-            await trio.sleep(every_s)
+            await trio.sleep(self._failures.wait_s(UNIT, every_s))
 
     async def work(self) -> None:
         """Look at every truncated log once, remove what is due."""
         listed: dict[int, None] = {}
         async for item in Scan(self._metadata, PURGE_PREFIX, limit=PAGE):
+            unit = f"the purge of {item.key!r}"
             try:
                 listed[log_id_of(item.key)] = None
-                await self._look_at(item)
+                if self._failures.rests(unit):
+                    continue
+                with self._failures.contained(unit):
+                    await self._look_at(item)
             except DistributedLogError as error:
                 self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
         self._held_up.end_pass()

@@ -27,6 +27,7 @@ from ..runtime.errors import (
     DistributedLogError,
     UnsupportedFormat,
 )
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, wanted
 from .events import COPIED, REPAIRER
 from .held_up import HeldUp
@@ -116,8 +117,14 @@ class Repair:
     """Fills holes while this bookie is the elected one."""
 
     def __init__(
-        self, metadata: Metadata, pool: Connections, election: Election, copier: Copier
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        election: Election,
+        copier: Copier,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._election = election
@@ -133,7 +140,14 @@ class Repair:
     async def run(self) -> None:
         """Look at the notes again and again, and work when elected; until cancelled."""
         prefixes = (keys.UNDER_PREFIX, keys.BOOKIE_PREFIX)
-        await at_each_change(self._metadata, prefixes, self._work_if_elected, every_s=EVERY_S)
+        await at_each_change(
+            self._metadata,
+            prefixes,
+            self._work_if_elected,
+            every_s=EVERY_S,
+            failures=self._failures,
+            unit="repair of missing entries",
+        )
 
     async def _work_if_elected(self) -> None:
         if await self._election.elected():
@@ -163,14 +177,19 @@ class Repair:
     async def _try(self, note: KeyValue, rest: _Rest | None) -> _Rest | None:
         """Fill a note, if it is not at rest; return its next rest, None where nothing waits any more."""
         away: frozenset[str] = frozenset()
+        why = [("an unexpected exception", f"{note.key!r}")]
+        bookies: set[str] | None = None
         try:
-            bookies = {hole.bookie for hole in notes.decode(note.value)}
-            away = frozenset(bookie for bookie in bookies if self._pool.get(bookie) is None)
+            with self._failures.contained(f"the missing entries of {note.key!r}"):
+                bookies = {hole.bookie for hole in notes.decode(note.value)}
+            away = frozenset(bookie for bookie in bookies or () if self._pool.get(bookie) is None)
             if rest is not None and (rest.mod_revision, rest.away) != (note.mod_revision, away):
                 rest = None
             if rest is not None and trio.current_time() < rest.until:
                 return rest
-            why = await self._fill(note)
+            if bookies is not None:
+                with self._failures.contained(f"the repair of {note.key!r}"):
+                    why = await self._fill(note)
         except DistributedLogError as error:
             why = [(type(error).__name__, f"{note.key!r}: {error}")]
         if not why:

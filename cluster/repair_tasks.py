@@ -15,8 +15,10 @@ from ..ledger.pool import pool_of
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
+from .audit import UNIT as AUDIT
 from .audit import EntryAudit
 from .copying import Copier
+from .limbo import UNIT as LIMBO
 from .limbo import LimboHealing
 from .lost import LostBookies
 from .membership import Membership
@@ -26,6 +28,7 @@ from .options import BookieNodeConfig
 from .pulling import Pulling
 from .repair import Election, Repair
 from .rot_healing import RotHealing
+from .surplus import UNIT as SURPLUS
 from .surplus import Surplus
 
 
@@ -39,14 +42,19 @@ async def repair_all(
     bookie_id: str,
     on_parts: Callable[[RepairParts], object],
 ) -> None:
-    """Until cancelled. ``membership``'s lease holds the election's key. ``on_parts``: told what counts."""
+    """Until cancelled. ``membership``'s lease holds the election's key. ``on_parts``: told what counts.
+
+    An unexpected exception ends one try of one piece of it (`runtime/work_failures.py`).
+    """
+    failures = endpoint.failures
+    keep = failures.keep
     async with trio.open_nursery() as nursery:
         pool = pool_of(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
         election = Election(metadata, bookie_id, lambda: membership.lease)
-        noted = Repair(metadata, pool, election, copier)
-        nursery.start_soon(noted.run)
+        noted = Repair(metadata, pool, election, copier, failures)
+        nursery.start_soon(keep, "repair of missing entries", noted.run)
         lost = LostBookies(
             metadata,
             pool,
@@ -59,19 +67,27 @@ async def repair_all(
             policy=lambda: pool.placement,
             labels=pool.labels,
             pulls=lambda bookie: (said := pool.registration(bookie)) is not None and said.pulls,
+            failures=failures,
         )
         nursery.start_soon(lost.run)
-        nursery.start_soon(Pulling(metadata, pool, copier, bookie_id).run)
+        pulling = Pulling(metadata, pool, copier, bookie_id, failures)
+        nursery.start_soon(keep, "the work on ledgers that this bookie is to take", pulling.run)
         opening = partial(_closer, host, endpoint, metadata, config.name)
-        open_ledgers = OpenLedgers(metadata, lost.absences, opening)
-        nursery.start_soon(open_ledgers.run)
-        audit = EntryAudit(metadata, pool, election, every_s=config.audit_every_s)
-        nursery.start_soon(audit.run)
+        open_ledgers = OpenLedgers(metadata, lost.absences, opening, failures)
+        nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledgers.run)
+        audit = EntryAudit(
+            metadata, pool, election, every_s=config.audit_every_s, failures=failures
+        )
+        nursery.start_soon(keep, AUDIT, audit.run)
         turn = trio.Lock()
-        own = LimboHealing(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn)
-        nursery.start_soon(own.run)
-        rotten = RotHealing(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn)
-        nursery.start_soon(rotten.run)
+        own = LimboHealing(
+            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
+        )
+        nursery.start_soon(keep, LIMBO, own.run)
+        rotten = RotHealing(
+            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
+        )
+        nursery.start_soon(keep, "the repair of corrupt entries", rotten.run)
         surplus = Surplus(
             metadata,
             pool,
@@ -80,8 +96,9 @@ async def repair_all(
             store.delete_ledger,
             bookie_id,
             every_s=config.surplus_every_s,
+            failures=failures,
         )
-        nursery.start_soon(surplus.run)
+        nursery.start_soon(keep, SURPLUS, surplus.run)
         on_parts(
             RepairParts(election, copier, noted, lost, open_ledgers, audit, own, surplus),
         )

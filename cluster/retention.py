@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import trio
 
-from ..log.containment import broken
 from ..log.dlsn import DLSN
 from ..log.keys import (
     decode_log_id,
@@ -61,6 +60,7 @@ from ..runtime.errors import (
     OutcomeUnknown,
     UnsupportedFormat,
 )
+from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .restored import Turn
 
@@ -74,6 +74,8 @@ SHARE_OF_AGE = 64
 PAGE = 500
 LATE = 1.25
 """Times its writer's own age limit: a living writer has ended the segment by then."""
+
+UNIT = "retention"
 
 log = logging.getLogger("distributedlog.cluster.retention")
 
@@ -162,8 +164,14 @@ class Retention:
     """Gives up what is older, or more, than its log is to keep, while this bookie is the elected one."""
 
     def __init__(
-        self, metadata: Metadata, election: Turn, *, closing: Closing | None = None
+        self,
+        metadata: Metadata,
+        election: Turn,
+        *,
+        closing: Closing | None = None,
+        failures: WorkFailures | None = None,
     ) -> None:
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
         self._closing = closing
@@ -187,20 +195,26 @@ class Retention:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._closing is not None:
-                nursery.start_soon(self._close_abandoned, self._closing)
+                unit = "the end of segments that were left open"
+                nursery.start_soon(self._failures.keep, unit, self._close_abandoned, self._closing)
             while True:
                 try:
-                    if await self._election.elected():
-                        await self.work()
-                    else:
-                        self._forget()
-                except Superseded:
-                    log.info("another bookie counts the time for retention; this one begins anew")
-                    self._forget()
+                    with self._failures.contained(UNIT):
+                        await self._work_if_elected()
                 except DistributedLogError as error:
                     self._clock.forget()
                     log.warning("%s: %s; trying again", type(error).__name__, error)
-                await trio.sleep(EVERY_S)
+                await trio.sleep(max(EVERY_S, self._failures.rest_s(UNIT)))
+
+    async def _work_if_elected(self) -> None:
+        try:
+            if await self._election.elected():
+                await self.work()
+            else:
+                self._forget()
+        except Superseded:
+            log.info("another bookie counts the time for retention; this one starts again")
+            self._forget()
 
     async def work(self) -> None:
         """Look once at what is due. Raises `Superseded`."""
@@ -215,12 +229,24 @@ class Retention:
         for log_id, one in [*self._watched.items()]:
             if one.due_at > now:
                 continue
-            one.due_at = now + one.next_s()
+            unit = f"the retention of log {log_id:016x}"
+            if self._failures.rests(unit):
+                continue
+            superseded = False
             try:
-                await self._look_at(log_id, one)
+                with self._failures.contained(unit, every_s=LOOK_S_MAX):
+                    one.due_at = now + one.next_s()
+                    try:
+                        await self._look_at(log_id, one)
+                    except Superseded:
+                        superseded = True
             except (CorruptData, NotAllowed, UnsupportedFormat) as error:
                 # Not allowed: the leader goes by settings that are others by now, or that it cannot read.
                 self._held_up.note(type(error).__name__, f"log {log_id:016x}: {error}")
+            if superseded:
+                raise Superseded
+            if self._failures.rests(unit):
+                one.due_at = 0.0  # it has failed: tried again after its rest
         self._held_up.end_pass()
 
     def _forget(self) -> None:
@@ -249,7 +275,8 @@ class Retention:
                 good[item.key] = conf
         watched: dict[int, _Watched] = {}
         for log_id, conf in own.items():
-            self._watch(watched, log_id, StoredSettings(), conf)
+            with self._failures.contained(_settings_unit(log_id)):
+                self._watch(watched, log_id, StoredSettings(), conf)
         async for item in Scan(self._metadata, BIND_PREFIX, limit=PAGE):
             bind = self._decoded(item)
             if bind is not None:
@@ -258,7 +285,8 @@ class Retention:
             async for name in Scan(self._metadata, start, limit=PAGE):
                 with suppress(CorruptData):
                     log_id = decode_log_id(name.value)
-                    self._watch(watched, log_id, bind, own.get(log_id, StoredSettings()))
+                    with self._failures.contained(_settings_unit(log_id)):
+                        self._watch(watched, log_id, bind, own.get(log_id, StoredSettings()))
         self._watched, self._good = watched, good
         self._unreadable.end_pass()
         self._out_of_range.end_pass()
@@ -266,13 +294,14 @@ class Retention:
     def _decoded(self, item: KeyValue) -> StoredSettings | None:
         """Settings, or the last ones that could be read; None where there are none of these either."""
         try:
-            found = StoredSettings.decode(item.value)
+            with self._failures.contained(f"the settings {item.key!r}"):
+                found = StoredSettings.decode(item.value)
+                for why in found.out_of_range:
+                    self._out_of_range.note("out of range", f"{item.key!r}: {why}")
+                return found
         except (CorruptData, UnsupportedFormat) as error:
             self._unreadable.note(type(error).__name__, f"{item.key!r}: {error}")
-            return self._good.get(item.key)
-        for why in found.out_of_range:
-            self._out_of_range.note("out of range", f"{item.key!r}: {why}")
-        return found
+        return self._good.get(item.key)
 
     def _watch(
         self,
@@ -432,6 +461,8 @@ class Retention:
     # --- segments that their writers left open ----------------------------------------------------
 
     def _give_closer(self, log_id: int, segment: int) -> None:
+        if self._failures.rests(_closing_unit(log_id)):
+            return
         if self._closing is not None and len(self._abandoned) < ABANDONED_MAX:
             self._abandoned[log_id] = segment
             self._wake.set()
@@ -451,8 +482,16 @@ class Retention:
         while self._abandoned:
             log_id, segment = self._abandoned.popitem()
             try:
-                if await close(log_id, segment):
-                    self.closed_segments += 1
-            except Exception as error:  # a rule that one log's recovery breaks ends no bookie
-                what = f"closing the open segment of log {log_id:016x}"
-                log.warning("log %016x: its open segment stays: %s", log_id, broken(what, error))
+                with self._failures.contained(_closing_unit(log_id)):
+                    if await close(log_id, segment):
+                        self.closed_segments += 1
+            except DistributedLogError as error:
+                log.warning("log %016x: its open segment stays: %s", log_id, error)
+
+
+def _settings_unit(log_id: int) -> str:
+    return f"the retention settings of log {log_id:016x}"
+
+
+def _closing_unit(log_id: int) -> str:
+    return f"closing the open segment of log {log_id:016x}"

@@ -24,6 +24,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.interface import Metadata
 from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, Missing, wanted
 from .events import ROT_HEALED
 from .held_up import HeldUp
@@ -49,8 +50,10 @@ class RotHealing:
         rot: Rot,
         bookie_id: str,
         turn: trio.Lock,
+        failures: WorkFailures | None = None,
     ) -> None:
         """``turn``: of all that heals this bookie; one at a time decides what is sound."""
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._copier = copier
@@ -80,9 +83,13 @@ class RotHealing:
         if self._rot.suspect:
             return not self._rot.noted
         for ledger_id in list(self._rot.noted):
+            unit = f"the repair of corrupt entries of ledger {ledger_id}"
+            if self._failures.rests(unit):
+                continue
             try:
-                async with self._turn:
-                    await self.heal(ledger_id)
+                with self._failures.contained(unit):
+                    async with self._turn:
+                        await self.heal(ledger_id)
             except DistributedLogError as error:
                 self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
         self._held_up.end_pass()

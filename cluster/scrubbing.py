@@ -13,6 +13,7 @@ from ..bookie.scrub import Scrub
 from ..ledger import keys
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..runtime.work_failures import WorkFailures
 from .watching import at_each_change
 
 LOOK_EVERY_S = 1.0
@@ -37,6 +38,7 @@ async def scrub_when_told(
     metadata: Metadata,
     bookie_id: str,
     tell: Callable[[], Awaitable[None]],
+    failures: WorkFailures,
 ) -> None:
     """A bookie's own part; until cancelled. ``tell`` is awaited before a pass is said to be done."""
     key = keys.scrub_key(bookie_id)
@@ -58,4 +60,11 @@ async def scrub_when_told(
         unchanged = Compare.mod_revision(key, found.mod_revision)
         await metadata.transact(Transaction((unchanged,), (Delete(key),)))
 
-    await at_each_change(metadata, (key,), look, every_s=LOOK_EVERY_S)
+    await at_each_change(
+        metadata,
+        (key,),
+        look,
+        every_s=LOOK_EVERY_S,
+        failures=failures,
+        unit="the look for a requested scrub",
+    )

@@ -28,12 +28,15 @@ from ..ledger.registration import BookieRegistration
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .copying import Connections, lacking, list_held
 from .repair import PAGE
 from .restored import RESTORES, why_held
 
 APART_S = 3600.0
 """Between the two looks."""
+
+UNIT = "the look for over-replicated copies"
 
 log = logging.getLogger("distributedlog.cluster.surplus")
 
@@ -64,8 +67,10 @@ class Surplus:
         bookie_id: str,
         *,
         every_s: float,
+        failures: WorkFailures | None = None,
     ) -> None:
         """``delete``: as for a ledger that was deleted."""
+        self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
         self._ledgers = ledgers
@@ -81,9 +86,11 @@ class Surplus:
     async def run(self) -> None:
         """A pass, a rest, and so on; until cancelled. While something is seen the next comes in an hour."""
         while True:
-            await trio.sleep(min(self._every_s, APART_S) if self._seen else self._every_s)
+            rest_s = min(self._every_s, APART_S) if self._seen else self._every_s
+            await trio.sleep(self._failures.wait_s(UNIT, rest_s))
             try:
-                await self.look_at_all()
+                with self._failures.contained(UNIT, every_s=self._every_s):
+                    await self.look_at_all()
             except DistributedLogError as error:
                 log.info("copies too many are not looked for now: %s", error)
 
@@ -101,8 +108,10 @@ class Surplus:
                     if self._dropping.dropped(ledger_id):
                         await self._dropping.take_back(ledger_id)
                     continue
+                unit = f"the look at ledger {ledger_id}, which is elsewhere"
                 try:
-                    await self._look_at(ledger_id, before.get(ledger_id))
+                    with self._failures.contained(unit, every_s=self._every_s):
+                        await self._look_at(ledger_id, before.get(ledger_id))
                 except CorruptData as error:
                     self._unreadable.note(keys.ledger_key(ledger_id), error)
 

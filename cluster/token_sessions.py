@@ -19,6 +19,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, InternalError, NotAuthenticated, TooBusy
 from ..runtime.tokens import read_token
+from ..runtime.work_failures import WorkFailures
 from .token_attempts import Attempt, TokenAttempts
 
 SESSIONS_OF_A_USER = 8
@@ -108,14 +109,17 @@ class TokenSessions(Generic[Opened]):
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             try:
-                while True:
-                    await trio.sleep(SWEEP_S)
-                    since = trio.current_time() - self._idle_s
-                    for session in list(self._found.values()):
-                        if not session._users and session._used_at <= since:
-                            self._forget(session)
+                await WorkFailures().keep("the end of idle sessions of users", self._sweep)
             finally:
                 for session in list(self._serving):
+                    self._forget(session)
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_S)
+            since = trio.current_time() - self._idle_s
+            for session in list(self._found.values()):
+                if not session._users and session._used_at <= since:
                     self._forget(session)
 
     async def enter(self, token: bytes, address: str) -> TokenSession[Opened]:

@@ -11,6 +11,7 @@ import trio
 
 from ..metadata.interface import Metadata, prefix_end
 from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.work_failures import WorkFailures
 from .restored import Turn
 
 RETRY_S = 1.0
@@ -28,16 +29,19 @@ async def at_each_change(
     react: Callable[[], Awaitable[None]],
     *,
     every_s: float,
+    failures: WorkFailures,
+    unit: str,
 ) -> None:
     """Await ``react()`` soon, after changes below a prefix, and every ``every_s``; until cancelled.
 
     ``react`` reads what there is and acts on that, so that a missed or doubled call harms nothing. What
-    it raises of ours is logged and tried again.
+    it raises of ours is logged and tried again. Any other exception is a failure of ``unit``.
     """
     changes = _Changes()
     async with trio.open_nursery() as nursery:
         for prefix in prefixes:
-            nursery.start_soon(_watch, metadata, prefix, changes)
+            what = f"the watch of {prefix!r} for {unit}"
+            nursery.start_soon(failures.keep, what, _watch, metadata, prefix, changes)
         rest_s = GATHER_S
         said = ""
         while True:
@@ -50,7 +54,9 @@ async def at_each_change(
             begun = trio.current_time()
             failed = False
             try:
-                await react()
+                with failures.contained(unit) as attempt:
+                    await react()
+                failed = attempt.failed
                 said = ""
             except DistributedLogError as error:
                 failed = True
@@ -60,7 +66,7 @@ async def at_each_change(
                 said = why
             rest_s = max(GATHER_S, REST * (trio.current_time() - begun))
             if failed:
-                await trio.sleep(RETRY_S)
+                await trio.sleep(max(RETRY_S, failures.rest_s(unit) if attempt.failed else 0.0))
                 changes.come.set()
 
 
@@ -71,15 +77,21 @@ async def each_turn(
     *,
     every_s: float,
     said_by: logging.Logger,
+    failures: WorkFailures,
+    unit: str,
 ) -> None:
-    """Await ``work()`` each ``every_s`` while it is our turn, else ``forget()``; until cancelled."""
+    """Await ``work()`` each ``every_s`` while it is our turn, else ``forget()``; until cancelled.
+
+    Any other exception is a failure of ``unit``. It is tried again after the backoff of the unit.
+    """
     while True:
-        await trio.sleep(every_s)
+        await trio.sleep(failures.wait_s(unit, every_s))
         try:
-            if await turn.elected():
-                await work()
-            else:
-                forget()
+            with failures.contained(unit, every_s=every_s):
+                if await turn.elected():
+                    await work()
+                else:
+                    forget()
         except DistributedLogError as error:
             said_by.warning("%s: %s; trying again", type(error).__name__, error)
 

@@ -10,6 +10,7 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.work_failures import WorkFailures
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -58,6 +59,35 @@ async def test_two_who_tick_off_at_once_do_not_leave_the_record_behind() -> None
             nursery.start_soon(worker.work)
 
     assert not (await metadata.range(b"", b"\xff")).items
+
+
+async def test_a_ledger_that_fails_unexpectedly_keeps_no_other_from_its_deletion(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Faults 1b: it is tried again, shown meanwhile, and the pass goes on."""
+    metadata, failures, store = LocalMetadata(), WorkFailures(), _Store(7, 8)
+    await _deleted_ledger(metadata, 7)
+    await _deleted_ledger(metadata, 8)
+    broken = True
+
+    async def delete(ledger_id: int) -> None:
+        if ledger_id == 7 and broken:
+            raise KeyError(ledger_id)
+        await store.delete_ledger(ledger_id)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Deletion(metadata, "b1", delete, failures).run)
+        await trio.sleep(100)
+        assert store.ledgers == {7}
+        [failed] = failures.failed()
+        assert failed.error == "KeyError"
+        assert 2 < failed.tries < 10
+
+        broken = False
+        await trio.sleep(100)
+        assert store.ledgers == set()
+        assert failures.failed() == ()
+        nursery.cancel_scope.cancel()
 
 
 async def _open_ledger(metadata: LocalMetadata, ledger_id: int) -> None:

@@ -17,6 +17,7 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.runtime.work_failures import WorkFailures
 
 ID_MAX = (1 << 64) - 1
 
@@ -111,7 +112,7 @@ async def test_the_bound_of_tombstones_is_an_hour_old(autojump_clock: MockClock)
         await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, value),)))
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_tombstones, metadata, move)
+        nursery.start_soon(end_tombstones, metadata, move, WorkFailures())
         await trio.sleep(1)
         for value in (b"100", b"200", b"nonsense", b"300", b"400"):
             await say(value)
@@ -135,7 +136,7 @@ async def test_the_bound_of_tombstones_stays_while_deletions_are_held(
     await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, b"100"),)))
     await hold(metadata, "looking")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_tombstones, metadata, move)
+        nursery.start_soon(end_tombstones, metadata, move, WorkFailures())
         await trio.sleep(3.5 * TOMBSTONES_EVERY_S)
         assert moved == []
         await resume(metadata)

@@ -33,8 +33,10 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import LogTruncated, QuorumUnreachable
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.work_failures import WorkFailures
 from tests.log.conftest import World
 from tests.log.records import everything
+from tests.plant import plant
 
 INF = float("inf")
 
@@ -81,6 +83,44 @@ async def purge_all(world: World) -> None:
     """As the purger does, without its grace."""
     async for item in Scan(world.metadata, PURGE_PREFIX):
         await purge(world.metadata, log_id_of(item.key), 1 << 40, world.ledgers.deletion_share)
+
+
+async def test_a_log_that_fails_unexpectedly_keeps_no_other_from_its_retention(
+    world: World,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    nursery: trio.Nursery,
+) -> None:
+    """Faults 1b: one stored number ended every bookie, one after another."""
+    failures = WorkFailures()
+    async with world.process() as ns:
+        for name in ("bad", "good"):
+            for _ in range(4):
+                await roll(ns, name)
+            await ns.open_log(name).set({"retention_bytes": 1})
+        bad = await ns.find("bad")
+        retention = Retention(world.metadata, Elected(), failures=failures)
+        original, broken = retention._look_at, True
+
+        async def look_at(log_id: int, one: Any) -> None:
+            if log_id == bad and broken:
+                raise OverflowError("cannot convert float infinity to integer")
+            await original(log_id, one)
+
+        plant(retention, "_look_at", look_at)
+        nursery.start_soon(retention.run)
+        await trio.sleep(600)
+        assert await first_of(world, ns, "good") > 1
+        assert await first_of(world, ns, "bad") == 1
+        [failed] = failures.failed()
+        assert (failed.unit, failed.error) == (f"the retention of log {bad:016x}", "OverflowError")
+        assert 5 < failed.tries < 25
+        assert sum("failed, and is tried again" in one.getMessage() for one in caplog.records) == 1
+
+        broken = False
+        await trio.sleep(120)
+        assert await first_of(world, ns, "bad") > 1
+        assert failures.failed() == ()
 
 
 # --- the clock ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import QuorumUnreachable
+from distributedlog.runtime.work_failures import WorkFailures
 
 from .bookie_world import BOOKIES, KEY, Pool
 
@@ -70,7 +71,17 @@ async def test_many_changes_are_one_look(autojump_clock: Clock) -> None:
         looks.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(at_each_change, metadata, (b"a/", b"b/"), look, every_s=1000.0))
+        nursery.start_soon(
+            partial(
+                at_each_change,
+                metadata,
+                (b"a/", b"b/"),
+                look,
+                every_s=1000.0,
+                failures=WorkFailures(),
+                unit="a look",
+            )
+        )
         await trio.sleep(10)
         assert len(looks) == 1
         for number in range(NOTES):
@@ -96,7 +107,9 @@ async def test_a_change_during_a_look_is_looked_at_and_long_looks_are_rare(
         await trio.sleep(2)
 
     with trio.move_on_after(100):
-        await at_each_change(metadata, (b"a/",), look, every_s=1000.0)
+        await at_each_change(
+            metadata, (b"a/",), look, every_s=1000.0, failures=WorkFailures(), unit="a look"
+        )
 
     assert begun[0] == pytest.approx(GATHER_S)
     assert begun[1] - begun[0] == pytest.approx(2 + REST * 2)
@@ -114,7 +127,9 @@ async def test_a_look_that_fails_comes_again_and_is_told_once(
             raise QuorumUnreachable("no leader")
 
     with trio.move_on_after(200):
-        await at_each_change(metadata, (b"a/",), look, every_s=1000.0)
+        await at_each_change(
+            metadata, (b"a/",), look, every_s=1000.0, failures=WorkFailures(), unit="a look"
+        )
 
     assert len(looks) == 50
     assert len([one for one in caplog.records if "trying again" in one.message]) == 1
