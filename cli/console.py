@@ -146,6 +146,7 @@ async def console(
     from ..console.work_state import WorkState
     from ..runtime.errors import DistributedLogError
     from ..runtime.machine import authority_host, client_host, real_host, showing
+    from ..runtime.work_failures import WorkFailures
     from ..uri import format_address
     from .connect import namespace, quorum
 
@@ -204,7 +205,8 @@ async def console(
             payloads=payloads,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(keep_open)
+            keep = WorkFailures().keep
+            nursery.start_soon(keep, "the console's namespace", keep_open)
             nursery.start_soon(serve_http, listener, served.answer, HEADERS)
             yield f"http://{name}:{port}/#t={token}"
             nursery.cancel_scope.cancel()

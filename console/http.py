@@ -16,6 +16,7 @@ import trio
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Connection, Listener
+from ..runtime.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 64
 REQUEST_S = 10.0
@@ -93,14 +94,17 @@ async def serve_http(listener: Listener, answers: Answers, always: Mapping[str, 
             busy -= 1
             connection.close()
 
+    async def accept_all(nursery: trio.Nursery) -> None:
+        while True:
+            connection = await listener.accept()
+            if busy >= 2 * CONNECTIONS_MAX:  # an answer of 503 needs a connection, too
+                connection.close()
+            else:
+                nursery.start_soon(one, connection)
+
     try:
         async with trio.open_nursery() as nursery:
-            while True:
-                connection = await listener.accept()
-                if busy >= 2 * CONNECTIONS_MAX:  # who is told 503 costs a connection, too
-                    connection.close()
-                else:
-                    nursery.start_soon(one, connection)
+            await WorkFailures().keep("the console's listener", accept_all, nursery)
     finally:
         listener.close()
 

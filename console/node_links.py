@@ -54,8 +54,11 @@ class NodeLinks:
             return await info_over(link, timeout_s)
         raise RequestTimeout(f"{address} did not answer within {timeout_s:g} s")
 
-    async def close_idle(self) -> None:
-        """Until cancelled."""
+    async def run(self) -> None:
+        """Close what is idle, until cancelled."""
+        await self._endpoint.failures.keep("the end of idle links", self._close_idle)
+
+    async def _close_idle(self) -> None:
         while True:
             await trio.sleep(IDLE_S / 2)
             now = trio.current_time()
@@ -71,6 +74,6 @@ async def node_links(host: Host) -> AsyncIterator[NodeLinks]:
     """Links that are closed with the block."""
     async with trio.open_nursery() as nursery:
         links = NodeLinks(host, nursery)
-        nursery.start_soon(links.close_idle)
+        nursery.start_soon(links.run)
         yield links
         nursery.cancel_scope.cancel()

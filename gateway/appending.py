@@ -8,8 +8,9 @@ Of both there are so many: above, those that were idle longest are closed. A use
 and is told so where none of his is idle.
 """
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -34,10 +35,13 @@ from ..runtime.errors import (
     RecordTooLarge,
     TooBusy,
 )
+from ..runtime.work_failures import WorkFailures
 from .forms import Given, ProducerRef
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .share import Idle, Share
+
+log = logging.getLogger("distributedlog.gateway")
 
 SWEEP_S = 1.0
 
@@ -103,9 +107,7 @@ class Appending:
             share.held_by.append(self._idle)
         try:
             async with trio.open_nursery() as self._nursery:
-                while True:
-                    await trio.sleep(SWEEP_S)
-                    self._sweep()
+                await WorkFailures().keep("the sweep of writers", self._sweep_again)
         finally:
             self._nursery = None
             if share is not None:
@@ -118,6 +120,11 @@ class Appending:
                         nursery.start_soon(_close, writing)
             self._tell(0, 0)
             self._over = True
+
+    async def _sweep_again(self) -> None:
+        while True:
+            await trio.sleep(SWEEP_S)
+            self._sweep()
 
     def _sweep(self) -> None:
         options, meters = self._options, self._meters
@@ -401,5 +408,9 @@ def _unused(found: "Mapping[Key, _Writing | _Sending]", above: int, since: float
 
 async def _close(writing: _Writing) -> None:
     if writing.writer is not None:
-        with suppress(DistributedLogError):  # it is left for recovery then
+        try:
             await writing.writer.aclose()
+        except DistributedLogError:
+            pass  # it is left for recovery then
+        except Exception:
+            log.exception("the end of a writer")  # and no other one's
