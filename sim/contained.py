@@ -10,20 +10,45 @@ from collections.abc import Callable
 from typing import Any
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.work_failures import leaves_of
 from .planting import Patch
 
+ENDS_NODE = {
+    "Journal.run": "the journal",
+    "Journal._keep_ahead": "the journal's next file",
+    "ZeroAhead.run": "the journal's zeroed blocks",
+    "Replica.persist": "the log of Raft and its hard state",
+    "RaftStorage.zero_ahead": "the zeroed blocks of Raft's log",
+    "Replica.run_clock": "the core of Raft",
+    "Replica.end_if_must": "waits for an error of the core, and raises it",
+}
+"""Tasks that end their node with any exception, because nothing may be acknowledged after it. The keys are
+the functions of the tasks."""
 
-def heard(fail: Callable[[BaseException], None]) -> Patch:
-    """To be planted for a run: ``fail`` is told of each."""
-    original = logging.Logger.error
 
-    def error(self: logging.Logger, message: object, *args: object, **options: Any) -> None:
-        why = options.get("exc_info")
-        found = why if isinstance(why, BaseException) else sys.exc_info()[1] if why else None
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        if found is not None and not isinstance(found, DistributedLogError):
-            fail(found)
-        original(self, message, *args, **options)
+class Injected(Exception):
+    """An exception that a seed throws into a task, like a bug (`unexpected.py`). Its text names the task."""
 
-    return logging.Logger, "error", error
+    @property
+    def ends_node(self) -> bool:
+        """Must the node end by it?"""
+        return str(self) in ENDS_NODE
+
+
+def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
+    """Return the patches for a run: ``fail`` receives each exception, except `Injected`."""
+
+    def listening(original: Callable[..., None]) -> Callable[..., None]:
+        def say(self: logging.Logger, *args: object, **options: Any) -> None:
+            why = options.get("exc_info")
+            found = why if isinstance(why, BaseException) else sys.exc_info()[1] if why else None
+            for leaf in [] if found is None else leaves_of(found):
+                if not isinstance(leaf, (DistributedLogError, Injected)):
+                    fail(leaf)
+                    break
+            original(self, *args, **options)
+
+        return say
+
+    logger = logging.Logger
+    return [(logger, name, listening(getattr(logger, name))) for name in ("error", "log")]

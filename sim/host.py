@@ -17,6 +17,7 @@ from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
 from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.tls import CERTIFICATE, verify_certificate
+from .contained import Injected
 from .disk import SimDisk
 from .disk_handle import DiskHandle
 from .machine_state import HostDown, MachineState
@@ -175,6 +176,8 @@ class SimHost:
     def _explained(self, cause: BaseException) -> bool:
         if isinstance(cause, (trio.Cancelled, HostDown)):
             return True
+        if isinstance(cause, Injected):
+            return cause.ends_node
         if isinstance(cause, (DiskFailed, CorruptData)):
             return any(disk.blamed for disk in self.devices())
         return isinstance(cause, DistributedLogError) and cause.retryable

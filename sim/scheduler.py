@@ -203,7 +203,7 @@ class Simulation:
             _seeded(self),
             none_stalled(),
             walled_off(lambda: EPOCH_S + self.now),
-            planted([heard(self.fail)]),
+            planted(heard(self.fail)),
         ):
             trio.run(root, clock=self._clock, instruments=[_Wiring(self)])
         return result[0] if result and not self.failures else None

@@ -30,6 +30,7 @@ from .nemesis import Nemesis
 from .network import draw_network_faults
 from .scheduler import Simulation
 from .tuning import bounded, draw_bounds
+from .unexpected import UnexpectedErrors
 
 LOGS = ("story", "tale", "legend")
 QUORUMS = (*[(3, 3, 2)] * 6, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
@@ -105,6 +106,7 @@ class SeedRun(ABC):
         self.cluster: SimCluster
         self.nemesis: Nemesis
         self.moments: Moments
+        self.unexpected: UnexpectedErrors
 
     def run(self) -> Result:
         """Run and judge. Whatever went wrong is in the result."""
@@ -122,6 +124,8 @@ class SeedRun(ABC):
         result.messages = self.cluster.network.messages
         result.confirmed = self.cluster.oracles.bookies.confirmed
         result.faults = self.nemesis.counts
+        if self.unexpected.thrown:
+            result.faults["unexpected exception"] = len(self.unexpected.thrown)
         result.heard = self.moments.heard
         result.unknowns = self.cluster.oracles.bookies.unknowns
         result.restarts = self.cluster.restarts
@@ -139,6 +143,7 @@ class SeedRun(ABC):
         self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
         ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
         on_moment = pass_by if self.calm else ambushes.on_moment
+        self.unexpected = UnexpectedErrors(cluster, simulation.chance("unexpected"))
         self.moments = Moments(cluster.role_of, cluster.serves, on_moment)
         cluster.watch(self.moments)
         self._on_cluster(cluster)
@@ -160,6 +165,7 @@ class SeedRun(ABC):
                     if not self.calm:
                         self.nemesis.start(plagues)
                         plagues.start_soon(ambushes.run)
+                        plagues.start_soon(self.unexpected.run)
                     await trio.sleep_forever()
             await self._judge(simulation)
 

@@ -24,10 +24,12 @@ from distributedlog.metadata.history import History
 from distributedlog.metadata.leadership import Leadership
 from distributedlog.metadata.raft import Raft
 from distributedlog.metadata.ready import HardState
+from distributedlog.metadata.replica import Replica
 from distributedlog.metadata.request_ring import RequestRing
 from distributedlog.metadata.storage import RaftStorage
 from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import WriteFailed
+from distributedlog.runtime.work_failures import WorkFailures
 from tests.sim.planting import bug, patch
 
 
@@ -329,3 +331,37 @@ def nobody_looks_where_a_bookie_stands() -> None:
     from distributedlog.ledger.registration import BookieRegistration
 
     patch(BookieRegistration, "where", lambda self: {})
+
+
+@bug("cluster")
+def an_unexpected_exception_in_background_work_ends_the_node() -> None:
+    """Faults 1b: nothing contains what the work of one log raises."""
+    patch(WorkFailures, "keep", keep_without_containing)
+
+
+@bug("cluster")
+def an_unexpected_exception_in_the_core_of_raft_is_contained() -> None:
+    """A node goes on acknowledging after an unknown error in what must be durable first."""
+    for one in CONTAINED_CORE:
+        patch(*one)
+
+
+async def keep_without_containing(self: Any, unit: str, run: Any, *args: Any) -> None:
+    await run(*args)
+
+
+def containing(run: Any) -> Any:
+    async def contained(self: Any) -> None:
+        while True:
+            try:
+                await run(self)
+            except Exception:
+                await trio.sleep(1.0)
+
+    return contained
+
+
+CONTAINED_CORE = [
+    (Replica, name, containing(getattr(Replica, name)))
+    for name in ("persist", "run_clock", "end_if_must")
+]
