@@ -70,3 +70,16 @@ def test_a_path_runs_every_test_and_a_tier_only_its_own() -> None:
 def test_an_unknown_tier_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown tier unit: choose from units, "):
         tiers.check("seeds,unit")
+
+
+def test_each_campaign_is_in_the_index() -> None:
+    page = (ROOT / "docs/testing.md").read_text()
+    scripts = [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if not path.name.startswith("test_")
+        and "argparse.ArgumentParser(" in (text := path.read_text())
+        and "__main__" in text
+    ]
+
+    assert [name for name in scripts if name not in page.replace("/", ".")] == []
