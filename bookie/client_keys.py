@@ -6,7 +6,6 @@ or two. A bookie that says `CapabilityOutdated` has heard of a newer generation,
 from us, or its word is older than ours: all that is held for it is asked for again, in the same slot.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
@@ -21,6 +20,7 @@ from ..runtime.errors import (
     NotAllowed,
     RequestTimeout,
 )
+from ..runtime.log_lines import get_logger
 
 HELD_MAX = 64 * 1024
 """Of (ledger, bookie): the oldest go, and are asked for again."""
@@ -29,7 +29,7 @@ REFUSED_S = 2.0
 AGAIN_FIRST_S = 0.05
 AGAIN_LONGEST_S = 1.0
 
-log = logging.getLogger("distributedlog.bookie.client")
+log = get_logger("distributedlog.bookie.client")
 
 T = TypeVar("T")
 Ask = Callable[[bytes], Awaitable[memoryview]]

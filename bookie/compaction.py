@@ -13,7 +13,6 @@ Between any two steps each record is where the index says, or in two places with
 removes what was not finished; a file that is listed and to which nothing points is dead, like any other.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from math import inf
 
@@ -22,6 +21,7 @@ import trio
 from ..runtime import blocks
 from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
 from ..runtime.host import Disk
+from ..runtime.log_lines import get_logger
 from ..runtime.pacer import QUIET_S, WORK_S, Pacer
 from ..runtime.work_failures import WorkFailures
 from . import cold_blocks as cb
@@ -66,7 +66,7 @@ YOUNG_FREE_PART = 8
 """What is left alone so is no more than this part of what is free, the youngest first: a disk that fills in
 that time is to have room for cold files, and not to become read-only before."""
 
-log = logging.getLogger("distributedlog.bookie.compaction")
+log = get_logger("distributedlog.bookie.compaction")
 
 
 class Compactor:

@@ -10,7 +10,6 @@ lost a write of forgets fences, tombstones or runs. A start reads all pairs and 
 bookie answers anything. A scrub does so again, for pages that are read from the device later.
 """
 
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ import trio
 
 from ..runtime.errors import LedgerStateUnknown
 from ..runtime.host import OrderedMap
+from ..runtime.log_lines import get_logger
 from .index_records import (
     DIGESTS_MODULUS,
     KEPT_KEYS,
@@ -62,7 +62,7 @@ STATES_AT_ONCE = 50_000
 LEDGERS_A_TURN = 1_000
 """Of those that a checkpoint has written, when it lets go of what it kept for readers."""
 
-log = logging.getLogger("distributedlog.bookie.index")
+log = get_logger("distributedlog.bookie.index")
 
 
 def _no_rest() -> float:

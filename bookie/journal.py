@@ -7,7 +7,6 @@ sealed one ends in a footer of its runs. Nothing is ever overwritten, files are 
 (H16). What fails to be written or synced ends the node: nothing was acknowledged for it.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import trio
 from ..runtime import blocks
 from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
+from ..runtime.log_lines import get_logger
 from ..runtime.meters import Buckets
 from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
@@ -57,7 +57,7 @@ def file_number(name: str) -> int | None:
     return number if 0 < number <= jb.FILE_NUMBER_MAX and file_name(number) == name else None
 
 
-log = logging.getLogger("distributedlog.bookie.journal")
+log = get_logger("distributedlog.bookie.journal")
 
 
 @dataclass(frozen=True, slots=True)

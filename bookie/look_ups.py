@@ -5,13 +5,13 @@ it was deleted, or fenced and moved away. Ids are never used twice, so the metad
 """
 
 import enum
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 
 import trio
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 
 ASKED_AT_ONCE = 500
@@ -20,7 +20,7 @@ ANSWER_S = 5.0
 
 UNIT = "the look-up of ledgers before their first add"
 
-log = logging.getLogger("distributedlog.bookie.look_ups")
+log = get_logger("distributedlog.bookie.look_ups")
 
 
 class Standing(enum.Enum):

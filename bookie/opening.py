@@ -11,7 +11,6 @@ the file of the index's position is whole up to there, what is numbered has no g
 reaches as far as the cluster was told that it was durable.
 """
 
-import logging
 from collections.abc import Iterable
 
 from ..runtime import blocks
@@ -24,6 +23,7 @@ from ..runtime.errors import (
     LedgerStateUnknown,
 )
 from ..runtime.host import Disk, Host, OrderedMap
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from . import entry as entries
 from . import journal_blocks as jb
@@ -56,7 +56,7 @@ from .space import Facts, Space
 from .state_base import is_there, read_base
 from .store import Store
 
-log = logging.getLogger("distributedlog.bookie.opening")
+log = get_logger("distributedlog.bookie.opening")
 
 
 RANGES_NAMED = 3

@@ -6,13 +6,13 @@ dropped only by `drop`: its ledger is in limbo then, durably and before, so that
 until the copy is here (inv. 22). So there is no moment at which a crash makes a "no" of it.
 """
 
-import logging
 from collections import deque
 from dataclasses import dataclass
 
 import trio
 
 from ..runtime.errors import CorruptData, NoSuchLedger
+from ..runtime.log_lines import get_logger
 from ..runtime.reasons import HEALED, HEALING, Over, Reasons
 from . import journal_blocks as jb
 from .commits import Commits
@@ -37,7 +37,7 @@ DEVICE_ERRORS_MAX = 16
 (H92)."""
 DEVICE_ERRORS_S = 3600.0
 
-log = logging.getLogger("distributedlog.bookie.rot")
+log = get_logger("distributedlog.bookie.rot")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ time asks for. Its place is kept with the index, so that restarts do not begin i
 bookie is down does not count. Runs that come behind its place wait for the next pass: they were just written.
 """
 
-import logging
-
 import trio
 
 from ..runtime.errors import CorruptData, TooBusy, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .events import SCRUBBED
 from .index import Index
@@ -34,7 +33,7 @@ SAVE_S = 60.0
 """Between two notes of its place: so much is read again after a crash."""
 RETRY_S = 5.0
 
-log = logging.getLogger("distributedlog.bookie.scrub")
+log = get_logger("distributedlog.bookie.scrub")
 
 
 class Scrub:

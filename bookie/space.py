@@ -4,11 +4,11 @@ A bookie that is read-only serves reads, fences and deletions, and recovery adds
 The texts hold no numbers that move: they are in the registration, which is told again when it changed.
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
+from ..runtime.log_lines import get_logger
 from .events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
@@ -41,7 +41,7 @@ class Facts:
     """Its disk gives read errors, and not once."""
 
 
-log = logging.getLogger("distributedlog.bookie.space")
+log = get_logger("distributedlog.bookie.space")
 
 
 class Space:

@@ -8,13 +8,13 @@ base is read where that is lost. Only the one that the newest head names counts;
 claims nothing: an older one would have forgotten fences.
 """
 
-import logging
 from collections.abc import AsyncIterator
 
 import xxhash
 
 from ..runtime.errors import CorruptData, DiskFailed, DiskFull, TooBusy
 from ..runtime.host import Disk
+from ..runtime.log_lines import get_logger
 from . import journal_blocks as jb
 from .index import Index
 from .index_records import IndexDamaged
@@ -30,7 +30,7 @@ JOURNAL_BYTES_MIN = 256 * 1024 * 1024
 RECORDS_AT_ONCE = 20_000
 """Nearly a MiB: written, and read, at a time."""
 
-log = logging.getLogger("distributedlog.bookie.state_base")
+log = get_logger("distributedlog.bookie.state_base")
 
 
 def base_name(number: int) -> str:

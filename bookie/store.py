@@ -11,7 +11,6 @@ All methods but `run`, `checkpoint` and `delete_ledger` are synchronous; callbac
 sync that covers what was asked.
 """
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 
 import trio
@@ -23,6 +22,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.host import Disk
+from ..runtime.log_lines import get_logger
 from ..runtime.reasons import Reasons, bounded
 from ..runtime.work_failures import WorkFailures
 from . import entry as entries
@@ -52,7 +52,7 @@ from .waiters import Waiters
 CONDEMN_S = 5.0
 """For one small transaction of a map whose node ends."""
 
-log = logging.getLogger("distributedlog.bookie.store")
+log = get_logger("distributedlog.bookie.store")
 
 Done = Callable[[Ledger, DistributedLogError | None], None]
 

@@ -1,6 +1,5 @@
 """What a bookie does beside serving: idle blocks, checkpoints of the index, removal of dead files, space."""
 
-import logging
 from collections import deque
 from functools import partial
 from random import Random
@@ -8,6 +7,7 @@ from random import Random
 import trio
 
 from ..runtime.errors import DiskFull
+from ..runtime.log_lines import get_logger
 from ..runtime.reasons import Reasons
 from ..runtime.work_failures import WorkFailures
 from . import journal_blocks as jb
@@ -39,7 +39,7 @@ REMOVED_AT_ONCE = 16
 """Files that one commit says to be gone, and one update of the directory removes. One at a time, the twenty
 of a log of 5 GB made the device's other writes wait for as many updates, up to 10 ms each."""
 
-log = logging.getLogger("distributedlog.bookie")
+log = get_logger("distributedlog.bookie")
 
 
 class Upkeep:

@@ -96,9 +96,10 @@ class JsonLines:
             self._count += 1
             try:
                 found.append(_item(json.loads(line)))
-            except (ValueError, InvalidRequest) as error:
+            except (ValueError, InvalidRequest, RecursionError) as error:
+                why = "it is nested too deep" if isinstance(error, RecursionError) else error
                 self.error = InvalidRequest(
-                    f"line {self._count}: {error}; those before it are stored"
+                    f"line {self._count}: {why}; those before it are stored"
                 )
                 break
             if len(found[-1][1]) > RECORD_BYTES_MAX:

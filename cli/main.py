@@ -1,5 +1,6 @@
 """The command `dlog`: finds the command, turns whatever goes wrong into one line and an exit code."""
 
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -92,6 +93,7 @@ def command(context: click.Context, /, **_: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dlog` and end the process with its exit code."""
     open_standard_streams()
+    _show_all_characters()
     sys.unraisablehook = _not_lost
     code = run(arguments)
     with suppress(ValueError):  # a thread that is not the main one has no say
@@ -154,6 +156,15 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         found = "of a checkout that is not installed"
     click.echo(f"dlog {found}")
     context.exit()
+
+
+def _show_all_characters() -> None:
+    """A name that the locale's encoding has no characters for is printed with escapes; records are bytes."""
+    stdout = sys.stdout
+    if not isinstance(stdout, io.TextIOWrapper):
+        return
+    if stdout.errors == "strict" or stdout.encoding.lower() not in ("utf-8", "utf8"):
+        stdout.reconfigure(errors="backslashreplace")
 
 
 def _forget_stdout() -> None:

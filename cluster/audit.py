@@ -6,7 +6,6 @@ what it should hold and does not list goes into the ledger's note, and `repair.p
 does not answer is passed over: nothing is known of it.
 """
 
-import logging
 from itertools import islice
 
 import trio
@@ -19,6 +18,7 @@ from ..ledger.metadata import NO_ENTRY, LedgerMetadata
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, known_to, lacking, list_held
 from .events import AUDIT_FOUND
@@ -31,7 +31,7 @@ HOLES_MAX = 100
 
 UNIT = "the audit of entries"
 
-log = logging.getLogger("distributedlog.cluster.audit")
+log = get_logger("distributedlog.cluster.audit")
 
 
 class EntryAudit:

@@ -4,7 +4,6 @@ Gone at once is what its application has passed; the rest when it has been seen 
 this process's own time. Who links such a segment later is told that it is gone, and writes it again.
 """
 
-import logging
 from dataclasses import dataclass
 
 import trio
@@ -19,6 +18,7 @@ from ..log.unlinked import UnlinkedLedger, delete_unlinked
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, NoSuchLedger, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .restored import Turn
 from .watching import each_turn
@@ -26,7 +26,7 @@ from .watching import each_turn
 PAGE = 500
 EVERY_S = 300.0
 
-log = logging.getLogger("distributedlog.cluster.collecting")
+log = get_logger("distributedlog.cluster.collecting")
 
 
 @dataclass(frozen=True, slots=True)

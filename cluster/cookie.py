@@ -17,7 +17,6 @@ Each start has a random name, on the disks before it is in the cookie. A start t
 under way, which may be done after the next start's look: by its name that one knows it for its own.
 """
 
-import logging
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -32,6 +31,7 @@ from ..runtime.errors import DiskFull, ForeignData
 from ..runtime.frames import pack
 from ..runtime.host import Disk
 from ..runtime.identity import FILE_NAME, NodeIdentity, load_identity, new_node_id, store_identity
+from ..runtime.log_lines import get_logger
 from ..runtime.schema import fields, number, stored, text
 from .events import BOUND
 from .restored import restores_of, why_held
@@ -52,7 +52,7 @@ _COOKIE = fields(
 )
 WRITTEN_BY = "distributedlog-py 0.1"
 
-log = logging.getLogger("distributedlog.cluster.cookie")
+log = get_logger("distributedlog.cluster.cookie")
 
 
 async def take_identity(

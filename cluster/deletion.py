@@ -8,7 +8,6 @@ The key alone proves nothing, whoever wrote it: the ledger's record must say, in
 is deleted, and goes only as it was read. A to-do that the record does not confirm is ticked off and told.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from ..ledger import keys
@@ -17,6 +16,7 @@ from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .restored import HOLD, why_held
 from .watching import at_each_change
@@ -24,7 +24,7 @@ from .watching import at_each_change
 EVERY_S = 30.0
 PAGE = 100
 
-log = logging.getLogger("distributedlog.cluster.deletion")
+log = get_logger("distributedlog.cluster.deletion")
 
 
 class Deletion:

@@ -4,7 +4,6 @@ DIR/journal/  DIR/index/      a bookie (the index may be elsewhere)
 DIR/metadata/                 a metadata node
 """
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from ..runtime.errors import ForeignData
 from ..runtime.files import DirectoryDisk
 from ..runtime.host import Host
 from ..runtime.identity import FILE_NAME
+from ..runtime.log_lines import get_logger
 from ..runtime.machine import real_host
 from ..runtime.memory import MemoryDisk
 from ..runtime.sync_mode import choose_sync_mode
@@ -22,7 +22,7 @@ from .options import MetadataNodeConfig, NodeConfig, ProxyNodeConfig
 
 CLOSE_S = 5.0
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 WHERE = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
 """By the mode of a disk, in the words of its log."""
 

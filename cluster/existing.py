@@ -1,6 +1,5 @@
 """Which ledgers there are: asked before a bookie removes one (H21), or lets an old one begin (H89)."""
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
@@ -12,6 +11,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .restored import why_held
 
@@ -22,7 +22,7 @@ TOMBSTONES_EVERY_S = 3600.0
 """The bound of tombstones is the next ledger id of so long ago: ids of new ledgers were taken later
 (`ledger/ids.py`), so those begin without a question."""
 
-log = logging.getLogger("distributedlog.cluster.existing")
+log = get_logger("distributedlog.cluster.existing")
 
 
 async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:

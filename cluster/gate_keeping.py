@@ -5,7 +5,6 @@ gives a bookie its own keys and no other's: at its start before it serves anybod
 mode or of what was taken from whom, when somebody shows what it does not know, and each minute.
 """
 
-import logging
 from functools import partial
 
 import trio
@@ -16,6 +15,7 @@ from ..metadata.trust_records import ENDED_PREFIX, MODE_KEY, decode_mode
 from ..runtime.capability_messages import GateAnswer, GateQuestion
 from ..runtime.errors import DistributedLogError, NotAllowed, NotAuthenticated
 from ..runtime.frames import Op
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import Meeting, Welcome
 from ..runtime.rpc import Endpoint
 from .watching import at_each_change
@@ -24,7 +24,7 @@ EVERY_S = 60.0
 AGAIN_S = 1.0
 """Between two questions because of what somebody shows."""
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 
 
 async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:

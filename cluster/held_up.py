@@ -3,10 +3,9 @@
 A bookie that was down for an hour with 10,000 holes wrote 7 million lines of "not copied yet".
 """
 
-import logging
-
 import trio
 
+from ..runtime.log_lines import Logger
 from .events import GOES_ON, WAITS
 
 AGAIN_S = 300.0
@@ -18,7 +17,7 @@ CAUSES_MAX = 5
 class HeldUp:
     """What keeps one kind of work waiting, pass by pass."""
 
-    def __init__(self, log: logging.Logger, what: str) -> None:
+    def __init__(self, log: Logger, what: str) -> None:
         self._log = log
         self._what = what
         """Such as "ledgers wait for copies"."""

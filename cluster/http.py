@@ -4,7 +4,6 @@ all are taken the oldest makes room: those that say nothing lock nobody out.
 """
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -14,6 +13,7 @@ import trio
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Connection, Listener
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 16
@@ -26,7 +26,7 @@ HEADER_BYTES_MAX = 16 * 1024
 
 JSON = "application/json"
 
-log = logging.getLogger("distributedlog.cluster.http")
+log = get_logger("distributedlog.cluster.http")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """When a process ends: told by a signal, or by the end of its life line, whose other end its parent holds."""
 
 import json
-import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -10,8 +9,9 @@ from typing import Any
 import trio
 
 from ..runtime.errors import ConnectionLost, DistributedLogError
+from ..runtime.log_lines import get_logger
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 
 Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 

@@ -6,8 +6,6 @@ truncate anything, and the mark goes, durably. The fence stays. A ledger that is
 only its bookies know how far it goes.
 """
 
-import logging
-
 import trio
 
 from ..bookie.limbo import Limbo
@@ -20,6 +18,7 @@ from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, wanted
 from .events import LIMBO_HEALED
@@ -31,7 +30,7 @@ EVERY_MAX_S = 20.0
 
 UNIT = "the work on limbo"
 
-log = logging.getLogger("distributedlog.cluster.limbo")
+log = get_logger("distributedlog.cluster.limbo")
 
 
 class LimboHealing:

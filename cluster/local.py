@@ -5,7 +5,6 @@ has nothing else to do), all in one child process (the default of `local_cluster
 caller does not starve them: H27), or each in its own process (``processes``: what faults are tried on).
 """
 
-import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.held_ports import HeldPorts
 from ..runtime.host import Host
 from ..runtime.local_secret import SECRET_BYTES, guarded
+from ..runtime.log_lines import get_logger
 from ..runtime.machine import needs_linux, real_host
 from . import plan as plans
 from .directories import host_of, memory_host
@@ -36,7 +36,7 @@ HOST = "127.0.0.1"
 RESTART_S = 1.0
 """A node that died is started again after this, with ``restart``."""
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ first (`open_ledgers.py`).
 Upstream: `lostBookieRecoveryDelay`, 0 s by default, with the delay reset by each audit.
 """
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ from ..runtime.errors import (
     NotEnoughBookies,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
@@ -59,7 +59,7 @@ REST = 4
 
 UNIT = "the repair of what lost bookies held"
 
-log = logging.getLogger("distributedlog.cluster.lost")
+log = get_logger("distributedlog.cluster.lost")
 
 
 class Absences:

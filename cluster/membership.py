@@ -4,7 +4,6 @@ The lease tells others whom to try; nothing safe rests on it (H19). Registration
 cookie, so that two processes with copies of one directory cannot both be this bookie.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -18,6 +17,7 @@ from ..runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
 )
+from ..runtime.log_lines import get_logger
 from .events import LEASE_LOST
 
 RENEWALS_A_LEASE = 3
@@ -27,7 +27,7 @@ LEAVE_S = 1.0
 TELL_REST_S = 0.5
 """After what was told at once, at the least: what changes all the time is told as often."""
 
-log = logging.getLogger("distributedlog.cluster.membership")
+log = get_logger("distributedlog.cluster.membership")
 
 
 class Membership:

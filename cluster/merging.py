@@ -7,7 +7,6 @@ newest ones (`log/merge.py`). The ledgers that were left are deleted when they h
 takes longer resolves its segments anew.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Protocol
@@ -26,6 +25,7 @@ from ..log.settings import (
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, LogNotFound, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .collecting import Records
 from .held_up import HeldUp
@@ -41,7 +41,7 @@ SPAN_SHARE = 8
 """Of a log's ``retention_s``: segments that share a ledger go with the last one of them."""
 PAGE = 500
 
-log = logging.getLogger("distributedlog.cluster.merging")
+log = get_logger("distributedlog.cluster.merging")
 
 
 class Merge(Protocol):

@@ -6,7 +6,6 @@ log of Raft or its hard state raise, ends the whole node with that error, and no
 acknowledged. What else fails unexpectedly ends its own piece of work (`runtime/work_failures.py`).
 """
 
-import logging
 import string
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,6 +29,7 @@ from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
 from ..runtime.hello import Hello
 from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity
+from ..runtime.log_lines import get_logger
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
 from ..runtime.work_failures import WorkFailures
@@ -68,7 +68,7 @@ LEDGERS_FEW = 100
 FIRST_QUESTION = b"cluster"
 """A key that nobody has; asking for it needs a leader."""
 
-log = logging.getLogger("distributedlog.cluster.node")
+log = get_logger("distributedlog.cluster.node")
 
 
 async def serve_metadata_node(

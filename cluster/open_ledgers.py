@@ -6,7 +6,6 @@ in between. Living writers roll off such bookies by themselves (`LedgerWriter.un
 to is nobody's acknowledged data: it stays as it is.
 """
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -19,6 +18,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .lost import Absences, at_once
@@ -28,7 +28,7 @@ AT_ONCE = 16
 REST = 4
 """Times as long as a pass took nothing is looked at."""
 
-log = logging.getLogger("distributedlog.cluster.open_ledgers")
+log = get_logger("distributedlog.cluster.open_ledgers")
 
 
 @dataclass(frozen=True, slots=True)

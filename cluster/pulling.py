@@ -8,7 +8,6 @@ Both sides go by what they read, again and again; what nobody works off is taken
 repairs does it himself.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.log_lines import get_logger
 from ..runtime.schema import fields, number, text, versioned
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, held_by_slot
@@ -39,7 +39,7 @@ OUT_MAX = 64
 """Keys of one target at a time: what is more urgent later need not wait for all there is."""
 LEDGERS_AT_ONCE = 4
 
-log = logging.getLogger("distributedlog.cluster.pulling")
+log = get_logger("distributedlog.cluster.pulling")
 
 _MOVE = fields(
     format=number(), leaving=text(4096, 1), kind=number(0, 3), size_bytes=number(), beat=number()

@@ -5,8 +5,6 @@ process alone, from when it first saw it: no wall clock can make it delete early
 starts anew begins to count again. Readers below the point have the grace to learn of it in peace.
 """
 
-import logging
-
 import trio
 
 from ..ledger import keys, transactions
@@ -17,6 +15,7 @@ from ..log.state import LogState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .restored import Turn
@@ -25,7 +24,7 @@ PAGE = 500
 EVERY_S_MIN = 1.0
 UNIT = "purging of truncated segments"
 
-log = logging.getLogger("distributedlog.cluster.purging")
+log = get_logger("distributedlog.cluster.purging")
 
 
 class Purger:

@@ -8,7 +8,6 @@ end. A start that finds less denies nothing (`bookie/opening.py`).
 The note is taken after the sync: one ahead of the disk would make every power cut look like a loss (H82).
 """
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
+from ..runtime.log_lines import get_logger
 from ..runtime.schema import fields, number, versioned
 
 FORMAT = 1
@@ -34,7 +34,7 @@ LAST_S = 1.0
 
 _REACH = fields(format=number(), start=number(), durable_to=number(0, SEQUENCE_MAX - 1))
 
-log = logging.getLogger("distributedlog.cluster.reach")
+log = get_logger("distributedlog.cluster.reach")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ A note is removed by compare-and-set only when every copy it asked for is durabl
 off rests, longer each time, until its bookies come or go: a thousand of them cost few reads and few lines.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from ..runtime.errors import (
     DistributedLogError,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, wanted
 from .events import COPIED, REPAIRER
@@ -38,7 +38,7 @@ EVERY_S = 5.0
 REST_S_MAX = 60.0
 PAGE = 100
 
-log = logging.getLogger("distributedlog.cluster.repair")
+log = get_logger("distributedlog.cluster.repair")
 
 
 class Election:

@@ -11,7 +11,6 @@ A segment that its writer left open never closes and so never ages: after `segme
 of it more it is closed here, if nobody holds the log's lock and nothing was added for a while.
 """
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
@@ -60,6 +59,7 @@ from ..runtime.errors import (
     OutcomeUnknown,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .held_up import HeldUp
 from .restored import Turn
@@ -77,7 +77,7 @@ LATE = 1.25
 
 UNIT = "retention"
 
-log = logging.getLogger("distributedlog.cluster.retention")
+log = get_logger("distributedlog.cluster.retention")
 
 Close = Callable[[int, int], Awaitable[bool]]
 """Closes what is in progress in a log from a segment on, if it was left; was it? (`log/abandoned.py`)"""

@@ -11,8 +11,6 @@ First the copies are seen, then the rotten ones are dropped (in limbo), then the
 what nobody else has is kept as it is, for a device may read better tomorrow.
 """
 
-import logging
-
 import trio
 
 from ..bookie.client import BookieClient
@@ -24,6 +22,7 @@ from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..metadata.interface import Metadata
 from ..runtime.backoff import Backoff
 from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, Missing, wanted
 from .events import ROT_HEALED
@@ -35,7 +34,7 @@ EVERY_MAX_S = 300.0
 RUNS_AT_ONCE = 64
 """Of one ledger, dropped in one transaction of the index."""
 
-log = logging.getLogger("distributedlog.cluster.rot_healing")
+log = get_logger("distributedlog.cluster.rot_healing")
 
 
 class RotHealing:

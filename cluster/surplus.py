@@ -12,7 +12,6 @@ A move that was stalled for so long, and swaps the record after the copy went, f
 nothing; the next pass sees the record that names this bookie again, and the stub is healed as limbo is.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from ..ledger.registration import BookieRegistration
 from ..ledger.unreadable import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, lacking, list_held
 from .repair import PAGE
@@ -38,7 +38,7 @@ APART_S = 3600.0
 
 UNIT = "the look for over-replicated copies"
 
-log = logging.getLogger("distributedlog.cluster.surplus")
+log = get_logger("distributedlog.cluster.surplus")
 
 
 @dataclass(frozen=True, slots=True)

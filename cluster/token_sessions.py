@@ -9,7 +9,6 @@ A session stays while it is used and for `idle_s` after, and goes at once when t
 more. Tokens are known by their digests: to look one up tells nobody how much of it is right.
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
@@ -18,6 +17,7 @@ from typing import Generic, TypeVar
 import trio
 
 from ..runtime.errors import DistributedLogError, InternalError, NotAuthenticated, TooBusy
+from ..runtime.log_lines import get_logger
 from ..runtime.tokens import read_token
 from ..runtime.work_failures import WorkFailures
 from .token_attempts import Attempt, TokenAttempts
@@ -29,7 +29,7 @@ REFUSED_S = 5.0
 REFUSED_MAX = 1000
 SWEEP_S = 1.0
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 
 Opened = TypeVar("Opened")
 

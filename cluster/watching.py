@@ -4,13 +4,13 @@ Changes are drained while the work goes on: however many come, one look follows 
 change, 200 notes that their repair removed one by one cost 200 passes over what was left of them.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
 from ..metadata.interface import Metadata, prefix_end
 from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.log_lines import Logger, get_logger
 from ..runtime.work_failures import WorkFailures
 from .restored import Turn
 
@@ -20,7 +20,7 @@ GATHER_S = 0.1
 REST = 4
 """Times as long as a look took nothing is looked at: a fifth of the time at most is spent on it."""
 
-log = logging.getLogger("distributedlog.cluster")
+log = get_logger("distributedlog.cluster")
 
 
 async def at_each_change(
@@ -76,7 +76,7 @@ async def each_turn(
     forget: Callable[[], None],
     *,
     every_s: float,
-    said_by: logging.Logger,
+    said_by: Logger,
     failures: WorkFailures,
     unit: str,
 ) -> None:

@@ -5,7 +5,6 @@ each write; who comes when all connections are taken is told so (503).
 """
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import trio
 
 from ..runtime.errors import ConnectionLost
 from ..runtime.host import Connection, Listener
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 64
@@ -31,7 +31,7 @@ FIELDS_MAX = 16
 JSON = "application/json"
 EVENTS = "text/event-stream"
 
-log = logging.getLogger("distributedlog.console")
+log = get_logger("distributedlog.console")
 
 
 @dataclass(frozen=True, slots=True)

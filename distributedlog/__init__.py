@@ -70,19 +70,22 @@ if TYPE_CHECKING:
     from .log.batch import PendingBulk, PendingWrite
     from .log.byte_stream import ByteReader, ByteWriter
     from .log.dlsn import DLSN
-    from .log.handle import Log
+    from .log.handle import Log, LogDescription
     from .log.link import LinkResult
-    from .log.metrics import Registry
+    from .log.metrics import NamespaceMetrics, Registry
     from .log.multi_reader import LogBatch, LogEvent, MultiReader
     from .log.namespace import LogPage, Namespace
+    from .log.opening import Opening
     from .log.position import Position
+    from .log.positions import Positions
     from .log.producing import OpenedProducer
     from .log.range_reader import RangeReader
     from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
     from .log.reader import Idle, LogReader
-    from .log.record import LogRecord
+    from .log.record import Columns, LogRecord
     from .log.segment_watch import SegmentChange, SegmentWatch
     from .log.segment_writer import SegmentWriter
+    from .log.segments import SegmentRecord
     from .log.settings import StoredSettings
     from .log.skips import Skipped, Skips
     from .log.subscription import Subscription
@@ -102,13 +105,17 @@ _HOMES = {
     "ByteWriter": ".log.byte_stream",
     "DLSN": ".log.dlsn",
     "Log": ".log.handle",
+    "LogDescription": ".log.handle",
     "LinkResult": ".log.link",
+    "NamespaceMetrics": ".log.metrics",
     "LogBatch": ".log.multi_reader",
     "LogEvent": ".log.multi_reader",
     "MultiReader": ".log.multi_reader",
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
+    "Opening": ".log.opening",
     "Position": ".log.position",
+    "Positions": ".log.positions",
     "OpenedProducer": ".log.producing",
     "RangeReader": ".log.range_reader",
     "LogSnapshot": ".log.ranges",
@@ -117,13 +124,15 @@ _HOMES = {
     "SegmentToken": ".log.ranges",
     "Idle": ".log.reader",
     "LogReader": ".log.reader",
+    "Columns": ".log.record",
     "LogRecord": ".log.record",
     "SegmentChange": ".log.segment_watch",
     "SegmentWatch": ".log.segment_watch",
     "SegmentWriter": ".log.segment_writer",
+    "SegmentRecord": ".log.segments",
+    "StoredSettings": ".log.settings",
     "Skipped": ".log.skips",
     "Skips": ".log.skips",
-    "StoredSettings": ".log.settings",
     "Subscription": ".log.subscription",
     "LogChange": ".log.watch",
     "LogWatch": ".log.watch",
@@ -144,6 +153,7 @@ __all__ = [
     "ByteReader",
     "ByteWriter",
     "ClaimLost",
+    "Columns",
     "CorruptData",
     "DistributedLogError",
     "EndOfStream",
@@ -161,6 +171,7 @@ __all__ = [
     "LogBatch",
     "LogChange",
     "LogDeleted",
+    "LogDescription",
     "LogEmpty",
     "LogEvent",
     "LogExists",
@@ -175,15 +186,18 @@ __all__ = [
     "LogWriter",
     "MultiReader",
     "Namespace",
+    "NamespaceMetrics",
     "NoSuchLedger",
     "NotEnoughBookies",
     "OpenedProducer",
+    "Opening",
     "OutcomeUnknown",
     "OwnershipAcquireFailed",
     "PendingBulk",
     "PendingWrite",
     "Position",
     "PositionConflict",
+    "Positions",
     "ProducerFenced",
     "ProducerForgotten",
     "QuorumUnreachable",
@@ -195,6 +209,7 @@ __all__ = [
     "SegmentChange",
     "SegmentInfo",
     "SegmentRange",
+    "SegmentRecord",
     "SegmentToken",
     "SegmentWatch",
     "SegmentWriter",
@@ -243,13 +258,15 @@ def open_namespace(
     return open_direct(parsed, config, host, metrics)
 
 
-def __getattr__(name: str) -> Any:
-    """Load a name's part when it is first asked for: a program pays for what it uses."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(home, __name__), name)
-    return found
+if not TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        """Load a name's part when it is first asked for: a program pays for what it uses."""
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = getattr(import_module(home, __name__), name)
+        return found
 
 
 def __dir__() -> list[str]:

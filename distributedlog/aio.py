@@ -24,13 +24,16 @@ import trio
 from . import open_namespace as open_trio_namespace
 from .bridge import (
     GIVE_UP_S,
+    IN_USE,
     Cursor,
     HeldContext,
     Inbox,
     LocalCluster,
     Owned,
+    beside_loop,
     hand_over,
     hand_over_claim,
+    report_left,
 )
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
@@ -68,7 +71,7 @@ from .log.work import WorkState
 from .log.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
 from .log.work_queue import WorkClaim as TrioWorkClaim
 from .log.work_queue import WorkQueue as TrioWorkQueue
-from .runtime.background import Background, Promise
+from .runtime.background import EXIT_S_MAX, Background, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, EndOfStream, InvalidRequest
 from .runtime.host import Buffer
 from .runtime.options import check_wait, check_whole
@@ -76,8 +79,9 @@ from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
-    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch",
-    "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
+    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
+    "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
+    "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
@@ -93,14 +97,20 @@ async def run(
     scope = trio.CancelScope()
     try:
         background.begin(outcome, scope, partial(call, *args, **options))
-        return await outcome_of(outcome)
+        return await outcome_of(background, outcome)
     except BaseException:
         background.cancel(scope)
         raise
 
 
-async def outcome_of(outcome: Promise[T]) -> T:
+async def outcome_of(_: Background, outcome: Promise[T]) -> T:
     """Wait for what the trio loop gives."""
+    await told_by(outcome)
+    return outcome.result()
+
+
+def told_by(outcome: Promise[T]) -> "asyncio.Future[None]":
+    """What is set in the event loop of this task when there is an outcome."""
     loop = asyncio.get_running_loop()
     told = loop.create_future()
 
@@ -113,8 +123,25 @@ async def outcome_of(outcome: Promise[T]) -> T:
             loop.call_soon_threadsafe(take)
 
     outcome.when_done(tell)
-    await told
-    return outcome.result()
+    return told
+
+
+async def shielded(wait: "asyncio.Future[Any]", wait_s: float) -> None:
+    """Wait until it is done. Cancelled, wait for ``wait_s`` at most, and raise the cancellation then.
+
+    anyio cancels a task again in each iteration of the event loop, until its scope is left: what has to end
+    before that is waited for in spite of it.
+    """
+    loop = asyncio.get_running_loop()
+    until: float | None = None
+    cancelled: asyncio.CancelledError | None = None
+    while not wait.done() and (until is None or loop.time() < until):
+        try:
+            await asyncio.wait([wait], timeout=None if until is None else until - loop.time())
+        except asyncio.CancelledError as error:
+            cancelled, until = error, until or loop.time() + wait_s
+    if cancelled is not None:
+        raise cancelled
 
 
 async def opened(
@@ -123,7 +150,7 @@ async def opened(
     """What ``open_it`` opens in the trio loop, wrapped; cancelled wherever, it is given up there."""
     handover = hand_over(background, wrap, open_it)
     try:
-        return await outcome_of(handover.begin())
+        return await outcome_of(background, handover.begin())
     except BaseException:
         handover.give_up()
         raise
@@ -146,7 +173,8 @@ class _Closable(Owned):
             await self.aclose()
         else:
             with suppress(asyncio.TimeoutError, DistributedLogError):
-                await asyncio.wait_for(outcome_of(self._abandon()), GIVE_UP_S)
+                given_up = outcome_of(self._background, self._abandon())
+                await asyncio.wait_for(given_up, GIVE_UP_S)
 
 
 async def outcome_told(
@@ -160,7 +188,8 @@ async def outcome_told(
     try:
         when_done(tell)
         buffer.expect(told)
-        await outcome_of(told)
+        await told_by(told)
+        told.result()
     finally:
         if not told.done:
             forget(tell)
@@ -245,7 +274,8 @@ class LogWriter(_Closable):
     """The one writer of a log; see `distributedlog.LogWriter`."""
 
     def __init__(self, background: Background, buffer: WriteBuffer) -> None:
-        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        what = f'the writer of log "{buffer.name}"'
+        super().__init__(background, what, buffer.abort, buffer.drop)
         self._buffer = buffer
         self._append = buffer.append
 
@@ -502,7 +532,10 @@ class ByteReader(_Closable):
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        found = await run(self._background, self._reader.read_from, self._offset, size)
+        offset = self._offset
+        found = await run(self._background, self._reader.read_from, offset, size)
+        if self._offset != offset:
+            raise InvalidRequest(IN_USE)
         self._offset += len(found)
         return found
 
@@ -542,7 +575,7 @@ class LogReader(_Closable):
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self.incarnation = reader.incarnation
-        self._cursor = Cursor(reader)
+        self._cursor = Cursor(background, reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     def __repr__(self) -> str:
@@ -561,8 +594,7 @@ class LogReader(_Closable):
         if wait_s is not None:
             check_wait(wait_s)
         record = self._cursor.next()
-        if record is None:
-            await run(self._background, self._cursor.fetch, wait_s)
+        while record is None and await run(self._background, self._cursor.fetch, wait_s):
             record = self._cursor.next()
         return record
 
@@ -596,8 +628,7 @@ class LogReader(_Closable):
         """
         check_wait(wait_s)
         columns = self._cursor.columns()
-        if columns is None:
-            await run(self._background, self._cursor.fetch, wait_s)
+        while columns is None and await run(self._background, self._cursor.fetch, wait_s):
             columns = self._cursor.columns()
         return columns
 
@@ -781,9 +812,10 @@ class MultiReader(_Closable):
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
             await run(self._background, self._inbox.fill, fetch)
-            if not items:
-                return None
-        item = items.popleft()
+        try:
+            item = items.popleft()
+        except IndexError:
+            return None
         if item.position is not None:
             self._positions[item.log] = item.position
         return item
@@ -1014,7 +1046,7 @@ class WorkQueue(_Closable):
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
         handover = hand_over_claim(self._background, call)
         try:
-            found = await outcome_of(handover.begin())
+            found = await outcome_of(self._background, handover.begin())
             return None if found is None else WorkClaim(self._background, found)
         except BaseException:
             handover.give_up()
@@ -1066,6 +1098,7 @@ class Positions:
     """The positions of one log; see `distributedlog.log.positions.Positions`."""
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
+        background.use(self)
         self._background = background
         self._positions = positions
 
@@ -1125,6 +1158,7 @@ class Log:
     """Names a log; see `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
+        background.use(self)
         self._background = background
         self._namespace = namespace
         self._log = log
@@ -1186,7 +1220,7 @@ class Log:
             at=at,
             to=to,
             broken=broken,
-            on_skipped=on_skipped,
+            on_skipped=beside_loop(self._background, on_skipped),
             idle_error_s=idle_error_s,
         )
         return Opening(lambda: opened(self._background, LogReader, opening.open))
@@ -1469,6 +1503,7 @@ class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
+        background.use(self)
         self._background = background
         self._namespace = namespace
 
@@ -1612,7 +1647,35 @@ class Namespace:
 
 
 class _Opened(Generic[T]):
-    """An async context manager over one that the background loop holds. Once only."""
+    """An async context manager over one that the background loop holds. Once only.
+
+    It ends whatever cancels its task: the end is waited for in spite of that, for some seconds, and comes in
+    any case.
+    """
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        assert self._held is not None
+        cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        settled = self._background.settle(GIVE_UP_S if cancelled else EXIT_S_MAX)
+        try:
+            await shielded(told_by(settled), GIVE_UP_S)
+        finally:
+            report_left(self._background)
+            try:
+                await shielded(told_by(self._held.leave()), GIVE_UP_S)
+            finally:
+                await self._stop()
+        self._held.leave().result()
+
+    async def _stop(self) -> None:
+        self._background.begin_stop()  # it ends, whether this waits or not
+        loop = asyncio.get_running_loop()
+        stopped = loop.run_in_executor(None, self._background.stop)
+        await shielded(stopped, EXIT_S_MAX)
+        if stopped.done():
+            stopped.result()
 
     def __init__(
         self,
@@ -1623,6 +1686,7 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
+        self._background.use(self)
         self._held: HeldContext[Any] | None = None
 
     async def __aenter__(self) -> T:
@@ -1631,20 +1695,11 @@ class _Opened(Generic[T]):
         try:
             self._background.start()
             self._held = HeldContext(self._background, self._manager)
-            return self._wrap(self._background, await outcome_of(self._held.entered))
+            entered = await outcome_of(self._background, self._held.entered)
+            return self._wrap(self._background, entered)
         except BaseException:
             await self._stop()
             raise
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._held is not None
-        try:
-            await outcome_of(self._held.leave())
-        finally:
-            await self._stop()
-
-    async def _stop(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self._background.stop)
 
 
 def open_namespace(

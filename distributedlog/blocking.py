@@ -14,7 +14,6 @@ What stands in a class after the line "made" is made from `aio.py` by ``python -
 """
 
 import io
-import logging
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -23,18 +22,21 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Never, Self, TypeVar
 
 from . import open_namespace as open_trio_namespace
 from .bridge import (
     GIVE_UP_S,
+    IN_USE,
     Cursor,
     HeldContext,
     Inbox,
     LocalCluster,
     Owned,
+    beside_loop,
     hand_over,
     hand_over_claim,
+    report_left,
 )
 from .log.app_versions import AppVersion, LinkContent
 from .log.batch import state_of
@@ -71,7 +73,7 @@ from .log.work import WorkState
 from .log.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
 from .log.work_queue import WorkClaim as TrioWorkClaim
 from .log.work_queue import WorkQueue as TrioWorkQueue
-from .runtime.background import Background, Promise
+from .runtime.background import EXIT_S_MAX, Background, Promise
 from .runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -80,30 +82,33 @@ from .runtime.errors import (
     RequestTimeout,
 )
 from .runtime.host import Buffer
+from .runtime.log_lines import get_logger
 from .runtime.options import check_wait, check_whole
 from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
-    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "RangeReader", "SegmentWatch",
-    "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster", "open_namespace",
+    "MultiReader", "Namespace", "PendingBulk", "PendingWrite", "Positions", "RangeReader",
+    "SegmentWatch", "SegmentWriter", "Subscription", "WorkClaim", "WorkQueue", "local_cluster",
+    "open_namespace",
 ]  # fmt: skip
 
 C = TypeVar("C", bound=Owned)
 T = TypeVar("T")
 
-log = logging.getLogger("distributedlog.blocking")
+log = get_logger("distributedlog.blocking")
 
 
-def outcome_of(outcome: Promise[T]) -> T:
+def outcome_of(background: Background, outcome: Promise[T]) -> T:
     """Wait for what the loop gives."""
-    return outcome.wait()
+    return background.wait(outcome)
 
 
 def opened(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
 ) -> C:
     """What ``open_it`` opens in the loop, wrapped; interrupted wherever, it is given up there."""
+    background.check_may_wait()
     handover = hand_over(background, wrap, open_it)
     try:
         return handover.begin().wait()
@@ -121,6 +126,7 @@ def outcome_told(
     """Wait until an outcome is known; whoever stops waiting is forgotten. Raises `RequestTimeout`."""
     told: Promise[None] = Promise()
     tell = partial(told.set, None)
+    buffer.check_may_wait()
     try:
         when_done(tell)
         buffer.expect(told)
@@ -142,7 +148,7 @@ class _Closable(Owned):
             self.close()
         else:
             with suppress(TimeoutError, DistributedLogError):
-                self._abandon().wait(GIVE_UP_S)
+                self._background.wait(self._abandon(), GIVE_UP_S)
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
@@ -162,22 +168,28 @@ class PendingWrite:
 
     __slots__ = ("_chunk", "_slot")
 
-    def result(self, timeout_s: float | None = None) -> DLSN:
+    def result(self, timeout_s: float | None = None, **wrong: Never) -> DLSN:
         """Wait until it is durable; its DLSN. Raises the write's error.
 
         Raises `RequestTimeout` when ``timeout_s`` is over: the record may still be written.
         """
         if timeout_s is not None:
             check_wait(timeout_s, "timeout_s")
+        if wrong:
+            raise _unexpected(wrong)
         chunk, slot = self._chunk, self._slot
         if not chunk.done(slot):
             when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
             outcome_told(chunk.buffer, when_done, forget, timeout_s)
         return chunk.result(slot)
 
-    def exception(self, timeout_s: float | None = None) -> DistributedLogError | None:
+    def exception(
+        self, timeout_s: float | None = None, **wrong: Never
+    ) -> DistributedLogError | None:
         """As `result`, but gives the write's error, or None. Raises `RequestTimeout`."""
         check_wait(timeout_s, "timeout_s")
+        if wrong:
+            raise _unexpected(wrong)
         try:
             self.result(timeout_s)
         except DistributedLogError as error:
@@ -237,6 +249,13 @@ class PendingWrite:
         return f"PendingWrite({state_of(self)})"
 
 
+def _unexpected(wrong: Mapping[str, object]) -> TypeError:
+    """As Python has it, with the one spelling of a time limit: that of `concurrent.futures` has no unit."""
+    name = next(iter(wrong))
+    hint = ": the limit is timeout_s, in seconds" if name == "timeout" else ""
+    return TypeError(f"unexpected keyword argument {name!r}{hint}")
+
+
 def _call(call: Callable[[PendingWrite], object], pending: PendingWrite) -> None:
     try:
         call(pending)
@@ -249,24 +268,28 @@ class PendingBulk(Sequence[PendingWrite]):
 
     __slots__ = ("_bulk",)
 
-    def result(self, timeout_s: float | None = None) -> list[DLSN]:
+    def result(self, timeout_s: float | None = None, **wrong: Never) -> list[DLSN]:
         """Wait until all are durable; their DLSNs. Raises the first error.
 
         Raises `RequestTimeout` when ``timeout_s`` is over: the records may still be written.
         """
-        self.wait(timeout_s)
+        self.wait(timeout_s, **wrong)
         return self._bulk.whole().result()
 
-    def wait(self, timeout_s: float | None = None) -> None:
+    def wait(self, timeout_s: float | None = None, **wrong: Never) -> None:
         """Until `done`. Raises `RequestTimeout` when ``timeout_s`` is over, and nothing else."""
         check_wait(timeout_s, "timeout_s")
+        if wrong:
+            raise _unexpected(wrong)
         bulk = self._bulk
         if not bulk.done():
             outcome_told(bulk.buffer, bulk.when_done, bulk.forget, timeout_s)
 
-    def outcomes(self, timeout_s: float | None = None) -> list[DLSN | DistributedLogError]:
+    def outcomes(
+        self, timeout_s: float | None = None, **wrong: Never
+    ) -> list[DLSN | DistributedLogError]:
         """One a record, when all are known. Raises `RequestTimeout` when ``timeout_s`` is over."""
-        self.wait(timeout_s)
+        self.wait(timeout_s, **wrong)
         return self._bulk.whole().known()
 
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
@@ -304,6 +327,7 @@ class LogWriter(_Closable):
         """
         if expect is not None:
             return self._background.run(self._buffer.write_after, expect, record)
+        self._background.check_may_wait()  # before the record is taken
         if self._buffer.lone.too_many(time.monotonic()):
             warnings.warn(
                 f'log "{self._buffer.name}": over {LONE_WRITES_MAX} calls of write a second, each of which '
@@ -319,6 +343,7 @@ class LogWriter(_Closable):
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
         WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
         """
+        self._background.check_may_wait()
         return self.submit_bulk(records).result()
 
     def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
@@ -332,7 +357,8 @@ class LogWriter(_Closable):
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, buffer: WriteBuffer) -> None:
-        super().__init__(background, f'the writer of log "{buffer.name}"', buffer.abort)
+        what = f'the writer of log "{buffer.name}"'
+        super().__init__(background, what, buffer.abort, buffer.drop)
         self._buffer = buffer
         self._append = buffer.append
 
@@ -586,7 +612,10 @@ class ByteReader(_Closable, io.RawIOBase):
         QuorumUnreachable, AlreadyClosed.
         """
         wanted = -1 if size is None else size
-        found = self._background.run(self._reader.read_from, self._offset, wanted)
+        offset = self._offset
+        found = self._background.run(self._reader.read_from, offset, wanted)
+        if self._offset != offset:
+            raise InvalidRequest(IN_USE)
         self._offset += len(found)
         return found
 
@@ -640,7 +669,7 @@ class LogReader(_Closable):
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self.incarnation = reader.incarnation
-        self._cursor = Cursor(reader)
+        self._cursor = Cursor(background, reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     def __repr__(self) -> str:
@@ -659,8 +688,7 @@ class LogReader(_Closable):
         if wait_s is not None:
             check_wait(wait_s)
         record = self._cursor.next()
-        if record is None:
-            self._background.run(self._cursor.fetch, wait_s)
+        while record is None and self._background.run(self._cursor.fetch, wait_s):
             record = self._cursor.next()
         return record
 
@@ -694,8 +722,7 @@ class LogReader(_Closable):
         """
         check_wait(wait_s)
         columns = self._cursor.columns()
-        if columns is None:
-            self._background.run(self._cursor.fetch, wait_s)
+        while columns is None and self._background.run(self._cursor.fetch, wait_s):
             columns = self._cursor.columns()
         return columns
 
@@ -878,9 +905,10 @@ class MultiReader(_Closable):
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
             self._background.run(self._inbox.fill, fetch)
-            if not items:
-                return None
-        item = items.popleft()
+        try:
+            item = items.popleft()
+        except IndexError:
+            return None
         if item.position is not None:
             self._positions[item.log] = item.position
         return item
@@ -1112,7 +1140,7 @@ class WorkQueue(_Closable):
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
         handover = hand_over_claim(self._background, call)
         try:
-            found = outcome_of(handover.begin())
+            found = outcome_of(self._background, handover.begin())
             return None if found is None else WorkClaim(self._background, found)
         except BaseException:
             handover.give_up()
@@ -1164,6 +1192,7 @@ class Positions:
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
+        background.use(self)
         self._background = background
         self._positions = positions
 
@@ -1223,6 +1252,7 @@ class Log:
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
+        background.use(self)
         self._background = background
         self._namespace = namespace
         self._log = log
@@ -1282,7 +1312,7 @@ class Log:
             at=at,
             to=to,
             broken=broken,
-            on_skipped=on_skipped,
+            on_skipped=beside_loop(self._background, on_skipped),
             idle_error_s=idle_error_s,
         )
         return opened(self._background, LogReader, opening.open)
@@ -1566,6 +1596,7 @@ class Namespace:
     # --- made by distributedlog/faces.py from here on ---------------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
+        background.use(self)
         self._background = background
         self._namespace = namespace
 
@@ -1703,6 +1734,18 @@ class Namespace:
 class _Opened(Generic[T]):
     """A context manager over one that the background loop holds. Once only."""
 
+    def __exit__(self, *_: object) -> None:
+        assert self._held is not None
+        background = self._background
+        background.check_may_wait()  # else it would be left half closed
+        try:
+            with suppress(AlreadyClosed):
+                background.settle(EXIT_S_MAX).wait()
+            report_left(background)
+            outcome_of(background, self._held.leave())
+        finally:
+            self._stop()
+
     def _stop(self) -> None:
         self._background.stop()
 
@@ -1717,6 +1760,7 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
+        self._background.use(self)
         self._held: HeldContext[Any] | None = None
 
     def __enter__(self) -> T:
@@ -1725,17 +1769,11 @@ class _Opened(Generic[T]):
         try:
             self._background.start()
             self._held = HeldContext(self._background, self._manager)
-            return self._wrap(self._background, outcome_of(self._held.entered))
+            entered = outcome_of(self._background, self._held.entered)
+            return self._wrap(self._background, entered)
         except BaseException:
             self._stop()
             raise
-
-    def __exit__(self, *_: object) -> None:
-        assert self._held is not None
-        try:
-            outcome_of(self._held.leave())
-        finally:
-            self._stop()
 
 
 def open_namespace(

@@ -4,11 +4,11 @@ Nothing here knows how a caller waits: that is `blocking.py` and `aio.py`. What 
 `write_buffer.py`.
 """
 
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -17,12 +17,27 @@ from .log.position import Position
 from .log.reader import LogReader, position_after
 from .log.record import Columns, LogRecord
 from .log.work_queue import WorkClaim
-from .runtime.background import Background, Handover, Promise
-from .runtime.errors import AlreadyClosed, DistributedLogError
+from .runtime.background import (
+    INTERRUPTING,
+    Background,
+    Handover,
+    Mutex,
+    Promise,
+    interrupts,
+    told,
+    uninterrupted,
+)
+from .runtime.errors import AlreadyClosed, DistributedLogError, InvalidRequest
+from .runtime.log_lines import get_logger
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Owned")
 
+log = get_logger("distributedlog.client")
+
+GIVEN_UP_S = 0.1
+"""How long a call of a reader waits for the end of another one, which may have been given up."""
+IN_USE = "another call of this reader is waiting: one thread or task at a time may use it"
 GIVE_UP_S = 2.0
 """How long the end of a block that an exception ends waits until what it opened is given up."""
 
@@ -34,12 +49,17 @@ class Owned:
     """
 
     def __init__(
-        self, background: Background, what: str, give_up: Callable[[], Awaitable[object]]
+        self,
+        background: Background,
+        what: str,
+        give_up: Callable[[], Awaitable[object]],
+        drop: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
+        """``drop``: what the loop calls instead of ``give_up`` where the object was dropped unclosed."""
         self._background = background
         self._give_up = give_up
         """In the loop."""
-        self._kept = background.keep(self, give_up)
+        self._kept = background.keep(self, drop or give_up)
         self._on_dropped = weakref.finalize(self, _dropped, background, what, self._kept)
         self._on_dropped.atexit = False
 
@@ -69,7 +89,7 @@ def _dropped(background: Background, what: str, kept: "weakref.ref[object]") -> 
         background.post(lambda: background.give_up(kept))
     except AlreadyClosed:
         return  # it ended with its namespace
-    warnings.warn(f"{what} was dropped unclosed; it is given up", ResourceWarning, stacklevel=2)
+    background.warn(f"{what} was dropped unclosed; it is given up", stacklevel=3)
 
 
 def hand_over(
@@ -99,10 +119,24 @@ def hand_over_claim(
     return Handover(background, claim, give_up)
 
 
+def beside_loop(
+    background: Background, call: Callable[[T], object] | None
+) -> Callable[[T], object] | None:
+    """What the loop may call in place of users' code, which is then called in a thread beside it."""
+    return None if call is None else lambda value: background.aside(partial(call, value))
+
+
+def report_left(background: Background) -> None:
+    """Log which records are lost with a namespace that is closed before its writers."""
+    if left := background.not_durable():
+        log.warning("%s; their writers were not closed before their namespace", told(left))
+
+
 class LocalCluster:
     """A cluster on this machine: where it is, who its nodes are."""
 
     def __init__(self, background: Background, cluster: Any) -> None:
+        background.use(self)
         self.uri: str = cluster.uri
         self.proxied_uri: str = cluster.proxied_uri
         self.data: str | None = cluster.data
@@ -144,54 +178,90 @@ class HeldContext(Generic[T]):
 class Inbox(Generic[T]):
     """What the loop has fetched for a caller; who gave up a wait finds at the next call what came of it.
 
-    `fill` in the loop; ``items`` from the caller's thread while that does not run.
+    `fill` in the loop; ``items`` from the caller's thread. Two calls that wait at the same time are refused:
+    each would get a part of what comes, as it happens.
     """
 
     def __init__(self) -> None:
         self.items: deque[T] = deque()
-        self._filling = trio.Lock()  # a wait that was given up may be about to end
+        self._filling = trio.Lock()
 
-    async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> None:
-        """Until there is something, or ``fetch`` gave nothing."""
-        async with self._filling:
+    async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> bool:
+        """Until there is something, or ``fetch`` gave nothing; is there something?"""
+        await self._begin()
+        try:
             if not self.items:
                 self.items.extend(await fetch())
+            return bool(self.items)
+        finally:
+            self._filling.release()
 
-    async def fill_one(self, fetch: Callable[[], Awaitable[T | None]]) -> None:
+    async def fill_one(self, fetch: Callable[[], Awaitable[T | None]]) -> bool:
         """As `fill`; ``fetch`` gives one, or None."""
-        async with self._filling:
-            if not self.items and (item := await fetch()) is not None:
-                self.items.append(item)
+
+        async def fetch_one() -> list[T]:
+            item = await fetch()
+            return [] if item is None else [item]
+
+        return await self.fill(fetch_one)
 
     async def gather(
         self, enough: Callable[[], bool], fetch: Callable[[], Awaitable[bool]]
     ) -> None:
         """Go on until there is enough, or ``fetch``, which fills it, gave nothing."""
-        async with self._filling:
+        await self._begin()
+        try:
             while not enough() and await fetch():
                 pass
+        finally:
+            self._filling.release()
+
+    async def _begin(self) -> None:
+        try:
+            self._filling.acquire_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(GIVEN_UP_S):  # a wait that was given up is about to end
+                await self._filling.acquire()
+                return
+            raise InvalidRequest(IN_USE) from None
 
     def take(self) -> list[T]:
         """All that is here."""
-        return [self.items.popleft() for _ in range(len(self.items))]
+        found: list[T] = []
+        with suppress(IndexError):
+            while True:
+                found.append(self.items.popleft())
+        return found
 
 
 class Cursor:
-    """The entries that were fetched for a caller, and where it is in them; nothing once it is closed."""
+    """The entries that were fetched for a caller, and where it is in them; nothing once it is closed.
+
+    Where a record is taken there is no call between the look at the place and the next place: the interpreter
+    lets neither another thread nor a signal in. So threads that use a reader at the same time get each record
+    once, until one of them is refused (`Inbox`), and an interrupt loses none.
+    """
 
     __slots__ = (
         "_at",
+        "_background",
         "_closed",
         "_columns",
+        "_entered",
         "_inbox",
+        "_mutex",
         "_reader",
         "_records",
         "_start",
         "_waiting",
     )
 
-    def __init__(self, reader: LogReader) -> None:
+    def __init__(self, background: Background, reader: LogReader) -> None:
+        self._background = background
         self._reader = reader
+        self._mutex = Mutex()
+        self._entered = False
+        """Somebody is at a step under the mutex, or was and did not come to its end."""
         self._start = reader.position
         self._inbox: Inbox[Columns] = Inbox()
         self._waiting = self._inbox.items
@@ -202,10 +272,10 @@ class Cursor:
 
     # --- in the loop ------------------------------------------------------------------------------
 
-    async def fetch(self, wait_s: float | None) -> None:
-        """As `LogReader.read_columns_many`, into this; nothing where something is."""
+    async def fetch(self, wait_s: float | None) -> bool:
+        """As `LogReader.read_columns_many`, into this; nothing where something is. Is something here?"""
         self._check_open()
-        await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
+        return await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
 
     async def gather(self, number: int, wait_s: float | None) -> None:
         """Wait as `LogReader.read_bulk` does, until ``number`` records are here."""
@@ -248,7 +318,8 @@ class Cursor:
 
     def __len__(self) -> int:
         """How many records are here."""
-        return len(self._records) - self._at + sum([one.count for one in self._waiting])
+        left = len(self._records) - self._at
+        return left + sum([one.count for one in list(self._waiting)])
 
     @property
     def position(self) -> Position | None:
@@ -261,16 +332,35 @@ class Cursor:
 
     def next(self) -> LogRecord | None:
         """The next record, or None when more must be fetched."""
-        at = self._at
-        if at < len(self._records):
-            self._at = at + 1
-            return self._records[at]
-        if not self._waiting:
-            return None
-        self._columns = self._waiting.popleft()
-        self._records = self._columns.records()
-        self._at = 1
-        return self._records[0]
+        records, at = self._records, self._at
+        try:
+            record = records[at]
+        except IndexError:
+            return self.next() if self._next_entry() else None
+        self._at = at + 1
+        return record
+
+    @uninterrupted
+    def _next_entry(self) -> bool:
+        """Go to the next entry, where this one is had; False: there is none."""
+        with self._mutex:
+            self._check_entry()
+            found = self._at < len(self._records)  # another thread may have been here
+            if not found and self._waiting:
+                columns = self._waiting[0]
+                records = columns.records()
+                self._columns, self._records, self._at = columns, records, 0
+                del self._waiting[0]
+                found = True
+            self._entered = False
+        return found
+
+    def _check_entry(self) -> None:
+        if self._entered and interrupts(self._background, depth=1):
+            raise InvalidRequest(
+                f"a reader: {INTERRUPTING}; nothing was read. Set a flag or use another thread"
+            )
+        self._entered = True
 
     def rest_of_set(self, first: LogRecord) -> list[LogRecord]:
         """What follows the record that `next` gave, of its set."""
@@ -284,24 +374,31 @@ class Cursor:
         """Up to ``number`` records that are here."""
         found: list[LogRecord] = []
         while len(found) < number:
-            if self._at == len(self._records):
-                if not self._waiting:
-                    break
-                self._columns = self._waiting.popleft()
-                self._records, self._at = self._columns.records(), 0
-            part = self._records[self._at : self._at + number - len(found)]
-            self._at += len(part)
-            found += part
+            stop = min(self._at + number - len(found), len(self._records))
+            records, at = self._records, self._at
+            if at < stop:
+                part = records[at:stop]
+                self._at = stop
+                found += part
+            elif not self._next_entry():
+                break
         return found
 
+    @uninterrupted
     def columns(self) -> Columns | None:
         """The rest of the entry at hand, or the next one that is here."""
-        at, left = self._at, len(self._records) - self._at
-        if left:
-            assert self._columns is not None
-            self._at = len(self._records)
-            return self._columns.cut(at, at + left)
-        if not self._waiting:
-            return None
-        self._columns, self._records, self._at = self._waiting.popleft(), [], 0
-        return self._columns
+        with self._mutex:
+            self._check_entry()
+            found, stop = self._columns, len(self._records)
+            at, self._at = self._at, stop
+            if at < stop:
+                assert found is not None
+                found = found.cut(at, stop)
+            elif self._waiting:
+                found = self._waiting[0]
+                self._columns, self._records, self._at = found, [], 0
+                del self._waiting[0]
+            else:
+                found = None
+            self._entered = False
+        return found

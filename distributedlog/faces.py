@@ -42,7 +42,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
         LogWriter,
         "_buffer",
         "error over segment fail run decide_txids take_frame frame_room open_producer resume_producer "
-        "next_sequence frames_from is_copy frame_after check_owner open_own owned_by log_name",
+        "next_sequence frames_from is_copy frame_after check_owner open_own owned_by log_name checks_txids",
     ),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),
@@ -57,6 +57,8 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
 """Each trio class; where its asyncio class has the object that lives in the loop; what that leaves out."""
 PLAIN = {"committed", "ledger_id", "metrics", "size_bytes", "records", "skipped"}
 """Properties that are safe to read from another thread; any other one is by hand, or left out."""
+ASIDE = {"on_skipped": "beside_loop(self._background, on_skipped)"}
+"""Users' code that the loop would call: it is called beside it."""
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""
 
@@ -145,7 +147,8 @@ def hops(trio: type[Any], inner: str, left_out: str) -> Iterator[tuple[str, str]
             if name.startswith("_") or name in left_out.split():
                 continue
             returns = "" if call.returns is None else ast.unparse(call.returns)
-            given = [a.arg for a in args.args[1:]] + [f"{a.arg}={a.arg}" for a in args.kwonlyargs]
+            given = [a.arg for a in args.args[1:]]
+            given += [f"{a.arg}={ASIDE.get(a.arg, a.arg)}" for a in args.kwonlyargs]
             if name in PLAIN:
                 body = f"return {target}"
             elif plain and returns.startswith("Opening["):

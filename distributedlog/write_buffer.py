@@ -6,11 +6,17 @@ One task there hands whole chunks to the writer. Who waits for an outcome leaves
 The buffer keeps the limits for its writer, which takes whatever comes from it. How much the caller may append
 without asking is given out by the loop: little while nothing is written, so that a thousand idle logs hold
 nothing of what the process may (`log/process_bytes.py`). Who meets that bound has the loop append for him.
+
+A signal handler or a finalizer may run on top of a caller's steps under the mutex. Its own call of the same
+buffer raises `InvalidRequest`. The loop waits for the mutex in a task, its thread does not block: whatever
+the handler does meanwhile, leases are renewed and the other logs are written.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -34,10 +40,18 @@ from .log.record import (
 from .log.state import AUTO, GIVEN
 from .log.txids import decided_by, rule_of
 from .log.writer import LogWriter
-from .runtime.background import Background, Mutex, Promise
+from .runtime.background import (
+    INTERRUPTING,
+    Background,
+    Mutex,
+    Promise,
+    interrupts,
+    uninterrupted,
+)
 from .runtime.errors import (
     AlreadyClosed,
     DistributedLogError,
+    InvalidRequest,
     TooBusy,
     WriteCancelled,
     WriteFailed,
@@ -54,6 +68,14 @@ SIZE_MAX = 2 * RECORD_BYTES_MAX
 GROWTH = 4
 """Of the bound of a buffer that is used, until it is the one above."""
 
+
+MUTEX_WAIT_S = 0.001
+"""How long the loop's thread blocks for the mutex: a caller that runs needs microseconds."""
+MUTEX_RETRY_S = 0.005
+"""Then its task sleeps so long: the caller was interrupted."""
+
+DROPPED_WAIT_S = 1.0
+"""How long the records of a writer that was dropped unclosed are waited for."""
 
 LONE_WRITES_MAX = 1000
 """A second: above that a program most likely means to pipeline."""
@@ -275,17 +297,30 @@ class WriteBuffer:
 
     An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
     needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
+
+    The mutex is not taken to end the buffer: what is appended at that moment is refused, whenever the loop
+    looks.
     """
 
-    def __init__(self, writer: LogWriter, background: Background, name: str, ordered: bool) -> None:
+    def __init__(self, writer: LogWriter, background: Background, name: str) -> None:
         self.writer = writer
         self.name = name
         self.lone = LoneWrites()
         self._background = background
         self._pipeline = writer.pipeline
-        self._strict = ordered
+        self._strict = writer.checks_txids
         self._take_rule(writer.txid_rule)
         self._mutex = Mutex()
+        self._entered = False
+        """Somebody is at a step under the mutex, or was and did not come to its end."""
+        self._handed: deque[PendingBulk] = deque()
+        """What the writer took, until all its outcomes are known."""
+        self._handing: Chunk | None = None
+        """What it is about to take."""
+        self._failed = 0
+        """Records that were taken here and are not known to be durable, of what has an outcome."""
+        self._given_up = False
+        """By its owner, who knows."""
         self._handed_bytes = 0  # of the chunk that the writer is about to take
         self._in_order = trio.Lock()  # who waits for room, first come first served
         self._pipeline.part.free_bytes += FREE_BYTES
@@ -300,6 +335,7 @@ class WriteBuffer:
         self._idle = trio.Event()
         self._idle.set()
         watch_forks(self)
+        background.watch_writes(self)
 
     def _take_rule(self, rule: str) -> None:
         """Who gives the txids, as far as this side knows: what it does not, `LogWriter` says."""
@@ -326,6 +362,26 @@ class WriteBuffer:
             self._take_rule(decided_by(txid is not None))
         return plain
 
+    def _check_entry(self) -> None:
+        """Under the mutex, where somebody seems to be at a step: raise `InvalidRequest` where that is so."""
+        if interrupts(self._background, depth=1):
+            raise InvalidRequest(
+                f'log "{self.name}": {INTERRUPTING}; the record was not taken, the writer goes on. '
+                "Set a flag or use another thread"
+            )
+
+    async def _at_step(self, step: Callable[[], T]) -> T:
+        """In the loop: make a step under the mutex. Never blocks the loop for long, see `MUTEX_WAIT_S`."""
+        while not self._mutex.acquire(timeout=MUTEX_WAIT_S):  # noqa: ASYNC110
+            await trio.sleep(MUTEX_RETRY_S)  # callers release it without a word
+        try:
+            self._entered = True
+            return step()
+        finally:
+            self._entered = False
+            self._mutex.release()
+
+    @uninterrupted
     def append(self, record: LogRecord | Buffer) -> tuple[Chunk, int] | None:
         """Take one record; its chunk and slot. None: no room, see `append_when_room`. Raises as
         `LogWriter.submit`.
@@ -335,6 +391,9 @@ class WriteBuffer:
         except AttributeError:  # a payload alone
             txid, payload = txid_and_payload(record)
         with self._mutex:
+            if self._entered:
+                self._check_entry()
+            self._entered = True
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
@@ -349,6 +408,7 @@ class WriteBuffer:
                 payload is None
                 or (left := chunk.left_bytes - len(payload) - RECORD_COLUMN_BYTES) < 0
             ):
+                self._entered = False
                 return None
             if not chunk.posted:
                 self._background.post(self._on_append)
@@ -359,8 +419,10 @@ class WriteBuffer:
             records = chunk.records
             slot = len(records) >> 1
             records += (txid, payload)
+            self._entered = False
         return chunk, slot
 
+    @uninterrupted
     def offered(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> tuple[BufferedBulk, Taken]:
@@ -369,6 +431,8 @@ class WriteBuffer:
             self._raise_if_over()
         bulk = BufferedBulk(self, len(payloads) if txids is None else len(txids))
         with self._mutex:
+            if self._entered:
+                self._check_entry()
             rule, floor = self._known_rule()
         if rule == AUTO:
             rule = rule_of(txids)
@@ -384,6 +448,7 @@ class WriteBuffer:
             bulk.refused(0, taken.refusal)
         return bulk, taken
 
+    @uninterrupted
     def append_many(
         self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
     ) -> int:
@@ -393,6 +458,9 @@ class WriteBuffer:
         those after it are not taken. Raises what ended the writer, where that is so before the first is in.
         """
         with self._mutex:
+            if self._entered:
+                self._check_entry()
+            self._entered = True
             if self._closed or self._pipeline.over is not None:
                 try:
                     self._raise_if_over()
@@ -423,6 +491,7 @@ class WriteBuffer:
             chunk.left_bytes -= size
             bulk.took(at, chunk, len(chunk.records) >> 1)
             chunk.records += records
+            self._entered = False
         if stop == taken.number and taken.refusal is not None:
             bulk.refused(stop, taken.refusal)
         return stop
@@ -432,7 +501,7 @@ class WriteBuffer:
         size = memoryview(txid_and_payload(record)[1]).nbytes + RECORD_COLUMN_BYTES
         async with self._in_order:
             while True:
-                found = self.append(record)
+                found = await self._at_step(partial(self.append, record))
                 if found is not None:
                     return found
                 await self._until(lambda: self._make_room(1, lambda _: size))
@@ -444,7 +513,8 @@ class WriteBuffer:
         `TooBusy` for an outcome, and so have all that follow.
         """
         async with self._in_order:
-            while (stop := self.append_many(bulk, txids, taken, at)) == at:
+            append = partial(self.append_many, bulk, txids, taken, at)
+            while (stop := await self._at_step(append)) == at:
                 try:
                     await self._until(
                         lambda: self._make_room(
@@ -461,9 +531,8 @@ class WriteBuffer:
     ) -> BufferedBulk:
         """In the loop: `LogWriter.submit_packed`, after all that was appended before. Raises as that."""
         await self._drained()
-        with self._mutex:
-            if self._closed:
-                self._raise_if_over()
+        if self._closed:
+            self._raise_if_over()
         try:
             records = max(1, memoryview(offsets).nbytes // 4 - 1)
             size = memoryview(payloads).nbytes + records * RECORD_COLUMN_BYTES
@@ -474,19 +543,20 @@ class WriteBuffer:
         async with self._in_order:
             await self._until(lambda: self._room_aside(records, size))
         try:
-            return self._taken_aside(await self.writer.submit_packed(txids, offsets, payloads))
+            return await self._taken_aside(
+                await self.writer.submit_packed(txids, offsets, payloads)
+            )
         finally:
             self._pipeline.reserve()  # of what was refused nothing is held
 
     async def take_set(self, records: Sequence[LogRecord | Buffer]) -> BufferedBulk:
         """In the loop: `LogWriter.submit_set`, after all that was appended before. Raises as that."""
         await self._drained()
-        with self._mutex:
-            if self._closed:
-                self._raise_if_over()
+        if self._closed:
+            self._raise_if_over()
         await self._room_for(records, one_txid=True)
         try:
-            return self._taken_aside(await self.writer.submit_set(records))
+            return await self._taken_aside(await self.writer.submit_set(records))
         finally:
             self._pipeline.reserve()  # of what was refused nothing is held
 
@@ -525,25 +595,29 @@ class WriteBuffer:
         self, records: Sequence[LogRecord | Buffer], write: Callable[[], Awaitable[T]]
     ) -> T:
         await self._drained()
-        with self._mutex:
-            if self._closed:
-                self._raise_if_over()
+        if self._closed:
+            self._raise_if_over()
         await self._room_for(records)
         try:
             return await write()
         finally:
             if self._ordered:
-                with self._mutex:
-                    self._floor = max(self._floor, self.writer.last_txid)
+                with trio.CancelScope(shield=True):
+                    await self._at_step(self._raise_floor)
             self._pipeline.reserve()  # of what was refused nothing is held
 
-    def _taken_aside(self, taken: PendingBulk) -> BufferedBulk:
+    @uninterrupted
+    def _raise_floor(self) -> None:
+        self._floor = max(self._floor, self.writer.last_txid)
+
+    async def _taken_aside(self, taken: PendingBulk) -> BufferedBulk:
         """What the writer took without a chunk, as a face has it."""
         chunk = Chunk(self, 0)
         chunk.bulk = taken
+        self._note_handed(taken)
         if self._ordered:
-            with self._mutex:
-                self._floor = max(self._floor, self.writer.last_txid)
+            with trio.CancelScope(shield=True):
+                await self._at_step(self._raise_floor)
         bulk = BufferedBulk(self, len(taken))
         bulk.took(0, chunk, 0)
         return bulk
@@ -554,6 +628,10 @@ class WriteBuffer:
         The loop is told that there may be something: the call that should have may have been interrupted.
         """
         self._background.expect(told, self._look)
+
+    def check_may_wait(self) -> None:
+        """See `Background.check_may_wait`."""
+        self._background.check_may_wait()
 
     def push(self) -> None:
         """As `expect`, for whoever has left a callback."""
@@ -571,53 +649,69 @@ class WriteBuffer:
                 while True:
                     await self._wake.wait()
                     self._wake = trio.Event()
-                    await self._hand_over(self._swap())
+                    await self._hand_over(await self._at_step(self._swap))
         finally:
-            self._close()
-            self._over = True
-            self._refuse(self._swap())
+            self._closed = self._over = True
+            chunk, self._chunk = self._chunk, Chunk(self, 0)
+            self._refuse(chunk)
             self._pipeline.let_in()
             self._idle.set()  # who waits for what was appended is told by the writer why it ended
 
     async def _hand_over(self, chunk: Chunk) -> None:
         try:
             if chunk.records:
+                self._handing = chunk
                 txids, payloads = chunk.records[::2], chunk.records[1::2]
                 chunk.bulk = await self.writer.submit_columns(txids, payloads)
+                self._note_handed(chunk.bulk)
         except DistributedLogError as error:
             chunk.error = error
         except BaseException:  # a part of it may be in
             chunk.error = WriteFailed(f'log "{self.name}": its writer ended; it may be stored')
             raise
         finally:
+            self._handing = None
             self._refuse(chunk)
-        with self._mutex:
-            self._handed_bytes = 0
-            self._allow(0)
-            empty = not self._chunk.records
-            rule = self.writer.txid_rule
-            if self._rule != rule and (rule != AUTO or empty):
-                self._take_rule(rule)  # what was assumed of the first record did not come true
+        empty = await self._at_step(self._on_handed)
         self._pipeline.let_in()
         if empty:
             self._idle.set()
         else:
             self._wake.set()
 
+    @uninterrupted
+    def _on_handed(self) -> bool:
+        """Nothing is on its way to the writer; is nothing here either?"""
+        self._handed_bytes = 0
+        self._allow(0)
+        empty = not self._chunk.records
+        rule = self.writer.txid_rule
+        if self._rule != rule and (rule != AUTO or empty):
+            self._take_rule(rule)  # what was assumed of the first record did not come true
+        return empty
+
+    @uninterrupted
     def _swap(self) -> Chunk:
-        with self._mutex:
-            chunk = self._chunk
-            self._chunk = Chunk(self, chunk.left_bytes)
-            self._handed_bytes = chunk.bytes
+        chunk = self._chunk
+        self._chunk = Chunk(self, chunk.left_bytes)
+        self._handed_bytes = chunk.bytes
         return chunk
+
+    def _note_handed(self, taken: PendingBulk) -> None:
+        handed = self._handed
+        while handed and handed[0].done():
+            self._failed += handed.popleft().not_durable
+        handed.append(taken)
 
     def _refuse(self, chunk: Chunk) -> None:
         """Its outcome, unless the writer has taken it, or said why not."""
-        if chunk.bulk is None and chunk.error is None:
-            over = self.writer.over
-            chunk.error = (
-                AlreadyClosed(f'log "{self.name}": closed') if over is None else over.again()
-            )
+        if chunk.bulk is None:
+            self._failed += len(chunk.records) >> 1
+            if chunk.error is None:
+                over = self.writer.over
+                chunk.error = (
+                    AlreadyClosed(f'log "{self.name}": closed') if over is None else over.again()
+                )
         chunk.settle()
 
     # --- limits, in the loop ----------------------------------------------------------------------
@@ -630,7 +724,7 @@ class WriteBuffer:
         pipeline = self._pipeline
         try:
             while self.writer.over is None and not self._closed:
-                wait_s, held = ask()
+                wait_s, held = await self._at_step(ask)
                 if wait_s <= 0:
                     return
                 if pipeline.limits.at_limit == "reject":
@@ -649,28 +743,28 @@ class WriteBuffer:
             raise
         pipeline.part.leave()
 
+    @uninterrupted
     def _make_room(self, records: int, bytes_of: Callable[[int], int]) -> tuple[float, int]:
         """For ``records``, or some of them, to be appended now; see `_until`."""
         pipeline = self._pipeline
-        with self._mutex:
-            used = self._handed_bytes + self._chunk.bytes
-            while True:
-                size = bytes_of(records)
-                fits = used + size <= BUFFER_BYTES_MAX or not used
+        used = self._handed_bytes + self._chunk.bytes
+        while True:
+            size = bytes_of(records)
+            fits = used + size <= BUFFER_BYTES_MAX or not used
+            if fits:
+                wait_s = float("inf")
+                held = pipeline.held_bytes + used + size
+                fits = pipeline.part.fits(held)
                 if fits:
-                    wait_s = float("inf")
-                    held = pipeline.held_bytes + used + size
-                    fits = pipeline.part.fits(held)
-                    if fits:
-                        wait_s = pipeline.charge(records, size, divisible=True)
-                    if wait_s <= 0:
-                        self._allow(size)
-                        return 0.0, 0
-                else:
-                    wait_s, held = float("inf"), 0  # the loop is about to take what is here
-                if records == 1:
-                    return wait_s, 0 if fits else held
-                records //= 2
+                    wait_s = pipeline.charge(records, size, divisible=True)
+                if wait_s <= 0:
+                    self._allow(size)
+                    return 0.0, 0
+            else:
+                wait_s, held = float("inf"), 0  # the loop is about to take what is here
+            if records == 1:
+                return wait_s, 0 if fits else held
+            records //= 2
 
     def _room_aside(self, records: int, size: int) -> tuple[float, int]:
         """For what goes to the writer without a chunk; see `_until`."""
@@ -718,11 +812,33 @@ class WriteBuffer:
 
     async def abort(self) -> None:
         """As `LogWriter.abort`."""
+        self._given_up = True
         self._close()
         try:
             await self.writer.abort()
         finally:
             self._scope.cancel()
+
+    async def drop(self) -> None:
+        """As `abort`, of a writer that was dropped unclosed: what is lost with it is reported at the exit."""
+        with trio.move_on_after(DROPPED_WAIT_S):
+            await self.settle()
+        self._background.lose(self)
+        await self.abort()
+
+    async def settle(self) -> None:
+        """Wait until the outcome of each record is known. Raises nothing of ours."""
+        with suppress(DistributedLogError):
+            await self.commit()
+
+    @property
+    def not_durable(self) -> int:
+        """How many records were taken and are not known to be durable; 0 where its owner has given it up."""
+        if self._given_up:
+            return 0
+        waiting = [chunk for chunk in (self._chunk, self._handing) if chunk is not None]
+        found = self._failed + sum(len(chunk.records) >> 1 for chunk in waiting)
+        return found + sum(bulk.not_durable for bulk in list(self._handed))
 
     async def _end(self, end_it: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -736,16 +852,12 @@ class WriteBuffer:
             self._scope.cancel()
 
     def _close(self) -> bool:
-        with self._mutex:
-            before, self._closed = self._closed, True
+        before, self._closed = self._closed, True
         self._pipeline.let_in()
         return before
 
     async def _drained(self) -> None:
-        with self._mutex:
-            waiting = bool(self._chunk.records)
-        if waiting:
-            self._on_append()
+        self._look()
         await self._idle.wait()
 
     def _look(self) -> None:
@@ -753,8 +865,9 @@ class WriteBuffer:
             self._on_append()
 
     def _on_append(self) -> None:
-        if self._over:
-            return  # posted in the last moment, for what was refused, or by an interrupted call
+        if self._over:  # posted in the last moment, for what was refused, or by an interrupted call
+            self._refuse(self._chunk)
+            return
         if self._idle.is_set():
             self._idle = trio.Event()
         self._wake.set()
@@ -769,6 +882,7 @@ class WriteBuffer:
     def on_forked(self) -> None:
         """In a forked child: a thread of the parent may have held the mutex, and it is not here (H15)."""
         self._mutex = Mutex()
+        self._entered = False
         self._closed = True
 
 
@@ -778,7 +892,7 @@ async def open_buffer(
     """In the loop: the writer that an opening gives, with its buffer, which runs as long as that."""
     writer = await opening
     try:
-        buffer = WriteBuffer(writer, background, log.name, log.options.max_txid_check)
+        buffer = WriteBuffer(writer, background, log.name)
         namespace.start(buffer.run)
     except BaseException:
         await writer.abort()

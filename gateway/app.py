@@ -5,7 +5,6 @@ deadline, and ends when its peer goes, but for records that are on their way: th
 """
 
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Any, cast
@@ -34,6 +33,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.exposition import KIND, text_of
+from ..runtime.log_lines import get_logger
 from .door import App, Receive, Scope, Send
 from .faults import fault, headers_of, turned_away
 from .forms import (
@@ -65,7 +65,7 @@ SEGMENTS_SHOWN = 100
 HELD_A_BYTE = 3
 """What a byte of a payload takes, with its JSON."""
 
-log = logging.getLogger("distributedlog.gateway")
+log = get_logger("distributedlog.gateway")
 
 
 class Whole:

@@ -8,7 +8,6 @@ Of both there are so many: above, those that were idle longest are closed. A use
 and is told so where none of his is idle.
 """
 
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -35,13 +34,14 @@ from ..runtime.errors import (
     RecordTooLarge,
     TooBusy,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .forms import Given, ProducerRef
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .share import Idle, Share
 
-log = logging.getLogger("distributedlog.gateway")
+log = get_logger("distributedlog.gateway")
 
 SWEEP_S = 1.0
 

@@ -9,7 +9,6 @@ where all clients of a gateway for this machine come from, and a balancer may.
 """
 
 import errno
-import logging
 import os
 import socket
 from collections import Counter
@@ -29,6 +28,7 @@ from ..cluster.token_attempts import network_of
 from ..runtime.descriptors import connections_max, first_kept
 from ..runtime.errors import AddressInUse, AddressUnavailable
 from ..runtime.host import Address
+from ..runtime.log_lines import get_logger
 from ..runtime.refusals import CROWDED, Refusals
 from .door import HEAD_BYTES_MAX, HEADERS, App
 from .faults import turned_away
@@ -48,7 +48,7 @@ STARVED_WAIT_S = 0.075
 """How long none is accepted when the process or the system has no descriptor left."""
 STARVED_TOLD_S = 60.0
 
-log = logging.getLogger("distributedlog.gateway")
+log = get_logger("distributedlog.gateway")
 
 
 class BoundedStream(trio.abc.HalfCloseableStream):

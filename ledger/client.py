@@ -1,6 +1,5 @@
 """Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import trio
@@ -19,6 +18,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Host
+from ..runtime.log_lines import get_logger
 from ..runtime.rpc import Endpoint
 from ..runtime.turns import Rounds, Turn
 from . import transactions
@@ -37,7 +37,7 @@ from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
 from .writer import LedgerWriter
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 def _listed(bookies: Iterable[str]) -> str:

@@ -1,12 +1,12 @@
 """The note of what a writer's slots miss, kept beside the ledger's record for repair (H22b)."""
 
-import logging
 from collections.abc import Callable
 
 import trio
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import get_logger
 from . import transactions
 from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, why_ended
@@ -15,7 +15,7 @@ from .metadata import LedgerMetadata
 
 STORE_RETRY_S = 0.2
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 class HoleNote:

@@ -1,6 +1,5 @@
 """Ledger records read and followed: one watch a ledger, however many readers it has in this process."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -8,13 +7,14 @@ import trio
 
 from ..metadata.interface import Metadata
 from ..runtime.errors import Compacted, DistributedLogError
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .keys import ledger_key
 from .metadata import LedgerMetadata
 
 RETRY_S = 0.5
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 OnRecord = Callable[[LedgerMetadata | None], None]
 """Gets the record as it is now; None: the ledger was deleted."""

@@ -6,7 +6,6 @@ say who is new, not who is dead (metadata may be away while bookies serve). Ense
 looked up here and the bookie that answers must be it (H6), also by its certificate (H227).
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
@@ -30,6 +29,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op
 from ..runtime.host import Address
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import BOOKIE, Credentials
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
@@ -50,7 +50,7 @@ FOLLOWS = "the watch of bookies"
 GONE_S = 30.0
 """Not registered for so long: nothing should stay open on it."""
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 Take = Callable[[bytes, bytes | None], None]
 """Gets a key and its value; None: the key is gone."""

@@ -4,7 +4,6 @@ Each request has a deadline of its own, so that a hung bookie holds up nothing t
 it. A task a request; recoveries are rare.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TypeVar
@@ -26,6 +25,7 @@ from ..runtime.errors import (
     TooBusy,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from . import transactions
 from .holdings import lacks
 from .holes import Hole
@@ -45,7 +45,7 @@ LIST_S = 0.5
 
 T = TypeVar("T")
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 class RecoveryDriver:

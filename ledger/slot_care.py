@@ -7,7 +7,6 @@ for what is late, those alone for which something is under way or amiss; a chang
 task of its own while it lasts. Nothing here is done per entry.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
@@ -32,6 +31,7 @@ from ..runtime.errors import (
     TooBusy,
     WriteFailed,
 )
+from ..runtime.log_lines import get_logger
 from . import transactions
 from .add_window import AddWindow
 from .ensemble_change import EnsembleChange, Round
@@ -63,7 +63,7 @@ PASSING = (
 )
 """Failures of a slot that another stream to the same bookie may not meet again."""
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 class SlotCare:

@@ -1,6 +1,5 @@
 """Listings of the store pass over a record that cannot be read, and name it: one bad key stops nobody."""
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -8,6 +7,7 @@ import trio
 
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from .keys import shown
 
 AGAIN_S = 600.0
@@ -15,7 +15,7 @@ NAMED_MAX = 1000
 
 T = TypeVar("T")
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 class Unreadable:

@@ -5,7 +5,6 @@ stream. Confirmations come back synchronously from the ack path (`on_confirmed`)
 but the record. Slots that fail are `slot_care.py`'s.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
@@ -23,6 +22,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Buffer
+from ..runtime.log_lines import get_logger
 from ..runtime.turns import Due, Round, Rounds, Turn
 from . import transactions
 from .add_window import AddWindow
@@ -41,7 +41,7 @@ FLUSH_RETRY_S = 0.5
 LAG_S = 0.2
 """What slots that lag get before a close."""
 
-log = logging.getLogger("distributedlog.ledger")
+log = get_logger("distributedlog.ledger")
 
 
 class LedgerWriter:

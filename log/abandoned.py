@@ -5,12 +5,12 @@ is gone. Before that it looks twice at the bookies: a writer that is cut off fro
 its lock and writes on, and is left in peace. An idle one that is cut off is fenced: its next write says so.
 """
 
-import logging
 from dataclasses import dataclass
 
 import trio
 
 from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.log_lines import get_logger
 from .context import LogContext
 from .keys import lock_key, state_key
 from .ownership import OwnedLog
@@ -19,7 +19,7 @@ from .takeover import read_segment, recover_patiently
 
 LOOKS_APART_S = 15.0
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 @dataclass(frozen=True, slots=True)

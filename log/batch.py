@@ -254,6 +254,15 @@ class PendingBulk(Sequence[PendingWrite]):
         """Are all outcomes known?"""
         return all(batch.done for _, batch, _ in self._spans)
 
+    @property
+    def not_durable(self) -> int:
+        """How many of the records are not known to be durable."""
+        return sum(
+            end - first
+            for first, end, batch, _ in self._ended_spans()
+            if not batch.done or batch.error is not None
+        )
+
     async def wait(self) -> None:
         """Until `done`; raises nothing."""
         for _, batch, _ in self._spans:

@@ -5,7 +5,6 @@ is compared by its revision, and where that has changed looked at again: whoever
 the generation, and what the former holder commits then is refused, not written late (H155).
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from ..metadata.interface import Metadata
 from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.backoff import Backoff
 from ..runtime.errors import DistributedLogError, OutcomeUnknown, SubscriptionLost
+from ..runtime.log_lines import get_logger
 from .containment import contained
 from .lock_session import Start
 from .position import Position
@@ -23,7 +23,7 @@ from .retention import UNHELD
 
 POSITIONS_AT_ONCE = 500
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 @dataclass(slots=True, eq=False)

@@ -5,11 +5,11 @@ Bookies never know of it. Header and sections of an entry stay as they are, so w
 counts, retention) decompresses nothing.
 """
 
-import logging
 from struct import pack_into
 
 from ..runtime.errors import UnsupportedFormat
 from ..runtime.host import Buffer
+from ..runtime.log_lines import get_logger
 from .codecs import COLUMN_BYTES_MAX, NAMES, NONE, Codec, codec
 from .record import FLAGS_AT, HEADER, HEADER_BYTES
 
@@ -19,7 +19,7 @@ VAIN_MAX = 16
 """After so many in a row that would not shrink to 7/8, only every `TRIED_EVERY` th is tried."""
 TRIED_EVERY = 64
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class Compression:

@@ -5,13 +5,13 @@ nobody foresaw) is logged once, with its traceback, and ends the object whose ta
 (connections, the metadata client, leases) is background work (`runtime/work_failures.py`): it is tried again.
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..runtime.errors import DistributedLogError, InternalError
+from ..runtime.log_lines import get_logger
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 def broken(what: str, error: BaseException) -> DistributedLogError:

@@ -7,11 +7,10 @@ transaction holds goes front first; the name goes last, so that a deletion that 
 asking again.
 """
 
-import logging
-
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import DistributedLogError, LogNotFound, VersionConflict, WriterFenced
+from ..runtime.log_lines import get_logger
 from .context import LogContext
 from .graveyard import burial
 from .keys import (
@@ -41,7 +40,7 @@ END_WAIT_S = 5.0
 """How long a deletion tries to make the end of the last segment certain. Then it goes on without: whoever
 had not read all of the log is told that nobody knows how much was lost."""
 
-log = logging.getLogger("distributedlog.log.deletion")
+log = get_logger("distributedlog.log.deletion")
 
 
 async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:

@@ -6,7 +6,6 @@ What is fetched and not taken is bounded in bytes. What ends it (truncation, del
 read) is known after everything that came before.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,6 +23,7 @@ from ..runtime.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
+from ..runtime.log_lines import get_logger
 from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
@@ -56,7 +56,7 @@ SEGMENTS_AT_ONCE = 64
 TakeStored = Callable[[SegmentRecord, EntryRecord, EntryHeader], None]
 """Takes an entry as it is stored; not a control entry."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class Fetcher:

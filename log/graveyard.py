@@ -3,11 +3,10 @@
 What is decided by it says `lifecycle.py`; the values are `tombstone.py`'s.
 """
 
-import logging
-
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from ..runtime.schema import NUMBER_MAX
 from .keys import decode_log_id, incarnation_id, incarnation_text, name_key, state_key
 from .lifecycle import FoundLog, HeldPosition, There, lifecycle
@@ -22,7 +21,7 @@ from .tombstone import (
     gone_key,
 )
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:

@@ -13,7 +13,6 @@ After a ledger's error the writer recovers its own segment, so that it learns it
 acknowledged, what is above is sent again, each once, to the next segment.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -27,6 +26,7 @@ from ..runtime.errors import (
     OverQuota,
     VersionConflict,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.turns import Round
 from .compression import Compression
 from .containment import broken
@@ -50,7 +50,7 @@ ROOM_WAIT_S = 1.0
 AGE_SHARE_MIN = 0.9
 """Of the greatest age, what a segment is given at least: logs that are opened together do not roll so."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class SegmentKeeper:

@@ -7,7 +7,6 @@ followed by another, and each lock is taken again where the log is still ours: a
 writer; one whose log was taken over is told so.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ..runtime.errors import (
     LogNotFound,
     SubscriptionLost,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .containment import broken
 from .keys import lock_key, state_key
@@ -35,7 +35,7 @@ GOODBYE_S = 2.0
 
 LOST = -1
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 Start = Callable[[Callable[[], Awaitable[None]]], None]
 """Runs a task as long as its process uses the logs."""

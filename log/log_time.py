@@ -6,11 +6,11 @@ it is binary. A writer whose clock shows less says so once, as the event ``clock
 behind, or one that wrote before it was ahead.
 """
 
-import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.log_lines import get_logger
 from ..runtime.options import check_whole
 from ..runtime.schema import NUMBER_MAX
 from .events import CLOCK_OFF
@@ -18,7 +18,7 @@ from .events import CLOCK_OFF
 OFF_MS = 1000
 """A clock that is less behind the log's time is as right as clocks are."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class LogClock:

@@ -11,7 +11,6 @@ put again, so that whoever looked before looks anew), on each member's record an
 old ledgers are noted as left (`retired.py`) and stay for a while.
 """
 
-import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from ..runtime.errors import (
     VersionConflict,
     WriteFailed,
 )
+from ..runtime.log_lines import get_logger
 from .context import LogContext
 from .keys import retired_key, segment_key, state_key, unlinked_key
 from .ledgers import LedgerWriter, StoredLedger
@@ -54,7 +54,7 @@ CLOSE_S = 30.0
 ATTEMPTS = 5
 GOODBYE_S = 2.0
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class Run:

@@ -45,7 +45,15 @@ from .process_bytes import PROCESS_BYTES_MAX, ProcessBytes
 from .recovery_turns import RecoveryTurns
 from .rename import rename
 from .roll_permits import RollPermits
-from .settings import QUORUMS, StoredSettings, bind_key, conf_key, refuse_stored_only
+from .settings import (
+    MERGING,
+    QUORUMS,
+    RETENTION,
+    StoredSettings,
+    bind_key,
+    conf_key,
+    refuse_stored_only,
+)
 from .settings_watch import SettingsWatch
 from .state import AUTO, LogState
 from .stored_settings import change_stored, read_stored
@@ -354,7 +362,7 @@ class Namespace:
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        refuse_stored_only(config)
+        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
         return Log(
             replace(self.context, options=overlaid(self.context.options, config)),
             check_log_name(name),

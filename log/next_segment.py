@@ -7,19 +7,19 @@ not say that this reader has heard of all before it. Where the entry says nothin
 it, or the next segment stays empty (H150), the reader waits for the close, as ever.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import trio
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import get_logger
 from .follower import RETRY_S, StateFollower
 from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .segment_begin import SegmentBegin, segment_begin
 from .segments import UNKNOWN, SegmentRecord
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 class NextSegment:

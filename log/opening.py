@@ -1,6 +1,6 @@
 """What ``open_writer``, ``open_reader`` and their like give: something to ``async with`` or to ``await``."""
 
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -8,16 +8,38 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any, None])
 
 
-class Opening(AbstractAsyncContextManager[T], Generic[T]):
-    """What ``open_writer`` and ``open_reader`` give: ``async with`` it, or ``await`` it and close later."""
+class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]):
+    """What ``open_writer`` and ``open_reader`` give: ``async with`` it, or ``await`` it and close later.
+
+    It is a coroutine, too, for ``asyncio.create_task`` and the like; nothing is opened before it is run.
+    """
 
     def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
         self.open = open_it
         """Opens it anew at each call."""
         self._opened: T | None = None
+        self._running: Generator[Any, Any, T] | None = None
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self.open().__await__()
+
+    def send(self, value: Any) -> Any:
+        """As of a coroutine."""
+        return self._steps().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As of a coroutine."""
+        return self._steps().throw(*error)
+
+    def close(self) -> None:
+        """As of a coroutine."""
+        if self._running is not None:
+            self._running.close()
+
+    def _steps(self) -> Generator[Any, Any, T]:
+        if self._running is None:
+            self._running = self.__await__()
+        return self._running
 
     async def __aenter__(self) -> T:
         self._opened = await self.open()

@@ -5,10 +5,9 @@ one segment is read, from there to its end: some 32 MiB. All before it is in the
 the segment holds nothing of producers: it is empty, or was linked.
 """
 
-import logging
-
 from ..metadata.interface import Metadata
 from ..runtime.errors import CorruptData, EntriesLost, LogNotFound
+from ..runtime.log_lines import get_logger
 from .keys import segment_key
 from .ledgers import LedgerReader, Ledgers
 from .producers import ProducerTable
@@ -22,7 +21,7 @@ READ_BYTES = 4 * 1024 * 1024
 EPOCH_NUMBERS = 32
 """Bits: fewer openings than that under one epoch."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 async def replay(metadata: Metadata, ledgers: Ledgers, state: LogState) -> ProducerTable | None:

@@ -9,7 +9,6 @@ log's state is read once at the beginning and again on any miss, so that a log w
 meanwhile says so (H30); until a miss, what is there is given.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from ..runtime.errors import (
     NoSuchEntry,
     NoSuchLedger,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.options import check_whole
 from .containment import contained
 from .context import LogContext
@@ -45,7 +45,7 @@ PARTS_AT_ONCE = 3
 SMALL_AT_ONCE = 16
 """Of parts that are small, and so cost more waiting than reading: thousands of logs of a few records."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 OnLoss = Callable[[LogTruncated | LogNotFound], None]
 OnReady = Callable[[], None]

@@ -170,7 +170,7 @@ class LogReader:
     ) -> list[Columns]:
         """As `read_columns`, then all further entries that are here, up to about ``bytes_max``.
 
-        [] for its None. For whoever pays for each call (the blocking and asyncio faces).
+        [] for its None. Only in this API: the blocking and asyncio readers are built on it.
         """
         check_whole("bytes_max", bytes_max, 1)
         first = await self.read_columns(wait_s)

@@ -6,17 +6,17 @@ The key alone proves nothing, whoever wrote it: the ledger's own record says who
 segment's record where it lies now. The deletion is conditional on both.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger
+from ..runtime.log_lines import get_logger
 from .keys import ids_of_retired, retired_prefix, segment_key
 from .ledgers import LedgerFinder
 from .segments import SegmentRecord
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 DeletionShare = Callable[[int], Awaitable[Transaction]]
 """Of a ledger, by id: the share that turns it to DELETING; empty where it is gone."""

@@ -13,7 +13,7 @@ one value must not end the work on its log. An option of `RetentionOptions` gets
 (``kept``). Any other one counts as not set.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -142,14 +142,22 @@ LOCAL = tuple(name for name in names(LogOptions) if name not in SHARED)
 """The other ones of `LogOptions`: of the process that opens the log, and never stored."""
 
 
-def refuse_stored_only(config: Mapping[str, Any] | None) -> None:
-    """What bookies go by has no effect in one process's config. Raises `InvalidRequest`."""
+def refuse_stored_only(
+    config: Mapping[str, Any] | None, stored_only: Collection[str] = (*RETENTION, *MERGING)
+) -> None:
+    """Raise `InvalidRequest` for an option that has no effect in the ``config`` of one process.
+
+    Bookies apply retention and merging. The quorums of a log are those that are stored with it; those of
+    ``open_namespace(config=)`` are for the logs that it creates.
+    """
     for name in config or ():
-        if name in RETENTION + MERGING:
-            raise InvalidRequest(
-                f"option {name} is stored with a log or its namespace: "
-                "create_log(config=), Log.set, Namespace.set"
-            )
+        if name in stored_only:
+            where = "create_log(config=) or Log.set"
+            if name in QUORUMS:
+                where += "; open_namespace(config=) is for logs that are created"
+            else:
+                where += ", or with its namespace: Namespace.set"
+            raise InvalidRequest(f"option {name} is stored with a log: {where}")
 
 
 @dataclass(frozen=True, slots=True)

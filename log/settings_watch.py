@@ -5,7 +5,6 @@ concerns no open log is passed over, so nothing is kept of it. Level-triggered (
 newest value that can be read; one that cannot is logged and counted, and the last good one holds.
 """
 
-import logging
 import weakref
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from ..runtime.errors import (
     InvalidRequest,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .lock_session import Start
 from .options import LogOptions
@@ -32,7 +32,7 @@ BEGIN_S = 2.0
 RETRY_S = 1.0
 SWEEP_MIN = 64
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 @dataclass(slots=True)

@@ -4,13 +4,13 @@ Link and deletion are conditional on the same key, the ledger's record: whicheve
 other one is told. So nothing that is linked is ever deleted here, whoever asks, however late.
 """
 
-import logging
 from dataclasses import dataclass
 
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
+from ..runtime.log_lines import get_logger
 from ..runtime.schema import NUMBER_MAX, fit, number, row, text
 from .app_versions import AppVersion
 from .keys import ids_of_unlinked, incarnation_text, txn_key, unlinked_key, unlinked_prefix
@@ -19,7 +19,7 @@ from .state import decode_fields
 
 FORMAT = 1
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 ATTEMPTS = 5
 
 

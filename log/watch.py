@@ -5,7 +5,6 @@ later page had seen already is told by its revision. A watch that fell behind th
 and tells the difference (H29): then a log that came and went in between is not told.
 """
 
-import logging
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.options import check_wait
 from .containment import contained
 from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
@@ -35,7 +35,7 @@ CHANGES_MAX = 10_000
 Known = dict[str, tuple[int, int]]
 """The logs that are there: name to log id, and the revision that made it."""
 
-log = logging.getLogger("distributedlog.log")
+log = get_logger("distributedlog.log")
 
 
 @dataclass(frozen=True, slots=True)

@@ -552,6 +552,11 @@ class LogWriter:
         return batch.txids[-1] if batch.txids else self.pipeline.last_txid
 
     @property
+    def checks_txids(self) -> bool:
+        """Is a txid refused that is below the one before? As the options say that hold for the log."""
+        return self._strict
+
+    @property
     def position(self) -> Position:
         """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there.
 

@@ -5,7 +5,6 @@ which has caught up takes its place needs nobody to ask: whoever leads sees to i
 decided in `membership.py`.
 """
 
-import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -21,6 +20,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op
 from ..runtime.host import Address
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .answers import Answer
@@ -31,7 +31,7 @@ from .membership import let_in, next_step, put_out
 from .replica import Replica
 from .wire import MembersRequest
 
-log = logging.getLogger("distributedlog.metadata.admission")
+log = get_logger("distributedlog.metadata.admission")
 
 STEP_S = 0.2
 """So often a leader looks whether a learner has caught up."""

@@ -64,7 +64,7 @@ NOTE_MAX = (1 << 32) - 1
 
 
 def commit_note(last_index: int, commit: int) -> int:
-    """Return the note of a block that ends the log at ``last_index``, with entries to ``commit`` committed."""
+    """Return the note of a block that ends the log at ``last_index``; entries to ``commit`` are committed."""
     open_entries = last_index - min(commit, last_index)
     return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
 

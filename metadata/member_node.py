@@ -3,7 +3,6 @@
 What the parts do is theirs; here they are made, know each other, and are run.
 """
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -21,6 +20,7 @@ from ..runtime.errors import (
 from ..runtime.frames import Op
 from ..runtime.hello import FEATURE_RESCUE, FEATURE_TRUST, NONE
 from ..runtime.link import Link
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE, LOCAL, Token
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
@@ -66,7 +66,7 @@ WALK_PAUSE_S = 0.005
 ROT = "rot"
 STATE = "state"
 
-log = logging.getLogger("distributedlog.metadata.member")
+log = get_logger("distributedlog.metadata.member")
 
 Rescued = tuple[str, ...] | DistributedLogError
 """The names of the nodes that asked, none where they are too few; or why not."""

@@ -5,7 +5,6 @@ ever (`forming.py` has the rules). Then it loads what its disk has and becomes a
 is damaged.
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,6 +15,7 @@ from ..runtime.errors import DistributedLogError, ForeignData, NotAuthenticated,
 from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.identity import NodeIdentity, new_node_id
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE, Meeting, Welcome
 from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
@@ -47,7 +47,7 @@ from .status import EMPTY, own_row
 from .storage import Loaded, RaftStorage, remove_leftovers
 from .wire import Row
 
-log = logging.getLogger("distributedlog.metadata.node")
+log = get_logger("distributedlog.metadata.node")
 
 
 PROBE_S = 0.05

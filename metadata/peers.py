@@ -6,7 +6,6 @@ the members changed, does not know its leader yet. A peer is dialled by its id: 
 address, or the same machine with an emptied directory, is told so and is no peer (H5).
 """
 
-import logging
 from collections.abc import Callable, Mapping
 from itertools import count
 
@@ -25,6 +24,7 @@ from ..runtime.errors import (
 from ..runtime.frames import Op, envelope, pack, unpack
 from ..runtime.host import Address
 from ..runtime.link import Link
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import is_number
@@ -47,7 +47,7 @@ from .storage import RaftStorage
 from .strangers import Strangers
 from .wire import Row, decode_rows, encode_digest
 
-log = logging.getLogger("distributedlog.metadata.peers")
+log = get_logger("distributedlog.metadata.peers")
 
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """A peer that reads nothing gets nothing more: Raft sends again what was lost."""

@@ -1,7 +1,6 @@
 """A follower takes a leader's snapshot, chunk by chunk, into a file; then the core is told (H39)."""
 
 import gc
-import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import trio
 from ..runtime.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFormat
 from ..runtime.full_collections import pass_over_what_is_there
 from ..runtime.host import File
+from ..runtime.log_lines import get_logger
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .kv import KeyValueState
 from .kv_snapshot import SnapshotBuilder
@@ -17,7 +17,7 @@ from .messages import SnapshotChunk
 from .ready import Snapshot
 from .replica import Replica
 
-log = logging.getLogger("distributedlog.metadata.receiving")
+log = get_logger("distributedlog.metadata.receiving")
 
 SnapshotProgress = Callable[[int], None]
 """Told the offset from which to go on."""

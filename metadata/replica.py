@@ -5,7 +5,6 @@ in `ready.py`). Heartbeats never wait for the disk: what must be durable first g
 sync for all that gathered (H25).
 """
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from ..runtime.errors import (
     TooBusy,
     UnsupportedFormat,
 )
+from ..runtime.log_lines import get_logger
 from . import kv_snapshot
 from .answers import Answer
 from .commands import TRUST_BEGINS, Command, Transact, TrustChange
@@ -38,7 +38,7 @@ from .room import LOOK_S, Room
 from .state_digests import EVERY, StateDigests, Verdict
 from .storage import Loaded, RaftStorage
 
-log = logging.getLogger("distributedlog.metadata.replica")
+log = get_logger("distributedlog.metadata.replica")
 
 SNAPSHOT_BYTES = 32 * 1024 * 1024
 """Take a snapshot when so much was written to the log since the last one, …"""

@@ -9,7 +9,6 @@ cluster anyway.
     RESCUE    | xxh3_64 of the rest u64 | msgpack [format, user] |
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
@@ -27,6 +26,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.host import Disk
+from ..runtime.log_lines import get_logger
 from ..runtime.reasons import Reasons
 from ..runtime.schema import number, row, stored, text
 from .events import RESCUED
@@ -44,7 +44,7 @@ WISH_S = 2 * REFUSED_AGAIN_S
 """So long what a node asked for counts: one that was told otherwise since does not say that it is over."""
 _FORM = row(number(), text(NAME_CHARS_MAX, 1))
 
-log = logging.getLogger("distributedlog.metadata.rescuing")
+log = get_logger("distributedlog.metadata.rescuing")
 
 
 class Wishes:

@@ -9,16 +9,16 @@ A disk that is full ends nothing: no vote leaves and nothing is acknowledged tha
 waits is written when there is room (`storage.py`), and a snapshot that failed is tried again.
 """
 
-import logging
 from contextlib import suppress
 
 from ..runtime.errors import DiskFull, MetadataFull
 from ..runtime.host import Disk
+from ..runtime.log_lines import get_logger
 from ..runtime.reasons import Reasons
 from .events import FULL, ROOM
 from .storage import RaftStorage
 
-log = logging.getLogger("distributedlog.metadata.room")
+log = get_logger("distributedlog.metadata.room")
 
 LOOK_S = 0.5
 """How often the free space is looked at, and how soon after a failure what failed is tried again."""

@@ -5,7 +5,6 @@ log is asked for at who had the log last, else at the first proxy in the log's o
 got the log says who has. One that is not reached is named to the next one as the suspect, who looks himself.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op, envelope
 from ..runtime.host import Address
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import PROXY
 from ..runtime.rpc import Endpoint
 from ..runtime.schema import Form
@@ -62,7 +62,7 @@ OWNERS_MAX = 10_000
 AGAIN = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
 """Calls that may be made twice."""
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

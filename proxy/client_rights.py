@@ -10,7 +10,6 @@ Who comes by a token may do what its user may, and its narrowing too, at each us
 linearizable question, whose it is and how long it is good; what revokes it is in its user's record.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -39,6 +38,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.link import Link
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import ANONYMOUS, PROXY, USER, Meeting, Welcome
 from ..runtime.tokens import allowed_by, narrowed, read_token
 from .events import REFUSED
@@ -59,7 +59,7 @@ RELIST_S = 0.5
 NAME_CHARS_SHOWN = 80
 REASON_CHARS_SHOWN = 1000
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 End = Callable[[DistributedLogError], object]
 

@@ -4,7 +4,6 @@ A log that another proxy has is that one's to delete, seal or rename: the client
 call needs a right of the client's own, and is given up where that is taken away before it is done.
 """
 
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import ExitStack
 from typing import Any
@@ -30,13 +29,14 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.link import Link
+from ..runtime.log_lines import get_logger
 from .client_rights import CONSUMES, Client
 from .events import CHANGED
 from .fairness import fits
 from .namespaces import Namespaces
 from .wire import LogCall
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 CALL_S = 120.0
 """No call takes longer: whoever asked has given up by then."""

@@ -1,18 +1,18 @@
 """Which proxies there are, as their registrations say: listed, then watched."""
 
-import logging
 from collections.abc import Callable
 
 import trio
 
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..runtime.errors import Compacted, CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from .registration import PREFIX, READ, WRITE, ProxyRegistration
 from .wire import MEMBERS_MAX, MemberRow
 
 RELIST_S = 0.5
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 
 class Members:

@@ -6,7 +6,6 @@ that another proxy has is that one's, unless its address refuses connections or 
 it is taken over at once, at most once in `HASTE_S` a log; a silent one is waited for by its lease.
 """
 
-import logging
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 
@@ -31,6 +30,7 @@ from ..runtime.errors import (
     WriterFenced,
     WrongPeer,
 )
+from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from .events import LOST
 from .fairness import fits
@@ -67,7 +67,7 @@ TAKEN_SHARE = 0.6
 KNOCK_S = 0.5
 """An owner that does not answer within this is waited for, by its lease."""
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 Key = tuple[str, str]
 """A namespace's path, a log's name."""

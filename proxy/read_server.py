@@ -4,7 +4,6 @@ Any read proxy serves any log: nothing is owned and nothing is kept. A log is re
 here (`feed.py`); they are served in rounds (`pusher.py`), those far behind from the bookies (`cold.py`).
 """
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import Op
 from ..runtime.link import Link
+from ..runtime.log_lines import get_logger
 from ..runtime.rpc import Endpoint
 from .client_rights import CONSUMES, Client
 from .cold import ColdReads
@@ -60,7 +60,7 @@ FEED_REST_S = 30.0
 """A log without subscribers is followed for so long."""
 SWEEP_S = 5.0
 
-log = logging.getLogger("distributedlog.proxy")
+log = get_logger("distributedlog.proxy")
 
 Using = Callable[[str], AbstractAsyncContextManager[Namespace]]
 """The namespace of a path, for as long as the body runs."""

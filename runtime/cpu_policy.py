@@ -5,13 +5,14 @@ core. Where bookies share few cores with who writes to them, each acknowledgemen
 the middle of something: with fewer of these switches a lone record is sooner done, and costs less CPU.
 """
 
-import logging
 import os
+
+from .log_lines import get_logger
 
 AS_STARTED, BATCH = "as_started", "batch"
 POLICIES = (AS_STARTED, BATCH)
 
-log = logging.getLogger("distributedlog.runtime")
+log = get_logger("distributedlog.runtime")
 
 
 def take(policy: str) -> None:

@@ -6,6 +6,10 @@ of the line may. A row stands beside the part that says it; docs/events.md is ma
 
 import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .log_lines import Logger
 
 ABOUT = "about"
 """The attribute of a line that says what it is about."""
@@ -29,7 +33,7 @@ class Event:
     traceback: bool = False
     """A line has the traceback of the exception that is among its values."""
 
-    def say(self, log: logging.Logger, text: str, *values: object, **fields: object) -> None:
+    def say(self, log: "Logger", text: str, *values: object, **fields: object) -> None:
         """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
         assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
         about = str(fields[self.fields[0]]) if self.fields else ""

@@ -18,6 +18,7 @@ from .errors import (
     UnsupportedFormat,
     WrongPeer,
 )
+from .log_lines import get_logger
 
 AGAIN_S = 600.0
 REMEMBERED_MAX = 1000
@@ -30,7 +31,7 @@ UNFINISHED = "unfinished frame"
 CROWDED = "no place"
 FAULT = "fault while serving"
 
-log = logging.getLogger("distributedlog.runtime.refusals")
+log = get_logger("distributedlog.runtime.refusals")
 
 
 class Refusals:

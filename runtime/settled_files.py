@@ -5,13 +5,13 @@ they have been still for `SETTLED_S`; what is no good is not used, and told once
 stays (H226). It is looked at when somebody asks: there is no task.
 """
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from .errors import InvalidRequest
+from .log_lines import get_logger
 
 SETTLED_S = 2.0
 """Files that changed later than this before may still be changing."""
@@ -22,7 +22,7 @@ Loaded = TypeVar("Loaded")
 Stamp = tuple[tuple[str, int, int, int], ...]
 """Of each file that is there: its name, its number, its size, and when it changed."""
 
-log = logging.getLogger("distributedlog.runtime.settled_files")
+log = get_logger("distributedlog.runtime.settled_files")
 
 
 class SettledFiles(Generic[Loaded]):

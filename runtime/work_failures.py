@@ -10,7 +10,6 @@ are never run here, because nothing may be acknowledged after an unknown error i
 bookie, the log of Raft, and its hard state. They end their node.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,6 +20,7 @@ import trio
 from .backoff import Backoff
 from .errors import DistributedLogError
 from .events import WORK_FAILED, WORK_RECOVERED
+from .log_lines import get_logger
 
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
@@ -32,7 +32,7 @@ UNITS_MAX = 256
 """Failed units that are remembered one by one. The others count as one, `OTHERS`, and are tried each time."""
 OTHERS = "other background work"
 
-log = logging.getLogger("distributedlog.runtime.work")
+log = get_logger("distributedlog.runtime.work")
 
 T = TypeVar("T")
 

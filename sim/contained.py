@@ -5,11 +5,10 @@ logged with a traceback and is no error of ours, whether logging is on or off.
 """
 
 import logging
-import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import Logger
 from ..runtime.work_failures import leaves_of
 from .planting import Patch
 
@@ -37,18 +36,20 @@ class Injected(Exception):
 
 def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
     """Return the patches for a run: ``fail`` receives each exception, except `Injected`."""
+    original = Logger._log
 
-    def listening(original: Callable[..., None]) -> Callable[..., None]:
-        def say(self: logging.Logger, *args: object, **options: Any) -> None:
-            why = options.get("exc_info")
-            found = why if isinstance(why, BaseException) else sys.exc_info()[1] if why else None
-            for leaf in [] if found is None else leaves_of(found):
-                if not isinstance(leaf, (DistributedLogError, Injected)):
-                    fail(leaf)
-                    break
-            original(self, *args, **options)
+    def log(
+        self: Logger,
+        level: int,
+        text: str,
+        values: tuple[object, ...],
+        error: BaseException | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        for leaf in leaves_of(error) if error is not None and level >= logging.ERROR else ():
+            if not isinstance(leaf, (DistributedLogError, Injected)):
+                fail(leaf)
+                break
+        original(self, level, text, values, error, extra)
 
-        return say
-
-    logger = logging.Logger
-    return [(logger, name, listening(getattr(logger, name))) for name in ("error", "log")]
+    return [(Logger, "_log", log)]

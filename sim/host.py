@@ -8,13 +8,13 @@ What ends a process by itself (`DiskFailed`, a broken assertion) ends its scope 
 explains is a failure of the run.
 """
 
-import logging
 from collections.abc import Awaitable, Callable
 
 import trio
 
 from ..runtime.errors import CorruptData, DiskFailed, DistributedLogError
 from ..runtime.host import Address, Connection, Host, Listener
+from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.tls import CERTIFICATE, verify_certificate
 from .contained import Injected
@@ -25,7 +25,7 @@ from .network import SimNetwork
 from .scheduler import EPOCH_S, Simulation
 from .stalls import count_stall, machine_of_task
 
-log = logging.getLogger("distributedlog.sim")
+log = get_logger("distributedlog.sim")
 
 Main = Callable[[Host], Awaitable[None]]
 

@@ -130,6 +130,8 @@ def position(value: str) -> Any:
         found = json.loads(word)
     except ValueError as error:
         raise Bad(f"{legal} (this is no JSON: {error})") from None
+    except RecursionError:
+        raise Bad(f"{legal} (this is nested too deep)") from None
     if not isinstance(found, dict) or not found:
         raise Bad(legal)
     return found

@@ -26,6 +26,7 @@ from distributedlog.metadata.events import EVENTS as METADATA
 from distributedlog.proxy.events import EVENTS as PROXY
 from distributedlog.runtime.events import ABOUT, Event
 from distributedlog.runtime.events import EVENTS as RUNTIME
+from distributedlog.runtime.log_lines import get_logger
 from distributedlog.runtime.options import with_tables
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,9 +112,7 @@ def _lines(caplog: pytest.LogCaptureFixture, sparing: Sparing) -> list[dict[str,
 
 
 def test_a_line_has_its_event_its_fields_and_utc(caplog: pytest.LogCaptureFixture) -> None:
-    NEWS.say(
-        logging.getLogger("distributedlog.test"), "%s has %d", "a thing", 7, thing="a", number=7
-    )
+    NEWS.say(get_logger("distributedlog.test"), "%s has %d", "a thing", 7, thing="a", number=7)
     caplog.records[0].created = 1795394467.1209
 
     [line] = _lines(caplog, Sparing())
@@ -132,7 +131,7 @@ def test_a_line_has_its_event_its_fields_and_utc(caplog: pytest.LogCaptureFixtur
 def test_what_a_peer_said_stays_in_its_line_and_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     """H265: no line of its own, no escape for a terminal, no megabyte."""
     hostile = '"}\n{"event": "x"}\x1b]0;title\x07' + "x" * 10_000
-    NEWS.say(logging.getLogger("distributedlog.test"), "%s", hostile, thing=hostile, number=1)
+    NEWS.say(get_logger("distributedlog.test"), "%s", hostile, thing=hostile, number=1)
 
     text = JsonFormatter("b1").format(caplog.records[0])
     assert "\n" not in text

@@ -10,6 +10,7 @@ import gc
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,10 +28,16 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
+from distributedlog.bridge import beside_loop
 from distributedlog.log.namespace import Namespace as TrioNamespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.background import Background, Hops
-from distributedlog.runtime.errors import AlreadyClosed, ClaimLost
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    ClaimLost,
+    DistributedLogError,
+    InvalidRequest,
+)
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 
@@ -397,6 +405,364 @@ def test_a_cancelled_block_gives_up_and_a_second_cancel_does_not_stop_that() -> 
 # --- writes ---------------------------------------------------------------------------------------
 
 
+class CallAt:
+    """Calls at the ``nth`` point at which CPython looks for signals, on top of what runs, as handlers do."""
+
+    def __init__(self, nth: int, call: Callable[[], object]) -> None:
+        self.left = nth
+        self.outcome: object = None
+        self._call = call
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            self.left -= 1
+            if self.left == 0:
+                sys.setprofile(None)
+                try:
+                    self.outcome = self._call()
+                except DistributedLogError as error:
+                    self.outcome = error
+
+
+@pytest.mark.parametrize("kind", ["submit", "write", "commit", "other writer", "bulk", "read"])
+def test_a_call_from_a_handler_at_any_point_of_a_call_works_or_is_refused(kind: str) -> None:
+    """A signal handler, or a finalizer: it never waits for what it has interrupted."""
+    with (
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
+        namespace.open_log("l").open_writer() as writer,
+        namespace.open_log("other").open_writer() as other,
+        namespace.open_log("l").open_reader() as reader,
+    ):
+        calls: dict[str, Callable[[], object]] = {
+            "submit": lambda: writer.submit(b"handler"),
+            "write": lambda: writer.write(b"handler"),
+            "commit": writer.commit,
+            "other writer": lambda: other.write(b"handler"),
+            "bulk": lambda: writer.write_bulk([b"handler", b"handler"]),
+            "read": lambda: reader.read_next(wait_s=0),
+        }
+        worked = refused = 0
+        for first in (True, False):
+            for nth in range(1, 60):
+                if not first:
+                    writer.submit(b"before")
+                call_at = CallAt(nth, calls[kind])
+                sys.setprofile(call_at)
+                try:
+                    pending = writer.submit(b"%d" % nth)
+                finally:
+                    sys.setprofile(None)
+                pending.result(30)
+                if call_at.left > 0:
+                    break
+                if isinstance(call_at.outcome, InvalidRequest):
+                    assert "signal handler" in str(call_at.outcome)
+                    refused += 1
+                else:
+                    assert not isinstance(call_at.outcome, BaseException)
+                    worked += 1
+            else:
+                pytest.fail("the call has no end")
+        assert refused
+        assert worked
+        writer.commit()
+        with namespace.open_log("l").open_reader(to="end") as check:
+            payloads = [bytes(one.payload) for one in check]
+    numbers = [one for one in payloads if one.isdigit()]
+    assert all(numbers.count(one) <= 2 for one in set(numbers)), "once with each start"
+    handlers = worked * {"submit": 1, "write": 1, "bulk": 2}.get(kind, 0)
+    assert payloads.count(b"handler") == handlers
+
+
+def test_a_handler_that_sits_on_a_step_of_one_writer_stops_no_other_one() -> None:
+    """The loop waits for that mutex in a task: leases and the other logs go on."""
+    with (
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
+        namespace.open_log("l").open_writer() as writer,
+        namespace.open_log("other").open_writer() as other,
+    ):
+        with writer._buffer._mutex:  # as on top of `append`
+            writer._buffer._chunk.records += (None, b"x")  # so that the loop wants it
+            writer._buffer.push()
+            for _ in range(3):
+                other.write(b"goes on")
+            with namespace.open_log("other").open_reader(to="end") as reader:
+                assert len(list(reader)) == 3
+        assert writer.commit() is not None
+
+
+def test_a_blocking_wait_in_the_loop_is_refused_wherever() -> None:
+    """A finalizer may run in the loop's thread."""
+    with (
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
+        namespace.open_log("l").open_writer() as writer,
+    ):
+        ledgers: Any = namespace._namespace.ledgers
+        ledgers.held = True
+        pending = writer.submit(rec(1))
+        bulk = writer.submit_bulk([rec(2)])
+        refused: list[str] = []
+
+        async def in_the_loop() -> None:
+            for call in (
+                pending.result, bulk.result, writer.commit, namespace.open_log("l").open_reader,
+                lambda: next(iter(namespace.logs())),
+            ):  # fmt: skip
+                try:
+                    call()
+                except InvalidRequest as error:
+                    refused.append(str(error))
+
+        namespace._background.run(in_the_loop)
+        ledgers.held = False
+        assert len(refused) == 5
+        pending.result(30)
+
+
+def test_threads_that_share_a_reader_get_each_record_once_or_are_refused() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        log = namespace.open_log("l", config={"entry_bytes_max": 1000})
+        with log.open_writer() as writer:
+            writer.write_bulk([b"%d" % number for number in range(20_000)])
+        found: list[bytes] = []
+        refused: list[InvalidRequest] = []
+        with log.open_reader() as reader:
+
+            def read() -> None:
+                try:
+                    while (record := reader.read_next(wait_s=0.5)) is not None:
+                        found.append(bytes(record.payload))
+                except InvalidRequest as error:
+                    refused.append(error)
+
+            threads = [threading.Thread(target=read) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+
+    assert sorted(map(int, found)) == list(range(20_000))
+    assert refused, "they waited at the same time at the end"
+
+
+def test_a_second_wait_of_a_reader_is_refused_in_the_asyncio_face() -> None:
+    async def main() -> None:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            log = namespace.open_log("l")
+            async with log.open_writer() as writer, log.open_reader() as reader:
+                both = [asyncio.create_task(reader.read_next()) for _ in range(2)]
+                (refused,), (waits,) = await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                with pytest.raises(InvalidRequest, match="one thread or task at a time"):
+                    await refused
+                await writer.write(b"x")
+                assert (await waits) is not None
+
+    asyncio.run(main())
+
+
+def test_an_opening_is_a_coroutine_too() -> None:
+    async def main() -> None:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            log = namespace.open_log("l")
+            log.open_writer()  # nothing is opened, nothing is warned of
+            writer = await asyncio.create_task(log.open_writer(wait_s=0))
+            await writer.write(b"x")
+            await writer.aclose()
+            readers = await asyncio.gather(log.open_reader(), log.open_reader())
+            for reader in readers:
+                assert (await reader.read_next()) is not None
+                await reader.aclose()
+            task = asyncio.create_task(log.open_writer())
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            async with log.open_writer(wait_s=FREE_S):
+                pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+
+
+def test_a_time_limit_has_one_spelling() -> None:
+    with (
+        blocking._Opened(model_namespace(), "test", Namespace) as namespace,
+        namespace.open_log("l").open_writer() as writer,
+    ):
+        pending, bulk = writer.submit(b"x"), writer.submit_bulk([b"y"])
+        calls: Any = (
+            pending.result, pending.exception, bulk.result, bulk.wait, bulk.outcomes,
+        )  # fmt: skip
+        for call in calls:
+            with pytest.raises(TypeError, match="'timeout': the limit is timeout_s, in seconds"):
+                call(timeout=1)
+            call(timeout_s=30)
+
+
+def test_on_skipped_is_called_beside_the_loop() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        called: list[tuple[str, str]] = []
+        done = threading.Event()
+
+        def on_skipped(value: str) -> None:
+            called.append((value, threading.current_thread().name))
+            done.set()
+
+        beside = beside_loop(namespace._background, on_skipped)
+        assert beside is not None
+
+        async def in_the_loop() -> None:
+            beside("skipped")
+
+        namespace._background.run(in_the_loop)
+        assert done.wait(10)
+        assert called == [("skipped", "test: callbacks")]
+
+
+# --- the end --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["opening", "idle", "writing"])
+def test_a_namespace_ends_though_its_task_is_cancelled_again_and_again(kind: str) -> None:
+    """As by a scope of anyio, under FastAPI and Starlette: in each iteration of the event loop."""
+
+    async def body() -> None:
+        async with aio._Opened(model_namespace(), "cancelled", aio.Namespace) as namespace:
+            if kind == "writing":
+                async with namespace.open_log("l").open_writer() as writer:
+                    while True:
+                        await writer.write(b"x")
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(12):
+            task = asyncio.create_task(body())
+            await asyncio.sleep(0.002 * number if kind == "opening" else 0.02)
+
+            def cancel(task: asyncio.Task[None] = task) -> None:
+                if not task.done():
+                    task.cancel()
+                    loop.call_soon(cancel)
+
+            cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert not [one for one in threading.enumerate() if one.name.startswith("cancelled")]
+
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    asyncio.run(main())
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_namespace_that_is_closed_first_waits_for_what_was_submitted() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        writer = namespace.open_log("l").open_writer()
+        pendings = [writer.submit(b"x") for _ in range(5000)]
+    assert all(isinstance(one.result(), tuple) for one in pendings)
+
+    async def main() -> list[Any]:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            writer = await namespace.open_log("l").open_writer()
+            return [await writer.submit(b"x") for _ in range(5000)]
+
+    assert all(isinstance(one.result(), tuple) for one in asyncio.run(main()))
+
+
+def test_what_a_closed_namespace_has_lost_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(blocking, "EXIT_S_MAX", 0.05)
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        ledgers: Any = namespace._namespace.ledgers
+        writer = namespace.open_log("l").open_writer()
+        writer.write(b"stored")
+        ledgers.held = True
+        for _ in range(7):
+            writer.submit(b"x")
+        with pytest.raises(ValueError, match="mine"), namespace.open_log("m").open_writer() as mine:  # noqa: PT012
+            mine.submit(b"given up by its owner, who knows")
+            raise ValueError("mine")
+    (line,) = [one.message for one in caplog.records if "not known to be durable" in one.message]
+    assert line.startswith('7 submitted records are not known to be durable: 7 of log "l"')
+
+
+def test_a_namespace_that_is_dropped_unclosed_ends_with_a_warning() -> None:
+    namespace = blocking._Opened(model_namespace(), "dropped", Namespace).__enter__()
+    writer = namespace.open_log("l").open_writer()
+    writer.write(b"x")
+    del namespace
+    gc.collect()
+    writer.write(b"it is used")
+    thread = next(one for one in threading.enumerate() if one.name == "dropped")
+    with pytest.warns(ResourceWarning, match="dropped: it was dropped unclosed"):
+        writer.close()  # nobody can reach it any more
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+PROGRAM = """
+import atexit, sys
+pendings = []
+def check():
+    durable = sum(one.done() and one.exception() is None for one in pendings)
+    print(durable, "of", len(pendings))
+atexit.register(check)  # before the product is loaded: it is called last
+from distributedlog import blocking
+from distributedlog.runtime import background
+from tests.face_world import model_namespace
+namespace = blocking._Opened(model_namespace(), "client", blocking.Namespace).__enter__()
+writer = namespace.open_log("l").open_writer()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("", 0), ("sys.exit(3)", 3), ("raise RuntimeError('mine')", 1)]
+)
+def test_a_program_that_does_not_close_loses_nothing_it_submitted(ending: str, code: int) -> None:
+    ended = run_to_its_end("pendings += [writer.submit(b'x') for _ in range(20_000)]", ending)
+
+    assert (ended.returncode, ended.stdout) == (code, "20000 of 20000\n")
+    assert "not known to be durable" not in ended.stderr
+
+
+def test_a_program_whose_records_are_not_stored_in_time_says_how_many() -> None:
+    ended = run_to_its_end(
+        "background.EXIT_S_MAX = 0.2",
+        "writer.write(b'stored'); namespace._namespace.ledgers.held = True",
+        "pendings += [writer.submit(b'x') for _ in range(1_500)]",
+    )
+
+    assert (ended.returncode, ended.stdout) == (0, "0 of 1500\n")
+    assert ended.stderr.splitlines() == [
+        'distributedlog: 1,500 submitted records are not known to be durable: 1,500 of log "l". '
+        "Close writers, or call commit(), before the program ends."
+    ]
+
+
+def test_a_program_that_drops_its_writer_says_what_is_lost_with_it() -> None:
+    ended = run_to_its_end(
+        "import distributedlog.write_buffer as buffer; buffer.DROPPED_WAIT_S = 0.05",
+        "writer.write(b'stored'); namespace._namespace.ledgers.held = True",
+        "pendings += [writer.submit(b'x') for _ in range(30)]",
+        "del writer",
+        "import contextlib",
+        "with contextlib.suppress(Exception): pendings[-1].result()",
+    )
+
+    assert ended.stdout == "0 of 30\n"
+    assert '30 of log "l"' in ended.stderr
+
+
+def run_to_its_end(*lines: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", PROGRAM + "\n".join(lines)],
+        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+
+
 class RaiseAt:
     """Interrupts the ``nth`` point at which CPython looks for signals: a call's begin, a C call's end."""
 
@@ -565,7 +931,7 @@ def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
         background.stop(10)
         hops = background._hops
         if hops is not None:
-            with pytest.raises(trio.RunFinishedError):
+            with pytest.raises(OSError):
                 ends_soon(hops)
 
 
@@ -611,6 +977,9 @@ class Late:
 
     def post(self, callback: Callable[[], object]) -> None:
         self.posted.append(callback)
+
+    def watch_writes(self, writes: object) -> None:
+        """Nothing ends here."""
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")

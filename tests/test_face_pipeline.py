@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, LogRecord, SegmentRange, SegmentToken, blocking
+from distributedlog.log.settings import SHARED
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     EndOfStream,
@@ -17,7 +18,9 @@ from distributedlog.runtime.errors import (
     LogTruncated,
     NoSuchLedger,
     OwnershipAcquireFailed,
+    TooBusy,
     TransactionIdOutOfOrder,
+    UnsupportedFormat,
 )
 from tests.test_face_meanings import Face, collect, done, opened
 
@@ -240,3 +243,119 @@ def test_a_rule_that_was_decided_otherwise_is_learned(cluster: Any) -> None:
             writer.submit(LogRecord(2, b"no"))
         writer.write_bulk([b"b", b"c"])
         assert writer.commit() is not None
+
+
+# --- each option that is stored with a log --------------------------------------------------------
+
+
+async def entries(face: Face, writer: Any, number: int, size: int) -> list[int]:
+    """The entry of each of some records that are written in one call."""
+    return [one.entry for one in await done(writer.write_bulk([b"x" * size] * number))]
+
+
+async def segments(face: Face, log: Any, writer: Any, most: int) -> int:
+    """How many segments there are when the writer has written, and waited, for some time."""
+    async with opened(log.open_reader(at="latest")) as reader:
+        for _ in range(60):
+            found = (await face.write(writer, b"x" * 1000)).segment
+            if found > most:
+                return found
+            await idle(reader, 0.3)
+    return found
+
+
+async def idle(reader: Any, wait_s: float) -> None:
+    """Until nothing was written for some time."""
+    while await done(reader.read_next(wait_s=wait_s)) is not None:
+        pass
+
+
+async def _txids_may_go_back(face: Face, log: Any, writer: Any) -> bool:
+    await face.write(writer, LogRecord(10, b"x"))
+    await face.write(writer, LogRecord(5, b"x"))
+    dlsns = await done(writer.write_bulk([LogRecord(4, b"x"), LogRecord(3, b"x")]))
+    return len(dlsns) == 2
+
+
+async def _entries_are_small(face: Face, log: Any, writer: Any) -> bool:
+    return len(set(await entries(face, writer, 20, 300))) >= 5
+
+
+async def _segments_are_small(face: Face, log: Any, writer: Any) -> bool:
+    return await segments(face, log, writer, 2) > 2
+
+
+async def _nothing_rolls(face: Face, log: Any, writer: Any) -> bool:
+    return {(await face.write(writer, b"x" * 1000)).segment for _ in range(10)} == {1}
+
+
+async def _it_is_refused(face: Face, log: Any, writer: Any) -> bool:
+    try:
+        for _ in range(5):
+            await face.write(writer, b"x" * 100)
+    except TooBusy:
+        return True
+    return False
+
+
+async def _it_is_counted(face: Face, log: Any, writer: Any) -> bool:
+    for _ in range(5):
+        await face.write(writer, b"x")
+    return bool(writer.over_rate > 0)
+
+
+async def _it_says_that_it_lives(face: Face, log: Any, writer: Any) -> bool:
+    first = await face.write(writer, b"x")
+    async with opened(log.open_reader(at="latest")) as reader:
+        for number in range(1, 60):
+            await idle(reader, 0.6)
+            if (await face.write(writer, b"x")).entry > first.entry + number:
+                return True
+    return False
+
+
+async def _it_is_compressed(face: Face, log: Any, writer: Any) -> bool:
+    await face.write(writer, b"x" * 100_000)
+    await face.close(writer)
+    return bool((await done(log.describe())).size_bytes < 50_000)
+
+
+HEEDED: dict[str, tuple[dict[str, Any], Any]] = {
+    "max_txid_check": ({"max_txid_check": False}, _txids_may_go_back),
+    "entry_bytes_max": ({"entry_bytes_max": 1000}, _entries_are_small),
+    "segment_bytes_max": ({"segment_bytes_max": 1000}, _segments_are_small),
+    "segment_age_max_s": ({"segment_age_max_s": 0.01}, _segments_are_small),
+    "codec": ({"codec": "lz4"}, _it_is_compressed),
+    "rolling": ({"rolling": False, "segment_bytes_max": 1000}, _nothing_rolls),
+    "keep_alive_s": ({"keep_alive_s": 0.02}, _it_says_that_it_lives),
+    "bytes_per_s_max": ({"bytes_per_s_max": 50, "at_limit": "reject"}, _it_is_refused),
+    "records_per_s_max": ({"records_per_s_max": 1, "at_limit": "reject"}, _it_is_refused),
+    "at_limit": ({"records_per_s_max": 1, "at_limit": "count"}, _it_is_counted),
+}
+"""What is stored, and what shows that the writer goes by it."""
+
+
+def test_each_option_that_is_stored_has_its_scenario() -> None:
+    assert set(HEEDED) == set(SHARED)
+
+
+@pytest.mark.parametrize("option", list(HEEDED))
+def test_an_option_that_is_stored_is_heeded_in_each_face(face: Face, option: str) -> None:
+    config, heeded = HEEDED[option]
+    txids = "given" if option == "max_txid_check" else "count"
+
+    async def scenario(face: Face, name: str) -> None:
+        async with opened(face.namespace()) as ns:
+            await done(ns.create_log(name, config=config, txids=txids))
+            log = ns.open_log(name)
+            try:
+                writer = await done(log.open_writer())
+            except UnsupportedFormat:
+                assert option == "codec", "heeded, but its package is missing"
+                return
+            try:
+                assert await heeded(face, log, writer)
+            finally:
+                await done(writer.abort())
+
+    face.play(scenario, f"stored-{option}-{face.name}")

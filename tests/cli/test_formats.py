@@ -116,3 +116,13 @@ def test_bytes_that_are_no_text_are_base64_in_json() -> None:
         "sequence_id": 101,
         "payload_base64": "/w==",
     }
+
+
+def test_json_that_is_nested_too_deep_is_the_fault_of_its_line() -> None:
+    lines = JsonLines()
+
+    found = lines.feed(b'{"payload": "a"}\n' + b"[" * 100_000 + b"\n")
+
+    assert [payload for _, payload in found] == [b"a"]
+    assert isinstance(lines.error, InvalidRequest)
+    assert str(lines.error) == "line 2: it is nested too deep; those before it are stored"

@@ -18,6 +18,7 @@ from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import QuorumUnreachable
+from distributedlog.runtime.log_lines import get_logger
 from distributedlog.runtime.work_failures import WorkFailures
 
 from .bookie_world import BOOKIES, KEY, Pool
@@ -170,7 +171,7 @@ async def test_what_waits_is_told_when_it_is_news(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    waiting = HeldUp(logging.getLogger("test"), "things wait")
+    waiting = HeldUp(get_logger("test"), "things wait")
 
     for causes in (["a"], ["a"], ["a", "b"], [], []):
         for cause in causes:

@@ -1,16 +1,25 @@
 """A loop in a thread: results, errors, cancellation, bursts, its end."""
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
 import trio
 
-from distributedlog.runtime.background import Background, Handover, Hops
-from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, WriterFenced
+from distributedlog.runtime.background import Background, Handover, Hops, uninterrupted
+from distributedlog.runtime.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    InvalidRequest,
+    UnsupportedPlatform,
+    WriterFenced,
+)
+from distributedlog.runtime.log_lines import get_logger
 
 
 @pytest.fixture
@@ -64,39 +73,60 @@ def test_callbacks_run_in_order_in_the_loop(background: Background) -> None:
 
 
 def test_a_burst_costs_one_wake_up() -> None:
-    wakes: list[Callable[[], None]] = []
-    hops = Hops(wakes.append)
+    wakes: list[int] = []
+    hops = Hops(lambda: wakes.append(1))
     seen: list[int] = []
 
     for n in range(100):
         hops.post(lambda n=n: seen.append(n))  # type: ignore[misc]
     assert len(wakes) == 1
-    wakes.pop()()
+    hops.drain()
     assert seen == list(range(100))
 
     hops.post(lambda: hops.post(lambda: seen.append(-1)))
-    assert len(wakes) == 1
-    wakes.pop()()
+    assert len(wakes) == 2
+    hops.drain()
     assert seen[-1] == 99  # a callback that posts does not keep the loop for itself
-    wakes.pop()()
+    assert len(wakes) == 3
+    hops.drain()
     assert seen[-1] == -1
 
 
 def test_a_wake_that_failed_is_tried_again() -> None:
-    wakes: list[Callable[[], None]] = []
+    wakes: list[int] = []
 
-    def wake(drain: Callable[[], None]) -> None:
-        wakes.append(drain)
+    def wake() -> None:
+        wakes.append(1)
         if len(wakes) == 1:
-            raise trio.RunFinishedError
+            raise OSError
 
     hops = Hops(wake)
-    with pytest.raises(trio.RunFinishedError):
+    with pytest.raises(OSError):
         hops.post(lambda: None)
 
     hops.post(lambda: None)
 
     assert len(wakes) == 2
+
+
+def test_an_urgent_post_wakes_the_loop_in_any_case() -> None:
+    """The thread that was to wake it may be in a signal handler, between its mark and the wake-up."""
+    hops: Hops
+
+    def wake() -> None:
+        wakes.append(1)
+        if len(wakes) == 1:  # a handler on top of the first post
+            hops.post(lambda: seen.append("not urgent"))
+            hops.post(lambda: seen.append("urgent"), urgent=True)
+
+    wakes: list[int] = []
+    seen: list[str] = []
+    hops = Hops(wake)
+    hops.post(lambda: seen.append("first"))
+
+    assert len(wakes) == 2
+    hops.drain()
+    assert seen == ["first", "not urgent", "urgent"]
 
 
 def test_posts_from_many_threads_all_arrive(background: Background) -> None:
@@ -294,3 +324,177 @@ def test_what_is_put_aside_is_called_also_where_the_loop_has_ended() -> None:
     loop.aside(lambda: seen.append(threading.current_thread().name))
 
     assert seen == ["test loop: callbacks", threading.current_thread().name]
+
+
+def on_top(loop: Background, call: Callable[[], object]) -> list[object]:
+    """What a call gives, or raises, in a finalizer that runs on top of a step of this client."""
+    found: list[object] = []
+
+    class Client:
+        _background = loop
+
+        @uninterrupted
+        def step(self) -> None:
+            try:
+                found.append(call())
+            except DistributedLogError as error:
+                found.append(error)
+
+    Client().step()
+    return found
+
+
+def test_a_call_that_interrupts_a_step_of_its_client_is_refused(background: Background) -> None:
+    """It would wait for a loop that waits for the step."""
+    other = Background("other client")
+    other.start()
+    try:
+        for call in (
+            lambda: background.run(double, 1),
+            lambda: background.wait(background.settle(1.0)),
+            background.stop,
+        ):
+            (error,) = on_top(background, call)
+            assert isinstance(error, InvalidRequest)
+            assert "a signal handler or a finalizer" in str(error)
+
+        assert on_top(background, lambda: other.run(double, 2)) == [4]
+        assert background.run(double, 3) == 6  # nothing of it is left
+    finally:
+        other.stop()
+
+
+def test_a_line_that_is_logged_in_the_loop_is_handled_beside_it(
+    background: Background, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler may use the client, and wait: it is users' code."""
+    seen: list[tuple[str, int]] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append((threading.current_thread().name, background.run(double, 4)))
+
+    logger = logging.getLogger("distributedlog.test")
+    handler = Handler()
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "distributedlog"):
+            background.run(tell, "said in the loop")
+            background.stop()  # waits for handlers, for a while
+    finally:
+        logger.removeHandler(handler)
+
+    assert seen == [("test loop: log lines", 8)]
+    (record,) = [one for one in caplog.records if one.name == "distributedlog.test"]
+    assert (record.message, record.threadName) == ("said in the loop", "test loop")
+    assert (record.funcName, record.filename) == ("tell", "test_background.py")
+
+
+async def tell(text: str) -> None:
+    get_logger("distributedlog.test").info("%s", text)
+
+
+def test_a_loop_does_not_wait_for_a_lock_of_logging(background: Background) -> None:
+    """`logging.config.dictConfig` holds it while it makes users' handlers, which may open a client."""
+    logging.getLogger("distributedlog.test").manager._clear_cache()  # type: ignore[attr-defined]
+    logging._acquireLock() if hasattr(logging, "_acquireLock") else logging._lock.acquire()  # type: ignore[attr-defined]
+    try:
+        background.run(tell, "logged while the configuration is made")
+        assert background.run(double, 1) == 2
+    finally:
+        logging._lock.release()  # type: ignore[attr-defined]
+
+
+def test_lines_that_are_handled_too_slowly_are_counted(
+    background: Background, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("distributedlog.runtime.background.LINES_MAX", 2)
+    go_on, stuck = threading.Event(), threading.Event()
+
+    class Slow(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            stuck.set()
+            go_on.wait(10)
+
+    handler = Slow()
+    logger = logging.getLogger("distributedlog.test")
+    logger.addHandler(handler)
+    try:
+        with caplog.at_level(logging.INFO, "distributedlog"):
+            background.run(tell, "1")
+            assert stuck.wait(10)
+            for number in range(2, 7):
+                background.run(tell, str(number))
+            go_on.set()
+            while any(one.message == "3" for one in caplog.records) is False:
+                background.run(double, 1)
+            background.run(tell, "last")
+            background.stop()
+    finally:
+        logger.removeHandler(handler)
+
+    texts = [one.message for one in caplog.records]
+    assert texts == [
+        "1",
+        "2",
+        "3",
+        "3 log lines were dropped: their handlers were too slow",
+        "last",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "asked"),
+    [("gevent.monkey", "is_module_patched"), ("eventlet.patcher", "is_monkey_patched")],
+)
+def test_threads_that_are_greenlets_are_refused(
+    module: str, asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patcher = types.ModuleType(module)
+    setattr(patcher, asked, lambda part: part in ("thread", "threading"))
+    monkeypatch.setitem(sys.modules, module, patcher)
+
+    with pytest.raises(UnsupportedPlatform, match=f"{module} has replaced threads"):
+        Background("never").start()
+
+
+def test_time_that_a_program_has_frozen_does_not_stop_the_loop(
+    background: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As freezegun does it, in every module that has such a function."""
+    monkeypatch.setattr("time.perf_counter", lambda: 1.0)
+    monkeypatch.setattr("trio._core._run.perf_counter", lambda: 1.0)
+
+    background.run(trio.sleep, 0.001)
+
+    frozen = Background("started while it is frozen")
+    frozen.start()
+    frozen.run(trio.sleep, 0.001)
+    frozen.stop()
+
+
+def test_what_nobody_can_reach_any_more_ends_with_a_warning() -> None:
+    class User:
+        pass
+
+    loop = Background("dropped client")
+    loop.start()
+    first, second = User(), User()
+    loop.use(first)
+    loop.use(second)
+    ended = threading.Event()
+
+    async def note_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    loop.submit(note_the_end)
+    del first
+    assert loop.run(double, 1) == 2
+    with pytest.warns(ResourceWarning, match="dropped client: it was dropped unclosed"):
+        del second
+
+    assert ended.wait(10)
+    loop.stop()
