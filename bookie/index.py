@@ -1,13 +1,13 @@
 """From (ledger, entry) to a place in the journal; and each ledger's state.
 
 Runs of consecutive ids, disjoint for each ledger (H8): those since the last checkpoint in memory, the older
-ones in an ordered map (`index_records.py` has its bytes). The index is derived data: what does not fit its
-checksum is never believed: the map is dropped and built again from the journal (`replay.py`).
+ones in an ordered map (`index_records.py` has its bytes). The index is derived data. If a pair does not
+fit its checksum, the map is dropped and built again from the journal (`replay.py`).
 
 Each transaction writes totals with the map's position, which a start accepts. Among them is the sum of the
-digests of all pairs, since pairs that are sound one by one need not be of one moment: a page that the device
-lost a write of forgets fences, tombstones or runs. A start reads all pairs and compares the sum before the
-bookie answers anything. A scrub does so again, for pages that are read from the device later.
+digests of all pairs, because sound pairs need not be of one moment. If the device loses the write of a page,
+fences, tombstones or runs disappear with it. A start reads all pairs and compares the sum before the bookie
+answers any request. A scrub compares it again, for pages that are read from the device later.
 """
 
 from collections import Counter
@@ -52,7 +52,7 @@ SLICE = 500
 PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
 PAIRS_A_SPAN = 8
-"""What going to the next place in the map costs, in pairs."""
+"""The cost of a seek in the map, in pairs."""
 MOVES_A_TURN = 200
 """Runs whose copies are pointed to: some half a millisecond."""
 TOMBSTONES_AT_ONCE = 5_000
@@ -71,7 +71,7 @@ def _no_rest() -> float:
 
 @dataclass(slots=True)
 class _Pass:
-    """How far a pass over all pairs has come. Pairs that change behind it are counted as they are now."""
+    """The progress of a pass over all pairs. It includes later changes of the pairs before it."""
 
     upto: bytes = b"\0"
     """The pairs below this key are counted."""
@@ -99,7 +99,7 @@ class Index:
         self._end_asked = False
         """The bound of tombstones has moved since they were looked for."""
         self._ending_from: int | None = None
-        """From this id on there may be tombstones that can end; None: there are none."""
+        """The first id of tombstones that may end, or None."""
         self._may_end: list[int] = []
         """Tombstones that the map has, as was looked before the checkpoint that is to end them."""
         self._ending_next: int | None = None
@@ -118,7 +118,7 @@ class Index:
         self.kept: dict[bytes, bytes] = {}
         """What `keep` was given, as a start finds it."""
         self._to_keep: dict[bytes, bytes | None] = {}
-        """Since the last checkpoint; None: to be deleted."""
+        """Since the last checkpoint. None for values to delete."""
         self._changing = trio.Lock()
         """Held by a transaction, and by a pass over all pairs while it reads some of them."""
         self._pass: _Pass | None = None
@@ -127,7 +127,7 @@ class Index:
     # --- looking up -------------------------------------------------------------------------------
 
     def find(self, ledger: Ledger, entry: int) -> Located | None:
-        """The run that holds ``entry``; None: it is not here. Raises `IndexDamaged`."""
+        """Return the run that holds ``entry``, or None. Raises `IndexDamaged`."""
         for runs in (ledger.runs, ledger.frozen):
             if runs is not None and (found := runs.find(entry)) is not None:
                 return found
@@ -403,12 +403,12 @@ class Index:
         found, expected = await self._digests(next_rest_s), self.in_map.digests
         if found != expected:
             raise IndexDamaged(
-                f"the index is not of one moment: its pairs sum to {found:016x}, the last transaction left"
-                f" {expected:016x}: a write was lost"
+                f"the index is not of one moment: the device lost a write (sum {found:016x} instead of"
+                f" {expected:016x})"
             )
 
     async def _digests(self, next_rest_s: Callable[[], float] = _no_rest) -> int:
-        """The sum of the digests of all pairs as they are when this returns. Raises `IndexDamaged`."""
+        """Return the sum of the digests of all pairs that the map has at the end. Raises `IndexDamaged`."""
         assert self._pass is None, "one pass at a time"
         self._pass = under_way = _Pass()
         try:
@@ -507,8 +507,8 @@ class Index:
         replaced: Mapping[bytes, bytes] = {}
 
         def summary(pairs: Mapping[bytes, bytes]) -> tuple[bytes, bytes]:
-            # What the pairs were is read from the map within the transaction, never taken from memory: so
-            # the sum is right for any keys, and a page from the past stays noticeable after it was changed.
+            # The old pairs are read from the map within the transaction, never taken from memory. So the
+            # sum is right for any keys, and an older page is noticed even after its pairs have changed.
             nonlocal replaced
             replaced = pairs
             change = sum_of_digests([value for _, value in puts]) - sum_of_digests(pairs.values())
@@ -692,7 +692,7 @@ class Index:
     async def _pairs_within(
         self, spans: Sequence[Span] | None, next_rest_s: Callable[[], float]
     ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """The runs that begin within these; None: all."""
+        """The runs that begin within these, or all for None."""
         if spans is None:
             async for pair in self._pairs(b"r", b"s", next_rest_s):
                 yield pair

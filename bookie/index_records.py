@@ -1,4 +1,4 @@
-"""What the ordered map of the index holds, byte by byte (pure).
+"""The bytes of the pairs in the ordered map of the index (pure).
 
     "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
     "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
@@ -9,9 +9,8 @@
 Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
 
 A page that the device confirmed and lost has older pairs, each of which fits its digest. So the position
-contains the sum of the digests of all pairs but itself, modulo 2^64: each transaction changes it by what it
-puts and deletes, and a start compares it with what it reads. Every pair, of newer versions as well, therefore
-ends in its digest.
+contains the sum of the digests of all other pairs, modulo 2^64. Each transaction updates it, and a start
+compares it with the pairs that it reads. Every pair, also of newer versions, therefore ends in its digest.
 """
 
 import struct
@@ -99,7 +98,7 @@ class IndexDamaged(CorruptData):
 
 @dataclass(slots=True)
 class Totals:
-    """What the map holds in sum: a start that knows it need not read it all."""
+    """Totals of the map's content."""
 
     known: int = 0
     limbo: int = 0
@@ -346,7 +345,7 @@ def verified_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
     values = [value[: -_DIGEST.size] for value in stored]
     digests = list(map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
     if list(map(add, values, map(_DIGEST.pack, digests))) != list(stored):
-        for key, value in pairs:  # once more, slowly, to say which
+        for key, value in pairs:  # one by one, to name the damaged one
             checked(key, value)
     return sum(digests)
 

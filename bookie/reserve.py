@@ -1,10 +1,10 @@
-"""Files that only take up space, two on each disk of a bookie, so that there is some when all is used (H28).
+"""Files that only occupy space, two on each disk of a bookie, so that some is left on a full disk (H28).
 
-The reserve of a disk's role is given up for the first journal file of a start on a full disk, for a next
-journal file where fences and deletions wait for one, and for a checkpoint that finds no space. The small
-reserve for starts is used for the bookie's identity only: a checkpoint of a bookie that stays full must not
-take the space that its next start requires. Both are whole again as soon as there is space. Until then the
-bookie takes no new entries.
+The reserve of a disk's role is freed for three uses. A start on a full disk makes its first journal file of
+it. A next journal file takes it if fences and deletions wait for one. A checkpoint that finds no space takes
+it as well. The small reserve for starts is used for the bookie's identity only. A checkpoint of a bookie
+that stays full must not take the space that the next start requires. Both are restored as soon as there is
+space. Until then the bookie takes no new entries.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from ..runtime.host import Disk, File
 
 ALIGN = 4096
 START = "start"
-"""In place of a role: the reserve that a start gives up to replace the identity, and makes again."""
+"""In place of a role: the reserve that a start frees to replace the identity, and then restores."""
 START_BYTES = 64 * 1024
 """More than enough for a small file, in whatever blocks the file system allocates."""
 
@@ -35,7 +35,7 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
         file = await disk.open(reserve_name(role))
     except FileNotFoundError:
         return False
-    except (TooBusy, DiskFailed):  # it holds nothing: what cannot be cut goes whole
+    except (TooBusy, DiskFailed):  # it holds no data, so it can be deleted whole
         await disk.delete(reserve_name(role))
         return True
     try:
@@ -51,7 +51,7 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
 
 
 async def give_back(disk: Disk) -> None:
-    """Make the reserve for starts again, of what is left of its space. Raises `DiskFailed`."""
+    """Restore the reserve for starts, as large as the free space allows. Raises `DiskFailed`."""
     wanted_bytes = min(START_BYTES, disk.free_bytes() // ALIGN * ALIGN)
     if wanted_bytes:
         with contextlib.suppress(TooBusy):
@@ -84,7 +84,7 @@ class Reserve:
             return await give_up(self._disk, self.role, 1 << 62)
 
     async def become(self, name: str) -> tuple[File, int] | None:
-        """Make the role's the file ``name``, of so many bytes; None: nothing is there. Needs no space.
+        """Make the role's reserve the file ``name``; None if there is no reserve. Needs no space.
 
         None as well where it cannot be opened, for a lack of descriptors: then it is the reserve again.
         """
@@ -120,7 +120,7 @@ async def _make(disk: Disk, role: str, wanted_bytes: int) -> bool:
 
 
 async def _size(disk: Disk, name: str) -> int | None:
-    """None: it is not there; 0 for one that cannot be opened, which is made again."""
+    """None for a missing reserve, 0 for one that cannot be opened and is made again."""
     try:
         file = await disk.open(name)
     except FileNotFoundError:

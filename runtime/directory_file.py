@@ -310,7 +310,7 @@ class DirectoryFile:
         return self._failed
 
     def _unreadable(self, error: OSError, offset: int, length: int) -> CorruptData | TooBusy:
-        # A lack of memory says nothing about the bytes: taken for corruption, it would cost a copy of them.
+        # A lack of memory is no corruption, which would cost a copy of sound bytes.
         cls = TooBusy if error.errno in (errno.ENOMEM, errno.ENOBUFS) else CorruptData
         return cls(
             f"{self._path}: read of {length} bytes at {offset}: {error.strerror} (errno {error.errno})"

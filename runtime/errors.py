@@ -630,8 +630,8 @@ class DiskFull(DiskFailed):
 class DataDirectoryLost(DiskFailed):
     """The files of a running node are not in its data directory any more: the node ends.
 
-    They were removed or moved, or another file system was mounted over the directory. What the node would
-    go on to store, its next start would not find.
+    They were removed or moved, or another file system was mounted over the directory. The next start would
+    not find the data that the node stores from now on.
     """
 
     code = 2049

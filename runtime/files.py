@@ -166,9 +166,7 @@ class DirectoryDisk:
     async def check_place(self) -> None:
         """See `Disk.check_place`. Some microseconds a file, in a worker: a device may not answer."""
         self._check_alive()
-        files = list(
-            self._files
-        )  # before the look: what is opened meanwhile may not be among the names
+        files = [*self._files]  # before the names are read: later ones may be missing there
         maps = [self.path / name for name in self._maps]
         await trio.to_thread.run_sync(self._check_place, files, maps)
 
@@ -178,13 +176,12 @@ class DirectoryDisk:
             lost = () if moved else self._not_among(self._entries(), files)
             lost_maps = [path for path in maps if not is_there(path)]
         except OSError:
-            return  # no descriptor, no permission: that says nothing about where the files are
+            return  # no descriptor or no permission: the files may well be in place
         if self._dead:
             return
         if moved:
             raise DataDirectoryLost(
-                f"{self.path}: another directory has this name now, or none: it was removed or moved, or a"
-                " file system was mounted over it"
+                f"{self.path}: the data directory was removed or moved, or a file system was mounted over it"
             )
         for path in (*(self.path / file.name for file in lost), *lost_maps):
             raise DataDirectoryLost(
@@ -207,7 +204,7 @@ class DirectoryDisk:
         return [file for file in files if file.inode not in there and not file.unnamed]
 
     def _entries(self) -> Sequence[os.DirEntry[str]]:
-        # By a descriptor of its own: two that read one at once would share how far they are.
+        # With a separate descriptor: two readers of one descriptor would share its position.
         descriptor = os.open(
             ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory_fd
         )
@@ -363,7 +360,7 @@ class DirectoryDisk:
         return _open(self.path / name, flags, self._directory_fd)
 
     def _note_unnamed(self, name: str) -> None:
-        """The name is about to go: an open file that it leads to is not lost (`check_place`)."""
+        """This disk removes the name now. An open file of this name is not lost (`check_place`)."""
         with contextlib.suppress(FileNotFoundError):
             inode = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_ino
             if inode in self._arriving:
@@ -414,7 +411,7 @@ def _open(path: Path, flags: int, directory: int | None = None) -> int:
 
 
 def _make_directory(path: Path) -> None:
-    """Make it and what is missing above it, all names durable."""
+    """Make it and its missing parents, all names durable."""
     if not path.is_dir():
         _make_directory(path.parent)
         try:

@@ -185,7 +185,7 @@ class OrderedMap(Protocol):
         deletes: Sequence[bytes] = (),
         summary: Summary | None = None,
     ) -> None:
-        """Put and delete in one synced transaction, in a thread of its own. All or nothing.
+        """Put and delete in one synced transaction, in a separate thread. All or nothing.
 
         ``summary`` is called in that thread, within the transaction; its pair is put as well. With one, no
         key is put twice.

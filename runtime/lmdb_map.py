@@ -29,9 +29,9 @@ FILE_NAME = "data.mdb"
 MAP_BYTES = 64 << 30
 READERS_MAX = 16
 DAMAGED = 65
-"""What the child of `probe_map` ends with that found damage; Python itself never does."""
+"""Exit code of the child of `probe_map` for damage. Python itself never uses it."""
 CRASHES = 2
-"""A reader that crashed is tried again: what ends both is in the file."""
+"""A reader that crashed is started again. If both crash, the file is damaged."""
 NO_SPACE_BYTES = 1 << 20
 """A failed call on a disk with less space than this is taken for a lack of space."""
 
@@ -260,7 +260,7 @@ async def delete_map(path: Path) -> None:
 async def probe_map(path: Path) -> bool:
     """Whether a child process could open the map in ``path``, read all of it in order, and begin to write.
 
-    False: it found damage; delete the map and rebuild it. A map that is not there is in order. Takes some
+    False if it found damage: delete the map and rebuild it. A missing map is in order. Takes some
     0.4 s of CPU a million pairs. There is no time limit, since a slow device is no damage. Raises
     `DiskFailed` if the child could not read for another reason, such as a limit of memory or a signal.
     """

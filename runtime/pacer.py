@@ -1,11 +1,11 @@
-"""How fast the work in the background may go, by what it costs the writers (pure).
+"""The rate of background work, adapted to the latency of writers (pure).
 
 Used by the compaction of a bookie, which notes how long commits take, and by the removal of large files,
 which notes how long syncs of their disk take.
 
-Time goes in rounds of 10 s. In the first second there is no work in the background, and the commits of that
-second say what writers have without it (H100: never learnt while work goes on). Commits of the rest that
-take much longer halve the rate; such as do not raise it. A floor keeps a noisy neighbour from stopping it.
+A round has 10 s. Its first second has no background work, and the commits in it are the baseline (H100: no
+baseline is learned during work). Much slower commits in the rest of the round halve the rate, and equally
+fast ones raise it. A lower limit keeps a noisy neighbor from stopping the work.
 """
 
 from collections import deque
@@ -40,27 +40,27 @@ class Pacer:
 
     @property
     def baseline_s(self) -> float | None:
-        """How long the slowest commits take without work in the background; None: nobody writes."""
+        """The p99 latency of commits without background work, or None without writers."""
         return median(self._quiet) if self._quiet else None
 
     def on_quiet(self, commits: Sequence[float]) -> None:
-        """A second without work is over; how long its commits took, seconds each."""
+        """A second without work has ended. ``commits``: their latencies, in seconds."""
         if len(commits) < COMMITS_MIN:
             self._quiet.clear()
             return
         load = len(commits) / QUIET_S
         if not self._load / LOAD_CHANGED <= load <= self._load * LOAD_CHANGED:
-            self._quiet.clear()  # what was usual before tells nothing about other writers
+            self._quiet.clear()  # the baseline is that of another load
         self._load = load
         self._quiet.append(p99(commits))
 
     def on_work(self, commits: Sequence[float]) -> None:
-        """Some time with work is over; how long its commits took."""
+        """A round of work has ended. ``commits``: their latencies, in seconds."""
         baseline = self.baseline_s
         if baseline is None and len(commits) < COMMITS_MIN:
             self.rate = min(RATE_MAX, self.rate * 2)
         elif baseline is None:
-            return  # whoever writes now began in the midst of work
+            return  # these writers began during the work, and have no baseline
         elif len(commits) < COMMITS_MIN:
             return
         elif p99(commits) > TOO_LONG * baseline + SLACK_S:
@@ -86,7 +86,7 @@ class Pace:
         self._times.append(took_s)
 
     def quiet_s(self, now: float) -> float:
-        """How long to wait before asking again; 0: the next step may be done at `Pacer.rate`."""
+        """How long to wait before the next call. If it is 0, do the next step at `Pacer.rate`."""
         if self._quiet_until is None:
             if self._round_ends is not None and now < self._round_ends:
                 return 0.0
@@ -102,7 +102,7 @@ class Pace:
         return 0.0
 
     def rest(self) -> None:
-        """There is nothing to do: what comes later begins with a quiet second."""
+        """The work is done. Later work begins with a quiet second."""
         self._times, self._quiet_until, self._round_ends = [], None, None
 
 

@@ -1,13 +1,12 @@
 """Large files that are removed give their room back in slices.
 
-Where a file system tells the device at once what is free (mounted with ``discard``), one removed file of
-256 MiB keeps writes of all others waiting for 40 ms, and a log of 5 GB is sixty such files on three bookies.
-Cut from its end, half a MiB at a time, nobody waits longer than for another write. The name is gone at once;
-a descriptor keeps what has no name any more.
+If a file system discards freed space at once (mounted with ``discard``), removing one file of 256 MiB delays
+all other writes by 40 ms, and a log of 5 GB is sixty such files on three bookies. So a file is cut from its
+end, half a MiB at a time. It loses its name at once, and a descriptor keeps it until it is freed.
 
-The file system tells the device with the next commit of its own journal, some seconds later, of all that was
-cut until then. So each slice is synced: the commit that a writer's sync waits for has one slice at most. How
-fast the slices follow each other is measured as it is for compaction (`pacer.py`), by the syncs of this disk.
+With the next commit of its journal, some seconds later, the file system discards all slices since the last
+one. So each slice is synced: the commit that a writer's sync waits for has one slice at most. The rate is
+adapted to the latency of this disk's syncs, as the rate of compaction is to that of commits (`pacer.py`).
 """
 
 import contextlib
@@ -24,17 +23,17 @@ from .forked import close_descriptor, watch_forks
 from .pacer import Pace
 
 SLICED_FROM_BYTES = 8 * 1024 * 1024
-"""A smaller file is removed as it is."""
+"""A smaller file is removed at once."""
 SLICE_BYTES = 512 * 1024
 DRAIN_S = 600.0
-"""Slices follow each other at least so soon that what waits now would be gone after so long."""
+"""The rate is at least high enough to free all waiting bytes in this time."""
 WAIT_S_MAX = 0.1
 """Between two looks at whether there is a hurry."""
 FREE_PART = 8
-"""There are pauses while at most one part in so many of the free space waits to be given back."""
+"""Slices are paced while at most this part (one in eight) of the free space waits."""
 WAITING_MAX = 256
 DESCRIPTORS_PART = 16
-"""So many files wait at most, each with a descriptor, and a part of all of these; others go as they are."""
+"""At most this many files, and this part of all descriptors, wait. Other files are removed at once."""
 
 
 class Removals:
@@ -61,7 +60,7 @@ class Removals:
     def unlink(
         self, path: Path | str, *, directory: int | None = None, in_use: Collection[int] = ()
     ) -> None:
-        """Remove the name, in the directory of that descriptor, and what it names soon after.
+        """Remove the name in the directory of that descriptor, and free the file soon after.
 
         A file that has another name keeps its bytes, and one of the inodes ``in_use`` until it is closed.
         Raises `OSError` as `os.unlink`.
@@ -82,7 +81,7 @@ class Removals:
             self._pace.note(took_s)
 
     def close(self) -> None:
-        """Pause no more; what waits is given back at once, in the thread. Idempotent."""
+        """End all pauses: the thread frees the waiting files at once. Idempotent."""
         with self._lock:
             self._closed = True
         self._ended.set()
@@ -96,7 +95,7 @@ class Removals:
             close_descriptor(self._waiting.popleft()[0])
 
     def _hold(self, path: Path | str, directory: int | None, in_use: Collection[int]) -> int | None:
-        """A descriptor of a file that is worth it; None: it goes at once, also where none can be had."""
+        """A descriptor of a large file. None for a small one, or without a free descriptor."""
         waiting_max = min(WAITING_MAX, limit() // DESCRIPTORS_PART)
         if self._closed or len(self._waiting) >= waiting_max:
             return None
@@ -123,7 +122,7 @@ class Removals:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the system has no thread for it: as it is
+                except RuntimeError:  # no thread can be started: it is freed at once
                     _close(descriptor)
                     return
                 self._thread = thread
@@ -138,7 +137,7 @@ class Removals:
                     self._pace.rest()
                     return
                 descriptor, size = self._waiting[0]
-            with contextlib.suppress(OSError):  # what cannot be cut goes with its descriptor
+            with contextlib.suppress(OSError):  # then it is freed by closing its descriptor
                 self._cut(descriptor, size)
             with self._lock:
                 self._waiting.popleft()
@@ -157,7 +156,7 @@ class Removals:
             os.ftruncate(descriptor, size)
             os.fsync(
                 descriptor
-            )  # else the next commit of the file system has seconds' worth of them
+            )  # otherwise the next commit of the file system discards seconds of slices
             rate = max(self._pace.pacer.rate, self._waiting_bytes / DRAIN_S)
             self._ended.wait(min(SLICE_BYTES / rate, WAIT_S_MAX))
 
@@ -168,5 +167,5 @@ class Removals:
 
 
 def _close(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # it is closed all the same, and what it was is nobody's
+    with contextlib.suppress(OSError):  # it is closed anyway
         os.close(descriptor)

@@ -310,7 +310,7 @@ class BookieWorld:
                 network.reset(chance.choice(list(network.ends.values())))
 
     async def _age_index(self, chance: Random) -> None:
-        """The device lost a write that it had confirmed: after a power cut a page is as it was before."""
+        """The device lost a write that it had confirmed: after a power cut, a page has older content."""
         disk = self.bookie.devices()[0]
         while True:
             await trio.sleep(chance.expovariate(0.4))

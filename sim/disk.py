@@ -150,7 +150,7 @@ class StoredMap:
         """Seen when it is opened: `CorruptData`."""
         self.commits = 0
         self.older: dict[bytes, bytes] = {}
-        """What it held some commits ago: before the first, the second, the fourth and so on."""
+        """An older content: the one before the first, the second, the fourth commit and so on."""
         self.committing: list[tuple[Pairs, list[bytes], Summary | None]] = []
         """Transactions whose sync runs: after a power cut or a kill each is there wholly or not at all."""
 
@@ -373,9 +373,9 @@ class SimDisk:
         return False
 
     def age_map(self, chance: random.Random) -> bool:
-        """Have one page of the first map that has changed as it was some commits ago, each pair of it sound.
+        """Replace one page of the first changed map with older content, in which each pair is sound.
 
-        That is a write which the device confirmed and lost. Its machine is off. False for nothing done.
+        This is a write that the device confirmed and lost. Its machine is off. False if nothing was done.
         """
         for name in sorted(self.maps):
             kept = self.maps[name]

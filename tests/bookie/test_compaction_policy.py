@@ -174,7 +174,7 @@ def test_a_writer_that_begins_in_the_midst_of_work_is_not_run_over() -> None:
 
 
 def test_a_round_begins_with_a_quiet_second_and_learns_from_the_rest() -> None:
-    """A caller asks before each step; what takes longer beside the work than without it slows it down."""
+    """Syncs that take longer during the work than without it halve the rate."""
     pace, now = Pace(), 100.0
     pace.pacer.rate = RATE_MAX
     rates = []

@@ -216,7 +216,7 @@ PAGE_BYTES = 4096
 
 
 async def test_each_page_of_the_file_from_the_past_is_noticed_or_harmless(tmp_path: Path) -> None:
-    """LMDB and its pages as they are: the pairs are those of one transaction, or the map is refused."""
+    """With real pages of LMDB: the pairs are those of one transaction, or the map is refused."""
     files, moments = await _written(tmp_path / "written")
     refused = 0
     for number, past in enumerate(files[:-1]):

@@ -221,7 +221,7 @@ async def test_two_nodes_on_one_directory_are_refused() -> None:
 async def test_a_node_whose_files_were_removed_ends_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The system goes on to take what it writes, into files that no start finds."""
+    """The system still accepts its writes, into files that no start finds."""
     monkeypatch.setattr(node, "PLACE_S", 0.05)
     disk = DirectoryDisk(tmp_path / kind)
     async with _world() as world:

@@ -493,7 +493,7 @@ def _replace_directory(disk: DirectoryDisk) -> None:
 async def test_files_that_another_program_took_away_are_missed(
     disk: DirectoryDisk, change: Callable[[DirectoryDisk], None], named: str
 ) -> None:
-    """The error names the path. What is written goes to no name that the next start would read."""
+    """The error names the path. The next start would not find the data that is written now."""
     file = await disk.create("journal-1", size=PAGE, direct=True)
     index = await disk.open_map("index")
     await index.apply([(b"k", b"v")])

@@ -105,7 +105,7 @@ async def test_a_large_file_is_cut_in_slices_once_its_name_is_gone(
 async def test_each_slice_is_synced_before_the_next(
     disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file system tells the device what is free with its next commit: one slice, not all of a second."""
+    """A commit of the file system discards one slice, not all slices of a second."""
     sync, steps = os.fsync, list[int]()
 
     def fsync(descriptor: int) -> None:
