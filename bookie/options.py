@@ -86,7 +86,7 @@ class BookieOptions:
     reply_bytes_max: int = option(
         2 * MIB,
         "bytes",
-        "of one reply, whatever was asked; a longer entry goes alone",
+        "of one reply, whatever was asked; a longer entry is sent alone",
         at_most=4 * MIB,
     )
     outgoing_bytes_max: int = option(
@@ -101,7 +101,7 @@ class BookieOptions:
         2, "tasks", "enough for a device; more would only compete", at_most=256
     )
     cold_read_bytes: int = option(
-        1 * MIB, "bytes", "an extent: seeks cost little beside it", at_most=64 * MIB
+        1 * MIB, "bytes", "an extent: seeks cost little compared with it", at_most=64 * MIB
     )
     ledgers_in_memory_max: int = option(
         20_000,

@@ -207,7 +207,7 @@ def _commented(one: Any) -> str:
     value = shown(one.default, unit) if unit == "bytes" and one.default else None
     written = f'"{value.replace(" ", "").replace(",", "")}"' if value else _toml(one.default)
     about = f"{unit}, " if unit and unit != "bytes" else ""
-    told = f"{about}{legal(one)}: {one.metadata['reason']}".replace("`", "")
+    told = f"{about}{legal(one, brief=True)}: {one.metadata['reason']}".replace("`", "")
     lines = textwrap.wrap(
         told,
         LINE_CHARS,

@@ -154,5 +154,5 @@ def _of_kind(one: Field[Any], value: Any) -> Any:
         value = typed(value)
     whole = isinstance(value, int) and not isinstance(value, bool)
     if isinstance(one.default, float) and whole and abs(value) <= COUNT_LIMIT:
-        return float(value)  # one above every limit is refused as it is: it may have no float
+        return float(value)  # a larger one may have no float, and is refused as a whole number
     return value

@@ -1,4 +1,4 @@
-"""What can be set about ledgers (pure)."""
+"""The options of ledgers (pure)."""
 
 from dataclasses import dataclass
 
@@ -6,11 +6,11 @@ from ..runtime.errors import InvalidRequest
 from ..runtime.options import MIB, check, option
 
 BOOKIES_MAX = 255
-"""Of an ensemble, as ledgers' records are read."""
+"""The largest ensemble that a ledger's record can hold."""
 READ_BYTES_MAX = 1024 * MIB
-"""Asked for at most in one request, whose field has 32 bits."""
+"""The most bytes of one read request, whose field has 32 bits."""
 LONG_POLL_S_MAX = 60.0
-"""As bookies allow (`wait_ms_max`)."""
+"""The longest poll that bookies allow by default (`wait_ms_max`)."""
 
 
 @dataclass(frozen=True, slots=True)

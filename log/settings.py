@@ -79,7 +79,7 @@ class RetentionOptions:
     retention_s: float = option(
         0.0,
         "s",
-        "records go this long after their segment was closed; 0: never; `inf` is stored as 0",
+        "records are deleted this long after their segment was closed; 0 or `inf`: never",
         at_least=0,
         infinite=0.0,
         kept=0.0,
@@ -97,8 +97,7 @@ class RetentionOptions:
     hold_max_s: float = option(
         7 * 86400.0,
         "s",
-        "a named position holds records back for at most this long after it was last moved; `inf` is "
-        "stored as 10 years, and these never end",
+        "a named position holds records back for at most this long after it was last moved",
         at_least=HOLD_MAX_S_MIN,
         infinite=float(DURATION_S_MAX),
         kept=float(DURATION_S_MAX),
@@ -172,8 +171,8 @@ class StoredSettings:
     version: int = field(default=0, compare=False)
     """How often it was changed; 0: nothing is stored."""
     out_of_range: tuple[str, ...] = field(default=(), compare=False)
-    """Each stored number that ``settings`` has not as it is stored, with its limits. The next change of the
-    settings corrects it in the store too."""
+    """A text about each stored number that is replaced in ``settings``. The next change of the settings
+    corrects the store too."""
 
     def changed(
         self, settings: Mapping[str, Any], metadata: Mapping[str, bytes | None]
@@ -247,9 +246,9 @@ class StoredSettings:
 
     @classmethod
     def decode(cls, value: bytes, version: int = 0) -> "StoredSettings":
-        """Raises `CorruptData`, or `UnsupportedFormat`. What is not legal is `CorruptData` too.
+        """Raises `CorruptData`, also for an illegal value, or `UnsupportedFormat`.
 
-        But for a number out of its option's limits, which is replaced (see the module).
+        A number that is out of its option's limits is replaced (see the module).
         """
         what = "the settings of a log"
         settings, metadata = fit(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
@@ -277,9 +276,9 @@ def _finite(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings to be stored, checked, with infinity as it is stored. Raises `InvalidRequest`.
+    """Check settings, and return them with infinity in its stored form. Raises `InvalidRequest`.
 
-    None takes a value back. Names that are not known are left to the caller.
+    None unsets an option. Unknown names are left to the caller.
     """
     found = _finite(settings)
     for cls in _PARTS:

@@ -10,6 +10,7 @@ finite limits. Not-a-number is refused. Infinity is refused too, except for the 
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, replace
+from functools import partial
 from math import inf, isfinite
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ EIB = 1 << 60
 DURATION_S_MAX = 10 * 365 * 86_400
 """Ten years, the longest duration that anything accepts. Clocks and timers of all layers can add it."""
 DURATION_S_MIN = 0.001
-"""The shortest duration of an option, if 0 has no meaning of its own. Stored times count milliseconds."""
+"""The shortest duration of an option that does not define 0. Stored times count milliseconds."""
 COUNT_LIMIT = 10**12
 LIMITS: Mapping[str, int] = {
     "s": DURATION_S_MAX,
@@ -51,11 +52,11 @@ def option(
     """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0, and
     a duration is a millisecond at least.
 
-    Without ``at_most`` the limit of its unit applies (`LIMITS`). ``infinite``: the value that stands for
-    infinity, which is accepted then. ``more`` is what a part's own tables say besides.
+    Without ``at_most`` the limit of its unit applies (`LIMITS`). ``infinite``: the value that replaces
+    infinity, which is accepted then. ``more``: further facts for tables of the part.
     """
     if at_most is None and isinstance(default, int | float) and not isinstance(default, bool):
-        at_most = LIMITS.get(unit, COUNT_LIMIT)
+        at_most = _limit(unit)
     if at_least is None and unit == "s":
         at_least = DURATION_S_MIN
     rules = {
@@ -66,6 +67,10 @@ def option(
         "infinite": infinite,
     }
     return field(default=default, metadata={"unit": unit, "reason": reason, **rules, **more})
+
+
+def _limit(unit: str) -> int:
+    return LIMITS.get(unit, COUNT_LIMIT)
 
 
 def check(options: object) -> None:
@@ -112,16 +117,17 @@ def names(cls: type) -> list[str]:
     return [one.name for one in described(cls)]
 
 
-def legal(one: Field[Any]) -> str:
-    """What an option takes, in words."""
+def legal(one: Field[Any], *, brief: bool = False) -> str:
+    """Describe the values that an option accepts. ``brief``: omit the limits of its unit."""
     if isinstance(one.default, bool):
         return "true or false"
     if isinstance(one.default, str):
         return ", ".join(f"`{each}`" for each in one.metadata["one_of"]) or "a text"
     rule, unit = one.metadata, one.metadata["unit"]
     said = "a whole number" if isinstance(one.default, int) else "a number"
-    said += " above 0" if rule["at_least"] is None else f" from {shown(rule['at_least'], unit)}"
-    if rule["at_most"] is not None:
+    least = None if brief and rule["at_least"] == DURATION_S_MIN else rule["at_least"]
+    said += " above 0" if least is None else f" from {shown(least, unit)}"
+    if rule["at_most"] is not None and not (brief and rule["at_most"] == _limit(unit)):
         said += f" to {shown(rule['at_most'], unit)}"
     if rule["multiple_of"] is not None:
         said += f", a multiple of {shown(rule['multiple_of'], unit)}"
@@ -213,7 +219,7 @@ _NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Z
 
 
 def typed(text: str) -> bool | int | float | str:
-    """What somebody typed: ``true``, ``12``, ``0.5``, ``inf``, ``64MiB``, ``1.5h`` (s); else the text."""
+    """Read a typed value: ``true``, ``12``, ``0.5``, ``inf``, ``64MiB``, ``1.5h`` (s); else the text."""
     if text in ("true", "false"):
         return text == "true"
     if text == "inf":
@@ -255,7 +261,7 @@ COLUMNS: Columns = {
     "option": lambda one: f"`{one.name}`",
     "default": lambda one: shown(one.default, one.metadata["unit"]),
     "unit": lambda one: one.metadata["unit"] or "–",
-    "takes": legal,
+    "takes": partial(legal, brief=True),
     "why": lambda one: one.metadata["reason"],
 }
 

@@ -292,7 +292,7 @@ NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
     )
     for value in (inf, -inf, nan, 1e306, DURATION_S_MAX, -1, 2**63 - 1, 2**64 - 1)
 )
-"""Settings that a program without limits may store. None of them ends a node or lets records go."""
+"""Settings that a program without limits may store. None of them may end a node or remove records."""
 
 
 async def store_numbers_at_limits(
