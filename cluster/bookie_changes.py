@@ -8,6 +8,7 @@ that no segment names, a copy is given up of a bookie that is to leave or is not
 What nobody can judge by the store alone: where an open ledger ends, and what the entries of a merged one are.
 """
 
+from functools import lru_cache
 from itertools import pairwise
 
 from ..ledger import keys
@@ -36,6 +37,27 @@ PLACE = ("ledger_id", "base_entry", "base_bytes")
 """Fields of a segment's record: the location of its entries."""
 
 
+RECORDS_KEPT = 256
+RECORD_BYTES_MAX = 4096
+"""Larger records are decoded each time."""
+
+
+def read_ledger(key: bytes, value: bytes) -> LedgerMetadata:
+    """A ledger's record. Several rules read the same one of a transaction. Raises as its ``decode``."""
+    if len(value) > RECORD_BYTES_MAX:
+        return LedgerMetadata.decode(key, value)
+    return _read_small_ledger(key, value)
+
+
+_read_small_ledger = lru_cache(RECORDS_KEPT)(LedgerMetadata.decode)
+
+
+@lru_cache(RECORDS_KEPT)
+def read_state(value: bytes) -> LogState:
+    """A log's state, which is small. A transaction may add hundreds of segments to it."""
+    return LogState.decode(value)
+
+
 def same_but(before: object, after: object, *fields: str) -> bool:
     """Do two records of one kind differ in these fields alone?"""
     names = [name for name in type(before).__dataclass_fields__ if name not in fields]  # type: ignore[attr-defined]
@@ -48,14 +70,14 @@ def same_but(before: object, after: object, *fields: str) -> bool:
 def of_ledger(change: Change) -> bool:
     """A ledger's record."""
     if change.before is None:
-        made = LedgerMetadata.decode(change.key, change.after or b"")
+        made = read_ledger(change.key, change.after or b"")
         return (
             change.janitor and made.owner is None and made.state is LedgerState.OPEN
         )  # for a merge
-    before = LedgerMetadata.decode(change.key, change.before)
+    before = read_ledger(change.key, change.before)
     if change.after is None:
         return before.state is LedgerState.DELETING
-    after = LedgerMetadata.decode(change.key, change.after)
+    after = read_ledger(change.key, change.after)
     if before == after:
         return True
     if before.closed and after.closed and before.ensembles != after.ensembles:
@@ -139,7 +161,7 @@ def mirrors(change: Change) -> bool:
     value = change.then(record)
     if value is None:
         return change.after is None
-    ledger = LedgerMetadata.decode(record, value)
+    ledger = read_ledger(record, value)
     deleting = ledger.state is LedgerState.DELETING
     if change.key.startswith(keys.DELETE_PREFIX):
         return change.after is None or (deleting and bookie in ledger.bookies())
@@ -154,7 +176,7 @@ def of_state(change: Change) -> bool:
     """A log's state: of one that is closed for who left it, purged, cut by its retention."""
     if change.before is None or change.after is None:
         return False
-    before, after = LogState.decode(change.before), LogState.decode(change.after)
+    before, after = read_state(change.before), read_state(change.after)
     if not same_but(before, after, *REPAIRED) or after.open_from < before.open_from:
         return False
     if after.epoch != before.epoch or after.open_from != max(before.open_from, after.first_segment):
@@ -218,7 +240,7 @@ def of_segment(change: Change) -> bool:
     stored = change.look(state_key(log_id))
     if stored is None:
         return change.after is None
-    state = LogState.decode(stored)
+    state = read_state(stored)
     if change.before is None:
         return change.after is None
     before = SegmentRecord.decode(change.before)
@@ -239,7 +261,7 @@ def _is_merged(change: Change, log_id: int, after: SegmentRecord) -> bool:
     value = change.then(record)
     if value is None or not merging_of(*_settings(change, log_id)).merging:
         return False
-    ledger = LedgerMetadata.decode(record, value)
+    ledger = read_ledger(record, value)
     of_it = ledger.owner is not None and ledger.owner[0] == log_id == ledger.incarnation
     return after.shared and ledger.closed and of_it
 
@@ -250,7 +272,7 @@ def of_stamps(change: Change) -> bool:
     if change.after is None or clock is None or stored is None:
         return False
     before = Stamps() if change.before is None else _readable(change.before)
-    now, closed_to = decode_clock(clock), LogState.decode(stored).open_from - 1
+    now, closed_to = decode_clock(clock), read_state(stored).open_from - 1
     return all(
         mark in before.marks or (mark[1] == now and mark[0] <= closed_to)
         for mark in Stamps.decode(change.after).marks

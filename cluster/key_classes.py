@@ -10,15 +10,13 @@ keys of the store but secrets, and no record of any log.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 
 from ..ledger import ids, keys
-from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.metadata import LedgerState
 from ..log.keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX, state_key
 from ..log.retention import CLOCK_KEY, STEP_MAX_MS, decode_clock
 from ..log.segments import SegmentRecord
 from ..log.settings import BIND_PREFIX, CONF_PREFIX
-from ..log.state import LogState
 from ..log.tombstone import GONE_PREFIX
 from ..metadata.classes import NOWHERE, Classes, KeyClass, Place, Told
 from ..metadata.rights import (
@@ -51,10 +49,6 @@ NAMES = b"name/"
 ID_DIGITS = 16
 IDS_AT_ONCE = 1_000_000
 """``next/ledger`` moves no further in one step: it is never to reach its end."""
-
-KNOWN_RECORDS = 256
-KNOWN_BYTES_MAX = 4096
-"""Ledgers' records, the last ones, of which it is known whose they are."""
 
 LOSSES_SHOWN = 5
 """Ranges of entries in a line of the audit."""
@@ -159,12 +153,12 @@ def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> i
     most = MANAGE | JANITOR
     if after is None:
         return most
-    now = LogState.decode(after)
+    now = shapes.read_state(after)
     if key != state_key(now.log_id):
         return 0
     if before is None:
         return most
-    was = LogState.decode(before)
+    was = shapes.read_state(before)
     same = (
         (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name, now.quorums)
         == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name, was.quorums)
@@ -207,25 +201,17 @@ def _ledger_of_segment(value: bytes) -> bytes:
 
 
 def _log_of_ledger(key: bytes, value: bytes) -> bytes:
-    # Asked some times over of a record that is put: to judge it, and to count it where it is applied.
-    return (_small_log_of if len(value) <= KNOWN_BYTES_MAX else _read_log_of)(key, value)
-
-
-def _read_log_of(key: bytes, value: bytes) -> bytes:
-    record = LedgerMetadata.decode(key, value)
+    record = shapes.read_ledger(key, value)
     log_id = record.owner[0] if record.owner is not None else record.incarnation
     return b"%016x" % log_id if log_id else b""
 
 
-_small_log_of = lru_cache(KNOWN_RECORDS)(_read_log_of)
-
-
 def _is_deleting(key: bytes, value: bytes) -> bool:
-    return LedgerMetadata.decode(key, value).state is LedgerState.DELETING
+    return shapes.read_ledger(key, value).state is LedgerState.DELETING
 
 
 def _stage_of_ledger(key: bytes, value: bytes) -> int:
-    return STAGES.index(LedgerMetadata.decode(key, value).state)
+    return STAGES.index(shapes.read_ledger(key, value).state)
 
 
 def _stage_of_segment(key: bytes, value: bytes) -> int:
@@ -233,11 +219,11 @@ def _stage_of_segment(key: bytes, value: bytes) -> int:
 
 
 def _bookies_of_ledger(key: bytes, value: bytes) -> tuple[str, ...]:
-    return LedgerMetadata.decode(key, value).bookies()
+    return shapes.read_ledger(key, value).bookies()
 
 
 def _is_closed(key: bytes, value: bytes) -> bool:
-    return LedgerMetadata.decode(key, value).closed
+    return shapes.read_ledger(key, value).closed
 
 
 def _owner_of_cookie(key: bytes, value: bytes) -> str:
@@ -267,7 +253,7 @@ def _tell_loss(
     if value is None or now is None:
         return None
     try:
-        before, after = LedgerMetadata.decode(key, now), LedgerMetadata.decode(key, value)
+        before, after = shapes.read_ledger(key, now), shapes.read_ledger(key, value)
     except (CorruptData, UnsupportedFormat):
         return "replace-record", keys.shown(key)
     of = f"ledger {after.ledger_id}"
@@ -298,7 +284,7 @@ def _tell_log(
         named = any(one.startswith(NAMES) for one in puts)
         return None if named else ("delete-log", key.split(b"/")[1].decode(errors="replace"))
     try:
-        before, after = LogState.decode(now), LogState.decode(value)
+        before, after = shapes.read_state(now), shapes.read_state(value)
     except (CorruptData, UnsupportedFormat):
         return None
     if after.first_segment > before.first_segment and after.deleting:

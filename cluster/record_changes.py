@@ -31,7 +31,15 @@ from ..metadata.classes import Change
 from ..metadata.rights import HOLDER, JANITOR, MANAGE, OPERATOR
 from ..metadata.transaction import OPERATIONS_MAX
 from ..runtime.errors import CorruptData, UnsupportedFormat
-from .bookie_changes import ID_AT, PLACE, is_nobodys, last_below, same_but
+from .bookie_changes import (
+    ID_AT,
+    PLACE,
+    is_nobodys,
+    last_below,
+    read_ledger,
+    read_state,
+    same_but,
+)
 
 ENDING = (
     *("closed", "closed_ms", "first_txid", "last_txid", "records", "size_bytes", "last_entry"),
@@ -68,15 +76,15 @@ def of_ledger(change: Change) -> bool:
     if change.before is None:
         if change.after is None:
             return True
-        made = LedgerMetadata.decode(change.key, change.after)
+        made = read_ledger(change.key, change.after)
         return made.state is LedgerState.OPEN and not _is_declared(made)
     stored = change.before
-    before = _read(lambda: LedgerMetadata.decode(change.key, stored))
+    before = _read(lambda: read_ledger(change.key, stored))
     if before is None:
         return bool(change.rights & (MANAGE | OPERATOR))
     if change.after is None:
         return before.state is LedgerState.DELETING
-    after = LedgerMetadata.decode(change.key, change.after)
+    after = read_ledger(change.key, change.after)
     if before == after:
         return True
     if after.state is LedgerState.DELETING:
@@ -170,12 +178,12 @@ def of_state(change: Change) -> bool:
     if change.before is None:
         return True
     stored = change.before
-    before = _read(lambda: LogState.decode(stored))
+    before = _read(lambda: read_state(stored))
     if change.after is None:
         return before is None or before.deleting
     if before is None:
         return False
-    after = LogState.decode(change.after)
+    after = read_state(change.after)
     return _is_later(before, after) and _goes_with_segments(change, before, after)
 
 
@@ -248,10 +256,10 @@ def of_segment(change: Change) -> bool:
     if change.after is None:
         if not change.rights & (MANAGE | JANITOR):
             return False
-        return then is None or number < LogState.decode(then).first_segment
+        return then is None or number < read_state(then).first_segment
     if then is None:
         return False
-    was, is_ = LogState.decode(now), LogState.decode(then)
+    was, is_ = read_state(now), read_state(then)
     after = SegmentRecord.decode(change.after)
     if after.segment != number:
         return False
@@ -277,7 +285,7 @@ def of_segment(change: Change) -> bool:
 def _ledger_of(change: Change, segment: SegmentRecord) -> LedgerMetadata | None:
     key = keys.ledger_key(segment.ledger_id)
     value = change.then(key)
-    return None if value is None else LedgerMetadata.decode(key, value)
+    return None if value is None else read_ledger(key, value)
 
 
 def _is_new(change: Change, state: LogState, segment: SegmentRecord) -> bool:
