@@ -108,7 +108,7 @@ class Gate:
             return Welcome(principal)
         left_s = ends_s + TOLERANCE_S - self._time_s()
         if left_s <= 0:
-            raise NotAuthenticated(f"the pass of {principal} has ended")
+            raise NotAuthenticated(f"the pass of {principal} has ended", NotAuthenticated.ENDED)
         return Welcome(principal, left_s=left_s)
 
     def proves(self, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:

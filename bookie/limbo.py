@@ -8,13 +8,13 @@ who knows the ledger's end has seen that all of it is here.
 import trio
 
 from ..runtime.errors import NoSuchLedger, TooBusy
-from ..runtime.reasons import HEALED, Over
+from ..runtime.health_conditions import Code, HealthCondition, RepairCount, condition
 from . import journal_blocks as jb
 from .commits import Commits
 from .gather import GatheringBlock
 from .ledgers import LIMBO_ALL, Ledgers
 
-EARLIER = "an earlier start missed data, and its log says what"
+EARLIER = "an earlier start found data lost, see the log of that start"
 
 
 class Limbo:
@@ -24,7 +24,7 @@ class Limbo:
         self._ledgers = ledgers
         self._commits = commits
         self._lost = lost
-        self._over = Over()
+        self._ended = RepairCount()
         """Ledgers that are out of it, and its end."""
 
     @property
@@ -48,20 +48,19 @@ class Limbo:
         return 0 if self.boundless else self._ledgers.limbo_below
 
     @property
-    def reason(self) -> str:
-        """Why ledgers are in limbo here, for people; empty: none is."""
-        if not self.any_limbo:
-            return ""
+    def cause(self) -> str:
+        """Why ledgers are in limbo here, or were, for people."""
         return self._lost or EARLIER
 
-    def healed(self) -> str:
-        """For people who look when it is over; "" where nothing was."""
-        if self.any_limbo or not self._over.told(trio.current_time()):
-            return ""
-        return (
-            f"{HEALED}ledgers were in limbo, and what they may have lacked was copied and read back less than"
-            f" an hour ago: {self._lost or EARLIER}"
-        )
+    def condition(self) -> HealthCondition | None:
+        """Return a condition while ledgers are in limbo here, and for an hour after that has ended."""
+        if self.any_limbo:
+            below = -1 if self.boundless else self._ledgers.limbo_below
+            ledgers = self._ledgers.limbo
+            return condition(Code.LIMBO, ledgers=ledgers, below=below, cause=self.cause)
+        if self._ended.shown(trio.current_time()):
+            return condition(Code.LIMBO_ENDED, cause=self.cause)
+        return None
 
     def in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
@@ -91,7 +90,7 @@ class Limbo:
         self._commits.with_block(write)
         await durable.wait()
         if not below:
-            self._over.note(trio.current_time())
+            self._ended.add(trio.current_time())
 
     async def look_up_below(self, below: int) -> None:
         """An add that would make a ledger with a lower id known waits until the metadata was asked (H89).

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 import trio
 
 from ..runtime.errors import CorruptData, NoSuchLedger
+from ..runtime.health_conditions import (
+    Code,
+    HealthCondition,
+    NodeConditions,
+    RepairCount,
+    condition,
+)
 from ..runtime.log_lines import get_logger
-from ..runtime.reasons import HEALED, HEALING, Over, Reasons
 from . import journal_blocks as jb
 from .commits import Commits
 from .cutting import joined, sound_parts
@@ -28,10 +34,6 @@ from .upkeep import Upkeep
 
 PIECE = 64 * 1024
 """Where the device cannot read a run, so much of it counts as unreadable around each bad place."""
-DAMAGED_READS = "damaged reads"
-"""The reason of reads that met damage; it goes when nothing is rotten any more."""
-NO_GOOD_COPY = "without a good copy: "
-"""So begins the reason of what is rotten here and cannot be had from elsewhere."""
 DEVICE_ERRORS_MAX = 16
 """Of the device within `DEVICE_ERRORS_S`: beyond it the disk is dying, and is written to no more than it must
 (H92)."""
@@ -78,7 +80,7 @@ class Rot:
         commits: Commits,
         upkeep: Upkeep,
         space: Space,
-        reasons: Reasons,
+        conditions: NodeConditions,
     ) -> None:
         self._index = index
         self._ledgers = ledgers
@@ -86,7 +88,7 @@ class Rot:
         self._commits = commits
         self._upkeep = upkeep
         self._space = space
-        self._reasons = reasons
+        self._conditions = conditions
         self._device_errors: deque[float] = deque(maxlen=DEVICE_ERRORS_MAX + 1)
         self.noted = rot_noted(index.kept)
         """Ledger to the stretch (both ends inclusive) in which some entries are rotten, or were."""
@@ -94,7 +96,7 @@ class Rot:
         """Ledgers of those without a good copy of some entry anywhere, and what the others said."""
         self.healed_entries = 0
         """Since the start."""
-        self.over = Over()
+        self.over = RepairCount()
         """Ledgers of which nothing is rotten here any more: mended, deleted, or another bookie's now."""
         self.news = trio.Event()
         """Set when something was noted."""
@@ -140,32 +142,23 @@ class Rot:
         self.stuck.pop(ledger_id, None)
         if self.noted.pop(ledger_id, None) is not None:
             self._index.keep(ROT_KEY.pack(b"x", ledger_id), None)
-            self.over.note(trio.current_time())
+            self.over.add(trio.current_time())
         if not self.noted:
-            self._reasons.clear(DAMAGED_READS)
+            self._conditions.clear(Code.DAMAGED_READS)
 
-    def reasons(self) -> list[str]:
-        """For people: what is known to be rotten, each a line."""
+    def conditions(self) -> list[HealthCondition]:
+        """Return the conditions of entries that are corrupt here, or were within the last hour."""
         found = []
         if self.noted:
-            found.append(
-                f"{HEALING}entries of {len(self.noted)} ledgers rotted, and come anew from other copies"
-            )
+            found.append(condition(Code.ENTRIES_CORRUPT, ledgers=len(self.noted)))
         if self.stuck:
-            why = next(iter(self.stuck.values()))
+            cause = next(iter(self.stuck.values()))
             found.append(
-                f"{NO_GOOD_COPY}entries of {len(self.stuck)} ledgers rotted, and all were asked: {why}"
+                condition(Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=len(self.stuck), cause=cause)
             )
+        if self.over.shown(trio.current_time()):
+            found.append(condition(Code.ENTRIES_REPAIRED, ledgers=self.over.count))
         return found
-
-    def healed(self) -> str:
-        """For people who look when it is over; "" where nothing was."""
-        if not self.over.told(trio.current_time()):
-            return ""
-        return (
-            f"{HEALED}entries of {self.over.count} ledgers had rotted; the last of them were mended, or went"
-            " with their ledger, less than an hour ago; again and again: look at the disk"
-        )
 
     # --- looking ----------------------------------------------------------------------------------
 

@@ -1,19 +1,21 @@
-"""Whether a bookie takes new entries: decided here alone, from facts, each of which has a name (pure, H28).
+"""Whether a bookie takes new entries: decided here alone, from facts, each of which has a code (pure, H28).
 
 A bookie that is read-only serves reads, fences and deletions, and recovery adds as long as there is room.
-The texts hold no numbers that move: they are in the registration, which is told again when it changed.
+The conditions have no numbers that move: they are in the registration, which is sent again when it changed.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ..runtime.condition_texts import texts_of
 from ..runtime.errors import BookieReadOnly, DistributedLogError, TooBusy
+from ..runtime.health_conditions import Code, HealthCondition, condition
 from ..runtime.log_lines import get_logger
 from .events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
-NO_LACK = frozenset({"asked", "suspect"})
-"""Reasons to be read-only that no room ends."""
+_NOT_SPACE = frozenset({Code.READ_ONLY_REQUESTED, Code.DISK_READ_ERRORS})
+"""Conditions that free space does not end."""
 INDEX_FREE_BYTES_MIN = 64 * MIB
 """At most: below it, or below ``free_bytes_min`` where that is less, a checkpoint may find no room."""
 CHECKPOINTS_BEHIND_MAX = 16
@@ -55,8 +57,8 @@ class Space:
         self.bookie_id = bookie_id
         self.read_only = False
         """No normal adds."""
-        self.reasons: dict[str, str] = {}
-        """Why, by name."""
+        self.conditions: tuple[HealthCondition, ...] = ()
+        """Why."""
         self.on_change: Callable[[], None] | None = None
         """Called when `read_only` has changed."""
         self.short = False
@@ -86,18 +88,18 @@ class Space:
             asked=self.asked,
             suspect=self.suspect,
         )
-        reasons = read_only_reasons(facts)
-        before = self.reasons
-        if new := [text for name, text in reasons.items() if name not in before]:
-            why = "; ".join(new)
+        conditions = read_only_conditions(facts)
+        before = self.conditions
+        if new := [one for one in conditions if one not in before]:
+            why = "; ".join(texts_of(new))
             READ_ONLY.say(log, "bookie %s: %s", self.bookie_id, why, bookie=self.bookie_id, why=why)
-        elif before and not reasons:
+        elif before and not conditions:
             WRITABLE.say(
                 log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
             )
-        self.reasons = reasons
-        changed, self.read_only = self.read_only != bool(reasons), bool(reasons)
-        self.short = bool(reasons.keys() - NO_LACK)
+        self.conditions = conditions
+        changed, self.read_only = self.read_only != bool(conditions), bool(conditions)
+        self.short = any(one.code not in _NOT_SPACE for one in conditions)
         self.index_is_behind = index_is_behind(facts)
         if changed and self.on_change is not None:
             self.on_change()
@@ -105,7 +107,7 @@ class Space:
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
         """Why no add is taken now, or none that is not a recovery's; None: they are."""
         if self.read_only and not recovery:
-            why = "; ".join(self.reasons.values())
+            why = "; ".join(texts_of(self.conditions))
             return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {why}")
         if self.index_is_behind:
             return TooBusy(
@@ -114,40 +116,26 @@ class Space:
         return None
 
 
-def read_only_reasons(facts: Facts) -> dict[str, str]:
-    """Why this bookie takes no new entries, by name; empty: it does."""
-    found: dict[str, str] = {}
+def read_only_conditions(facts: Facts) -> tuple[HealthCondition, ...]:
+    """Return why this bookie takes no new entries, empty if it takes them."""
+    found: list[HealthCondition] = []
     if facts.journal_free_bytes < facts.free_bytes_min:
-        found["journal space"] = (
-            f"read-only: less than {facts.free_bytes_min // MIB} MiB are free on the journal's disk"
-        )
+        found.append(condition(Code.JOURNAL_DISK_LOW, free_bytes_min=facts.free_bytes_min))
     if facts.no_next_file:
-        found["journal file"] = (
-            "read-only: there is no room for another journal file on the journal's disk"
-        )
+        found.append(condition(Code.JOURNAL_FILE_NO_SPACE))
     index_free_min = min(facts.free_bytes_min, INDEX_FREE_BYTES_MIN)
     if facts.index_free_bytes < index_free_min:
-        found["index space"] = (
-            f"read-only: less than {index_free_min // MIB} MiB are free on the index's disk"
-        )
+        found.append(condition(Code.INDEX_DISK_LOW, free_bytes_min=index_free_min))
     if facts.checkpoint_failed:
-        found["checkpoint"] = "read-only: the index's disk had no room for the last checkpoint"
+        found.append(condition(Code.CHECKPOINT_NO_SPACE))
     if index_is_behind(facts):
-        found["index memory"] = (
-            f"read-only: more than {_runs_max(facts)} runs wait in memory for the index's disk"
-        )
-    for role in facts.reserves_missing:
-        found[f"{role} reserve"] = (
-            f"read-only: the {role}'s disk has no room for the reserve that fences and deletions need"
-        )
+        found.append(condition(Code.INDEX_MEMORY_FULL, extents_max=_runs_max(facts)))
+    found += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
     if facts.asked:
-        found["asked"] = "read-only: it is to leave, or was told so"
+        found.append(condition(Code.READ_ONLY_REQUESTED))
     if facts.suspect:
-        found["suspect"] = (
-            "read-only: its disk gives read errors again and again; nothing is healed onto it:"
-            ' "dlog decommission" it'
-        )
-    return found
+        found.append(condition(Code.DISK_READ_ERRORS))
+    return tuple(found)
 
 
 def index_is_behind(facts: Facts) -> bool:

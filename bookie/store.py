@@ -15,15 +15,23 @@ from collections.abc import Callable, Iterable, Mapping
 
 import trio
 
+from ..runtime.condition_texts import report_of
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     NoSuchLedger,
     TooBusy,
 )
+from ..runtime.health_conditions import (
+    Code,
+    HealthCondition,
+    NodeConditions,
+    condition,
+    limited,
+    worst_first,
+)
 from ..runtime.host import Disk
 from ..runtime.log_lines import get_logger
-from ..runtime.reasons import Reasons, bounded
 from ..runtime.work_failures import WorkFailures
 from . import entry as entries
 from . import journal_blocks as jb
@@ -35,13 +43,13 @@ from .gather import GatherRing
 from .index import Index
 from .index_records import IndexDamaged
 from .journal import Journal
-from .ledgers import LIMBO_ALL, IncomingStream, Ledger, Ledgers, Waiter
+from .ledgers import IncomingStream, Ledger, Ledgers, Waiter
 from .limbo import Limbo
 from .options import BookieOptions
 from .read_sources import Extent
 from .reads import ColdReader, Collected, JournalFiles, Reader
 from .reserve import Reserve
-from .rot import DAMAGED_READS, Rot
+from .rot import Rot
 from .scrub import Scrub
 from .space import Space
 from .state_base import Bases
@@ -87,9 +95,9 @@ class Store:
         self.bookie_id = space.bookie_id
         self.stats = Stats()
         self.failures = failures
-        self.reasons = Reasons()
+        self.conditions = NodeConditions()
         """What is wrong here, beside what `what_is_wrong` counts itself."""
-        self.reasons.ask(failures.text)
+        self.conditions.add_check(failures.condition)
         self._files = JournalFiles(disk, journal.name_of, options.open_files_max)
         self.reader = Reader(ring, self._files, index)
         self.cold = ColdReader(self._files, options, failures)
@@ -120,10 +128,12 @@ class Store:
             reserves,
             options,
             self.stats,
-            self.reasons,
+            self.conditions,
             failures,
         )
-        self.rot = Rot(index, ledgers, self._files, self.commits, self.upkeep, space, self.reasons)
+        self.rot = Rot(
+            index, ledgers, self._files, self.commits, self.upkeep, space, self.conditions
+        )
         self.adds.on_rot = self.rot.note
         self.dropping = Dropping(ledgers, self.commits, self.upkeep)
         self.scrub = Scrub(index, ledgers, self.rot, options, failures, begin=bool(lost))
@@ -303,10 +313,8 @@ class Store:
         """A read of these ids met a file that is gone or unreadable, or other bytes than were written."""
         self.rot.note(ledger_id, first, last)
         self.stats.damaged_reads += 1
-        self.reasons.set(
-            DAMAGED_READS,
-            f"{self.stats.damaged_reads} reads since its start met damage, the last one: {error}; readers use"
-            " other copies",
+        self.conditions.set(
+            condition(Code.DAMAGED_READS, reads=self.stats.damaged_reads, error=str(error))
         )
 
     def wait_lac(self, waiter_of: Callable[[Ledger], Waiter], ledger_id: int, key: bytes) -> None:
@@ -348,7 +356,7 @@ class Store:
         return self._journal.stored_bytes
 
     def info(self) -> dict[str, object]:
-        """Counters and gauges, for `Op.INFO`; the health page takes state and reasons alone."""
+        """Counters and gauges, for `Op.INFO`; the health page takes state and conditions alone."""
         journal, stats = self._journal, self.stats
         shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
         shown |= {
@@ -382,33 +390,24 @@ class Store:
             "read_only": self.space.read_only,
             "writable": not self.space.read_only,
             "sync_seconds": journal.sync_seconds.said(),
-            "read_only_reasons": dict(self.space.reasons),
-            "reasons": list(self.what_is_wrong()),
+            "read_only_codes": [one.code for one in self.space.conditions],
+            **report_of(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),
             "waiting": self.waiters.waiting,
             "extents_read": self.cold.extents,
         }
         return shown
 
-    def what_is_wrong(self) -> tuple[str, ...]:
-        """For `dlog status` and ``/health``: each a line, the worst first; of what was met, not searched.
-
-        Last what was healed within an hour: it would be over before anybody looks.
-        """
-        found = []
-        if reason := self.limbo.reason:
-            found.append(f"some ledgers are in limbo: {reason}")
-        if self.ledgers.limbo_below == LIMBO_ALL:
-            found.append("a start found data lost: it answers for no ledger that it does not know")
-        elif self.ledgers.limbo_below:
-            found.append(
-                f"a start found data lost: it answers for no ledger below {self.ledgers.limbo_below}"
-                " that it does not know"
+    def what_is_wrong(self) -> tuple[HealthCondition, ...]:
+        """Return the bookie's conditions. They cost no reads: damage is known after a read found it."""
+        limbo = self.limbo.condition()
+        return limited(
+            worst_first(
+                (
+                    *(() if limbo is None else (limbo,)),
+                    *self.rot.conditions(),
+                    *self.space.conditions,
+                    *self.conditions.current(),
+                )
             )
-        if in_limbo := self.ledgers.limbo:
-            found.append(
-                f"{in_limbo} of its ledgers are in limbo: what they may lack is not denied"
-            )
-        found += self.rot.reasons()
-        over = filter(None, (self.limbo.healed(), self.rot.healed()))
-        return bounded((*found, *self.space.reasons.values(), *self.reasons.texts(), *over))
+        )

@@ -7,8 +7,8 @@ from random import Random
 import trio
 
 from ..runtime.errors import DiskFull
+from ..runtime.health_conditions import Code, NodeConditions, condition
 from ..runtime.log_lines import get_logger
-from ..runtime.reasons import Reasons
 from ..runtime.work_failures import WorkFailures
 from . import journal_blocks as jb
 from .commits import Commits
@@ -58,7 +58,7 @@ class Upkeep:
         reserves: dict[str, Reserve],
         options: BookieOptions,
         stats: Stats,
-        reasons: Reasons,
+        conditions: NodeConditions,
         failures: WorkFailures,
     ) -> None:
         self._journal = journal
@@ -72,7 +72,7 @@ class Upkeep:
         self._reserves = reserves
         self._options = options
         self._stats = stats
-        self._reasons = reasons
+        self._conditions = conditions
         self._failures = failures
         self.checkpoint_lock = trio.Lock()
         """Who changes runs of the map holds it: a checkpoint, and who moves records."""
@@ -125,10 +125,9 @@ class Upkeep:
             self._index_written_at = now
         lag_s = now - self._index_written_at
         if lag_s < INDEX_LAG_S:
-            self._reasons.clear("index lag")
+            self._conditions.clear(Code.INDEX_BEHIND)
         else:
-            minutes = int(lag_s // 60)
-            self._reasons.set("index lag", f"its index was last written {minutes} min ago")
+            self._conditions.set(condition(Code.INDEX_BEHIND, minutes=int(lag_s // 60)))
 
     async def checkpoint_if_room(self, rest_s: float = 0.0) -> bool:
         """Write the index as it stands; False where its disk is full: this bookie is read-only then.

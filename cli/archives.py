@@ -155,7 +155,7 @@ def _check_log(settings: Settings, name: str) -> None:
 
     async def look(logs: Any) -> None:
         if not await logs.log_exists(name):
-            raise LogNotFound(f'log "{name}" does not exist in {settings.where()}')
+            raise LogNotFound(f'log "{name}" does not exist in {settings.where()}', name)
 
     ask(settings, f"looking for {name}", look)
 

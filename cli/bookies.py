@@ -11,8 +11,9 @@ from .output import emit, size, spare_ids, table
 def command(settings: Settings) -> None:
     """List the bookies, those that are down included; with --json one object a line.
 
-    Ledgers, used and free are what a bookie said last, up to ten seconds ago. A narrow terminal shows no ids,
-    unless two have one name; --json has all.
+    Ledgers, used and free are those that a bookie reported last, up to ten seconds ago. Of a bookie that is
+    being decommissioned, the ledgers that still need it are counted, and not what its disk still has. A
+    narrow terminal shows no ids, unless two have one name; --json has all.
     """
     from ..cluster.overview import bookies
     from .connect import ask, quorum

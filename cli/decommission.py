@@ -19,7 +19,7 @@ NAMED_MAX = 10
     cls=Command,
     examples="""
     dlog decommission b3                               ask, and show how far it is
-    dlog decommission b3 --wait --timeout 3600         until it holds nothing any more
+    dlog decommission b3 --wait --timeout 3600         until no ledger needs it any more
     dlog decommission b3 --by b7                       and all that it holds goes to b7, where it can
     dlog decommission b3 --cancel                      it may stay after all
     """,
@@ -89,8 +89,8 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
     elif cancel:
         print(f"bookie {who} stays; {counted(found['ledgers'], 'ledger names', 'ledgers name')} it")
     elif found["drained"]:
-        then = "stop it now" if found["running"] else "it is forgotten within seconds"
-        print(f"bookie {who} holds nothing any more: {then}")
+        then = "stop it now" if found["running"] else "it is removed from the list within seconds"
+        print(f"no ledger needs bookie {who} any more: {then}")
     else:
         name_it = counted(found["ledgers"], "ledger names", "ledgers name")
         print(f"bookie {who} is to leave: {name_it} it still")

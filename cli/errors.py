@@ -5,7 +5,6 @@
 """
 
 import contextlib
-import re
 import shlex
 import sys
 import traceback
@@ -102,12 +101,11 @@ def with_hint(error: DistributedLogError, context: str = "") -> str:
     if isinstance(error, LogNotFound) and (name := missing_log(error)):
         if near := getattr(error, "__notes__", ()):
             text += f"; did you mean {near[0]}?"
-        if "dlog log create" not in text:
-            then = " Create" if near else "; create"
-            text += f'{then} it with "dlog log create {shlex.quote(name)}"'
+        then = " Create" if near else "; create"
+        text += f'{then} it with "dlog log create {shlex.quote(name)}"'
     if isinstance(error, QuorumUnreachable) and context:
         text += f'; the context "{context}" names that cluster: does it run?'
-    if isinstance(error, NotAllowed) and "the token is narrowed" in text:
+    if isinstance(error, NotAllowed) and error.detail == NotAllowed.RESTRICTED_TOKEN:
         text += '; "dlog user token" makes one that is for more'
     elif isinstance(error, NotAllowed):
         text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
@@ -115,9 +113,8 @@ def with_hint(error: DistributedLogError, context: str = "") -> str:
 
 
 def missing_log(error: BaseException) -> str:
-    """The name of the log that is not there; "" where it is about something else."""
-    named = re.search(r'log "([^"]+)" (does not exist|is not there)', str(error))
-    return named[1] if named else ""
+    """Return the name of the log that does not exist, or "" if the error is about something else."""
+    return error.detail if type(error) is LogNotFound else ""
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from ..cluster.counted import counted
+from ..runtime.condition_texts import as_json, texts_of
 from .errors import NO, Answer
 from .options import Command, Group, Settings, common
 from .output import emit, visible
@@ -48,7 +49,8 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
             {
                 "can_stop": found.may,
                 "nodes": list(found.nodes),
-                "reasons": list(found.reasons),
+                "conditions": as_json(found.conditions),
+                "reasons": texts_of(found.conditions),
                 "ledgers": found.ledgers,
             }
         )
@@ -56,7 +58,7 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
         print(f"yes: {counted(found.ledgers, 'ledger')} looked at")
     else:
         print("no")
-        for reason in found.reasons:
-            print(f"  - {visible(names.in_words(reason))}")
+        for text in texts_of(found.conditions):
+            print(f"  - {visible(names.in_words(text))}")
     if not found.may:
         raise Answer(NO)

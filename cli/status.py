@@ -40,10 +40,10 @@ HANG = 4
 )
 @common
 def command(settings: Settings, probe: bool, wait: str | None, watch: float | None) -> None:
-    """Is the cluster healthy, healing, degraded, at risk, or down? The reasons come first, the worst on top.
+    """Show whether the cluster is healthy, healing, degraded, at risk, or down, and why, the worst first.
 
-    Exit code 6 from degraded on: then something waits for somebody. Healing goes by itself. How many ledgers
-    a bookie has, and how much is free there, is what it said last: up to ten seconds ago.
+    The exit code is 6 if it is degraded or worse: an operator must act. Healing needs no help. The
+    ledgers and the free space of a bookie are those that it reported last, up to ten seconds ago.
     """
     if watch is not None:
         if probe or wait:
@@ -52,7 +52,8 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         return
     import trio
 
-    from ..cluster.overview import Health, status
+    from ..cluster.overview import status
+    from ..runtime.health_conditions import Severity
     from .connect import answer, namespace, quorum, run
 
     async def work() -> dict[str, Any]:
@@ -77,7 +78,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         emit(found)
     else:
         show(found)
-    if not found["healthy"] and (wait or found["health"] != Health.HEALING.word):
+    if not found["healthy"] and (wait or found["health"] != Severity.HEALING.health):
         raise Answer(NO)
 
 
@@ -99,7 +100,7 @@ def _watch(settings: Settings, every_s: float) -> None:
                 try:
                     found = await status(metadata, settings.timeout_s)
                 except DistributedLogError as error:  # who watches wants to see it come back
-                    found = unknown(f"no metadata quorum: {error}")
+                    found = unknown(str(error))
                 at = datetime.now(UTC).strftime("%H:%M:%S UTC")
                 if settings.json:
                     emit({"at": at, **found})
@@ -107,7 +108,7 @@ def _watch(settings: Settings, every_s: float) -> None:
                     click.clear()
                     print(f"{at}, each {every_s:g} s; Ctrl-C ends\n")
                     show(found)
-                elif (verdict := (found["healthy"], found["reasons"])) != before:
+                elif (verdict := (found["healthy"], _codes(found))) != before:
                     before = verdict
                     said = "healthy" if found["healthy"] else "NOT healthy"
                     print(
@@ -156,9 +157,9 @@ async def _probe(logs: Any) -> dict[str, float]:
 def show(found: dict[str, Any]) -> None:
     """The status for eyes."""
     names = _names(found)
-    print("healthy" if found["healthy"] else f"NOT healthy: {found['health']}")
-    for reason in found["reasons"]:
-        prose(f"  - {names.in_words(reason)}", hang=HANG)
+    print("healthy" if found["healthy"] else f"NOT healthy: {_words(found['health'])}")
+    for one in found["conditions"]:
+        prose(f"  - {_words(one['severity'])}: {names.in_words(one['text'])}", hang=HANG)
     print()
     columns = ("name", "address", "role", "term", "applied", "alive")
     table(columns, [[member[key] for key in columns] for member in found["metadata"]])
@@ -188,8 +189,6 @@ def show(found: dict[str, Any]) -> None:
                     f" {counted(rot['healed_entries'], 'entry', 'entries')} healed since its start",
                     hang=HANG,
                 )
-        for line in found["placement"]:
-            prose(f"placement: {names.in_words(line)}", hang=HANG)
         noted = len(found["under_replicated"])
         away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
         print(
@@ -200,6 +199,17 @@ def show(found: dict[str, Any]) -> None:
         print(
             "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())
         )
+
+
+def _codes(found: dict[str, Any]) -> list[Any]:
+    """The conditions without their texts: a line is printed when one of these changes."""
+    keys = ("code", "severity", "parameters")
+    return [[one[key] for key in keys] for one in found["conditions"]]
+
+
+def _words(code: str) -> str:
+    """``at risk`` for ``at_risk``."""
+    return code.replace("_", " ")
 
 
 def _names(found: dict[str, Any]) -> Any:

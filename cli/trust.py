@@ -13,6 +13,9 @@ from .output import emit, rows_or_table, table
 
 MIB = 1024 * 1024
 COUNT = click.IntRange(0, (1 << 63) - 1)
+MODES = {"off": "open", "report": "report", "enforce": "required"}
+"""The authorization modes of the command line, with the stored ones."""
+WORDS = {stored: mode for mode, stored in MODES.items()}
 NEARLY = 0.9
 """A namespace that has so much of what it may have is told of."""
 
@@ -44,7 +47,7 @@ class Space:
     examples="""
     dlog trust show
     dlog trust require report --admin me      judge, count, and do it all the same
-    dlog trust require yes                    refuse; as an admin
+    dlog trust require enforce                refuse; as an admin
     dlog trust quota                          what namespaces take of the metadata, and may take
     dlog trust rotate                         new secrets for what opens ledgers
     dlog trust audit                          who changed it
@@ -61,7 +64,7 @@ def command() -> None:
 @command.command(cls=Command, examples="dlog trust show\ndlog trust show --json")
 @common
 def show(settings: Settings) -> None:
-    """The mode; and in mode report whom `required` would refuse, since this leader leads.
+    """Show the authorization mode; in mode report also whom `enforce` would refuse, since this leader leads.
 
     And whom proxies would, each since it started; one that does not say it is named.
     """
@@ -79,10 +82,10 @@ def show(settings: Settings) -> None:
     ]
     if settings.json:
         spaces = [asdict(one) for one in spaces_of(report)]
-        said = {"mode": report.mode, "would_refuse": would, "not_heard": silent}
+        said = {"mode": WORDS[report.mode], "would_refuse": would, "not_heard": silent}
         emit({**said, "namespaces": spaces})
         return
-    print(f"mode: {report.mode}")
+    print(f"mode: {WORDS[report.mode]}")
     for one in spaces_of(report):
         if one.full >= NEARLY:
             print(
@@ -97,20 +100,21 @@ def show(settings: Settings) -> None:
 
 
 @command.command(
-    cls=Command, examples="dlog trust require report --admin me\ndlog trust require no"
+    cls=Command, examples="dlog trust require report --admin me\ndlog trust require off"
 )
-@click.argument("mode", type=click.Choice(["no", "report", "yes"]))
+@click.argument("mode", type=click.Choice(list(MODES)))
 @click.option("--admin", default="", metavar="USER", help="A user who is made an admin with it.")
 @common
 def require(settings: Settings, mode: str, admin: str) -> None:
-    """Judge nothing; judge, count and do it all the same; or refuse.
+    """Set the authorization mode.
 
-    The first `report` names an admin: from then on only admins change rights. All metadata nodes must be
-    there and know of it once. `yes` is for an admin who has proved who he is.
+    `off` authorizes nothing. `report` authorizes and counts what it would refuse, but refuses nothing.
+    `enforce` refuses. The first `report` names an admin: afterwards only admins change rights. All metadata
+    nodes must be running once then. `enforce` requires an admin who has proved their identity.
     """
-    stored = {"no": "open", "report": "report", "yes": "required"}[mode]
+    stored = MODES[mode]
     also = f"; {admin} is an admin" if admin else ""
-    change(settings, f"mode: {stored}{also}", "mode", stored, admin)
+    change(settings, f"mode: {mode}{also}", "mode", stored, admin)
 
 
 @command.command(

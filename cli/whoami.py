@@ -4,7 +4,7 @@ import click
 
 from .options import Command, Settings, common
 from .output import emit
-from .trust import asked
+from .trust import WORDS, asked
 
 
 @click.command(cls=Command, examples="dlog whoami")
@@ -18,6 +18,6 @@ def command(settings: Settings) -> None:
         word for word, right in (("operator", OPERATOR), ("admin", ADMIN)) if report.rights & right
     ]
     if settings.json:
-        emit({"principal": report.principal, "mode": report.mode, "cluster": held})
+        emit({"principal": report.principal, "mode": WORDS[report.mode], "cluster": held})
     else:
         print(f"{report.principal}, {' and '.join(held) or 'no role of the cluster'}")

@@ -116,8 +116,7 @@ async def write_stream(
                 settings, f"looking for {name}", lambda: logs.log_exists(name)
             ):
                 raise LogNotFound(
-                    f'log "{name}" does not exist in {settings.where()};'
-                    f' create it with "dlog log create {name}", or write with --create'
+                    f'log "{name}" does not exist in {settings.where()} (--create creates it)', name
                 )
             config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
             log = logs.open_log(name, config=config)

@@ -11,20 +11,21 @@ from typing import Any, TypeVar
 
 import trio
 
+from ..metadata.interface import MemberRole
 from ..metadata.wire import decode_rows
 from ..runtime.client_link import ClientLink
+from ..runtime.condition_texts import as_json, texts_of
 from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
 from ..runtime.frames import Op, pack, unpack
+from ..runtime.health_conditions import Code, HealthCondition, condition, either_form
 from ..runtime.hello import Hello
 from ..runtime.host import Address, Host
 from ..runtime.places import HEALTH
-from ..runtime.reasons import reasons_of
 from ..runtime.rpc import Endpoint
+from ..runtime.schema import Misfit
 
 ASK_S = 2.0
 """A node that does not answer within this many seconds is not well."""
-DAMAGED = "damaged"
-"""How the role of a metadata node begins that never votes again (metadata/node.py)."""
 
 Answer = TypeVar("Answer")
 
@@ -38,8 +39,8 @@ class Health:
     """A metadata node's role (``leader``, …), a bookie's ``up`` or ``read-only``; or why not."""
     answer_ms: float = 0.0
     """From the dial to the answer."""
-    reasons: tuple[str, ...] = ()
-    """What the node says is wrong with it, though it is well enough not to be started again."""
+    conditions: tuple[HealthCondition, ...] = ()
+    """The conditions that the node reports. A restart would not help against them."""
 
     def as_json(self) -> dict[str, Any]:
         """For `/health`."""
@@ -47,23 +48,24 @@ class Health:
             "healthy": self.healthy,
             "state": self.state,
             "answer_ms": round(self.answer_ms, 3),
-            "reasons": list(self.reasons),
+            "conditions": as_json(self.conditions),
+            "reasons": texts_of(self.conditions),
         }
 
 
 async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> Health:
     """Dial the node, greet it, ask it. Raises nothing that a node can cause.
 
-    A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and says what is
-    wrong in its reasons. A metadata node with a damaged log is not.
+    A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and reports
+    conditions. A metadata node with a damaged log is not.
     """
     begun = trio.current_time()
     try:
-        state, reasons = await _ask(host, address, _state, timeout_s)
+        state, conditions = await _ask(host, address, _state, timeout_s)
     except DistributedLogError as error:
         return Health(False, f"{type(error).__name__}: {error}")
     took_ms = (trio.current_time() - begun) * 1e3
-    return Health(not state.startswith(DAMAGED), state, took_ms, reasons)
+    return Health(state != MemberRole.DAMAGED, state, took_ms, conditions)
 
 
 async def ask_info(
@@ -115,20 +117,24 @@ def dialled(listening: Address) -> Address:
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]
 
 
-async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[str, ...]]:
-    """The state, and what is wrong. Raises `DistributedLogError`."""
+async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[HealthCondition, ...]]:
+    """Return the state and the conditions. Raises `DistributedLogError`."""
     if link.peer.kind == "metadata":
         reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
         rows = decode_rows(reply.body)
         if len(rows) != 1:
             raise ProtocolError(f"META_STATUS: {len(rows)} rows of one node")
-        return rows[0].status.role, rows[0].status.reasons
+        status = rows[0].status
+        if status.role != MemberRole.DAMAGED:
+            return status.role, status.conditions
+        damaged = condition(Code.METADATA_NODE_DAMAGED, error=status.role_detail, replaceable=0)
+        return status.role, (damaged.about(node=status.name), *status.conditions)
     value = await info_over(link, timeout_s)
     try:
-        reasons = reasons_of(value.get("reasons"))
-    except ValueError as error:
+        conditions = either_form(value.get("conditions"), value.get("reasons"))
+    except Misfit as error:
         raise ProtocolError(f"INFO: {error}") from None
-    return "read-only" if value.get("read_only") else "up", reasons
+    return "read-only" if value.get("read_only") else "up", conditions
 
 
 async def info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:

@@ -210,6 +210,11 @@ async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
     return f'open, segment {segment} of log "{name}": {owner} writes it, and is to roll'
 
 
+def most_are_away(away: int, known: int) -> bool:
+    """Whether so many bookies are away that this side may be the one that is cut off: nothing is copied."""
+    return 2 * away > known
+
+
 def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[Hole]) -> int:
     """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
     assert ledger.last_entry is not None, "only of a closed ledger"

@@ -44,7 +44,7 @@ from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .events import DECOMMISSIONED, LOST
 from .held_up import HeldUp
-from .leaving import named, sound_copies
+from .leaving import most_are_away, named, sound_copies
 from .pulling import Move, MovesOut
 from .repair import EVERY_S, Election
 
@@ -113,7 +113,7 @@ class Absences:
         self.lost = {}
         known = {*named, *leaving, *registered}
         self.away = frozenset(known - registered)
-        most = 2 * len(self.away) > len(known)
+        most = most_are_away(len(self.away), len(known))
         if most:
             self._gone_since.clear()
         if 2 * len(self.away) >= len(known):

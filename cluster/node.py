@@ -6,7 +6,6 @@ log of Raft or its hard state raise, ends the whole node with that error, and no
 acknowledged. What else fails unexpectedly ends its own piece of work (`runtime/work_failures.py`).
 """
 
-import string
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -62,7 +61,6 @@ PLACE_S = 2.0
 LEAVING_EVERY_S = 10.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
-WITHOUT_DIGITS = str.maketrans("", "", string.digits)
 LEDGERS_FEW = 100
 """Up to so many ledgers each new one is told with the next renewal, of more with what is told anyway."""
 FIRST_QUESTION = b"cluster"
@@ -201,7 +199,7 @@ async def _serve_bookie(
             start=identity.incarnation,
             ledgers=store.ledgers.known,
         )
-        store.reasons.ask(endpoint.certificate_warning)
+        store.conditions.add_check(endpoint.certificate_warning)
         await keep(store.run)
         if store.ledgers.limbo_below:
             await confine(store, metadata)
@@ -378,13 +376,13 @@ def principal_of(host: Host) -> str:
 
 
 def urgent_of(said: BookieRegistration) -> object:
-    """What of it others should know soon: what is wrong, not how large it is by now.
+    """Return the parts of a registration that are sent with the next renewal if they change.
 
-    But who has written his first logs looks for them, and counts: `LEDGERS_FEW`.
+    But users who have written their first logs count the ledgers: `LEDGERS_FEW`.
     """
-    words = [text.translate(WITHOUT_DIGITS) for text in said.reasons]
+    wrong = [(one.code, one.severity) for one in said.conditions]
     few = min(said.ledgers, LEDGERS_FEW)
-    return said.read_only, words, [number > 0 for number in said.rot], said.limbo_below, few
+    return said.read_only, wrong, [number > 0 for number in said.rot], said.limbo_below, few
 
 
 def closing(

@@ -1,19 +1,21 @@
-"""The cluster as its metadata shows it: bookies, holes, members, and whether that is well."""
+"""The cluster as its metadata shows it: bookies, missing copies, metadata nodes, and health conditions."""
 
-import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import trio
 
-from ..bookie.rot import NO_GOOD_COPY
 from ..ledger import holes, keys
 from ..ledger.metadata import NO_ENTRY, LedgerMetadata
+from ..ledger.options import LedgerOptions
+from ..ledger.placement import Candidate, can_place, ensemble_candidates, failures_left
 from ..ledger.registration import BookieRegistration
+from ..ledger.striping import Striping
 from ..metadata.client import MetadataClient
-from ..metadata.interface import MemberStatus, Metadata, Scan
+from ..metadata.interface import MemberRole, MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
+from ..runtime.condition_texts import as_json, texts_of
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -21,19 +23,23 @@ from ..runtime.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
-from ..runtime.reasons import HEALED, HEALING
+from ..runtime.health_conditions import (
+    Code,
+    HealthCondition,
+    Severity,
+    condition,
+    worst_first,
+    worst_of,
+)
 from .bookie_names import name_order
 from .config import format_address
 from .cookie import decode_cookie
-from .counted import counted
 from .damaged import damaged_records
-from .leaving import how_far
-from .placing import standing, told
-from .restored import RESUME, why_held
+from .leaving import how_far, most_are_away
+from .placing import Standing, copies_together, standing
+from .restored import why_held
 
 NAME_PREFIX = b"name/"
-UNREACHABLE = "unreachable"
-EMPTY = "waiting, empty"
 LEADERLESS_S = 1.5
 """An election is long over then: without a leader a status does not wait any longer."""
 DRAINS_MAX = 5
@@ -46,55 +52,82 @@ SELDOM_S = 10.0
 SELDOM_REST = 50
 """Who looks each second has damaged records and logs looked for after so long, and so many times as long as
 that took: with 10,000 logs it was four fifths of a look."""
-WRITABLE_BOOKIES_MIN = 2
-"""Of the default quorums 3/3/2: with fewer no new ledger can be made (H22b)."""
+_DEFAULTS = LedgerOptions()
+DEFAULT_QUORUMS = Striping(_DEFAULTS.ensemble_size, _DEFAULTS.write_quorum, _DEFAULTS.ack_quorum)
+"""The quorums of a log without settings. The health of a cluster is about such a log."""
 
 
 async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
-    """Every bookie that has a cookie, down ones included, in the order of their names.
+    """Return a row per bookie that has a cookie, down ones included, in the order of their names.
 
-    Addresses are those for who came in on ``listener``.
+    Addresses are those for a client that came in on ``listener``.
     """
+    found = await _read_bookies(metadata, listener)
+    return [row for row, _ in found]
+
+
+async def new_ledger_candidates(metadata: Metadata) -> list[Candidate]:
+    """Return all bookies that a new ledger's ensemble can name."""
+    return _candidates(await _read_bookies(metadata, ""))
+
+
+_Read = tuple[dict[str, Any], BookieRegistration | None]
+"""A row, and the registration of a bookie that runs."""
+
+
+async def _read_bookies(metadata: Metadata, listener: str) -> list[_Read]:
     live: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
             live[keys.bookie_id_of(item.key)] = BookieRegistration.decode(item.key, item.value)
     leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-    found = []
+    found: list[_Read] = []
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie_id = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
         except (CorruptData, UnsupportedFormat):
             continue
-        one, missing = live.get(bookie_id), 0
-        if one is None:  # each ledger whose record names it misses a copy
-            missing = await _count(metadata, keys.on_prefix(bookie_id))
-        found.append(
-            {
-                "id": bookie_id,
-                "label": label,
-                "address": None if one is None else _address(one, listener),
-                "state": _state(one, keys.leaving_key(bookie_id) in leaving),
-                "ledgers_missing": missing,
-                "ledgers": None if one is None else one.ledgers,
-                "used_bytes": None if one is None else one.used_bytes,
-                "free_bytes": None if one is None else one.free_bytes,
-                "rack": None if one is None else one.rack,
-                "reasons": [] if one is None else list(one.reasons),
-                "rot": None if one is None else _rot(one),
-                "repairs": None if one is None else one.pulls,
-                "to_leave": keys.leaving_key(bookie_id) in leaving,
-                "drain": None,
-            }
-        )
-    return sorted(found, key=lambda one: (name_order(one["label"]), one["id"]))
+        one, leaves = live.get(bookie_id), keys.leaving_key(bookie_id) in leaving
+        named = 0
+        if one is None or leaves:  # the ledgers whose records name it
+            named = await _count(metadata, keys.on_prefix(bookie_id))
+        ledgers = None if one is None else one.ledgers
+        row = {
+            "id": bookie_id,
+            "label": label,
+            "address": None if one is None else _address(one, listener),
+            "state": _state(one, leaves),
+            "running": one is not None,
+            "ledgers_missing": named if one is None else 0,
+            "ledgers": named if leaves else ledgers,
+            "used_bytes": None if one is None else one.used_bytes,
+            "free_bytes": None if one is None else one.free_bytes,
+            "rack": None if one is None else one.rack,
+            "conditions": [] if one is None else as_json(one.conditions),
+            "rot": None if one is None else _rot(one),
+            "repairs": None if one is None else one.pulls,
+            "to_leave": leaves,
+            "drain": None,
+        }
+        found.append((row, one))
+    return sorted(found, key=lambda each: (name_order(each[0]["label"]), each[0]["id"]))
 
 
 def _state(one: BookieRegistration | None, leaving: bool) -> str:
-    if one is None:
-        return "down"
-    return "leaving" if leaving else "read-only" if one.read_only else "up"
+    if leaving:
+        return "leaving"
+    return "down" if one is None else "read-only" if one.read_only else "up"
+
+
+def _candidates(read: Sequence[_Read]) -> list[Candidate]:
+    """Return the candidates of a client that reaches all registered bookies."""
+    return ensemble_candidates(
+        [one for _, one in read if one is not None],
+        [row["id"] for row, _ in read],
+        [row["id"] for row, _ in read if row["to_leave"]],
+        lambda bookie: {},
+    )
 
 
 def _rot(one: BookieRegistration) -> dict[str, int]:
@@ -128,51 +161,6 @@ async def _count(metadata: Metadata, prefix: bytes) -> int:
     return count
 
 
-class Health(enum.IntEnum):
-    """How well a cluster is; the worst of its reasons decides."""
-
-    HEALTHY = 0
-    """All copies are there, and sound, as far as anybody knows. What was healed lately is told too."""
-    HEALING = 1
-    """Something misses or rotted, and is being mended."""
-    DEGRADED = 2
-    """Something waits for somebody."""
-    AT_RISK = 3
-    """Some entry has one sound copy that can be reached, or none."""
-    DOWN = 4
-    """Writes or reads fail."""
-
-    @property
-    def word(self) -> str:
-        """For people and scripts."""
-        return self.name.lower().replace("_", " ")
-
-
-class Findings:
-    """What is wrong with a cluster, the worst first."""
-
-    def __init__(self) -> None:
-        self._found: list[tuple[Health, str, str]] = []
-
-    def add(self, health: Health, reason: str, about: str = "") -> None:
-        """One line; ``about``: the id of the bookie that it is about.
-
-        Names in it are others': what would move a terminal's cursor is taken out.
-        """
-        line = "".join(c if c.isprintable() else "?" for c in reason)
-        self._found.append((health, line, about))
-
-    @property
-    def health(self) -> Health:
-        """Of the worst."""
-        return max((health for health, _, _ in self._found), default=Health.HEALTHY)
-
-    def reasons(self) -> list[tuple[str, str]]:
-        """The lines, and what each is about; those that are equally bad in the order of their finding."""
-        worst_first = sorted(self._found, key=lambda each: -each[0])
-        return [(reason, about) for _, reason, about in worst_first]
-
-
 class Seldom:
     """What a status reads and who looks each second need not read each time; see `SELDOM_S`."""
 
@@ -197,7 +185,7 @@ class Seldom:
 async def status(
     metadata: MetadataClient, timeout_s: float, seldom: Seldom | None = None
 ) -> dict[str, Any]:
-    """The keys of `dlog status`. Also with nodes down, also without a quorum: then the reasons say so.
+    """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
 
     ``seldom``: of who asks again and again. Raises `NotAllowed` and `NotAuthenticated`.
     """
@@ -205,184 +193,240 @@ async def status(
     found: dict[str, Any] = {
         "healthy": False,
         "health": "",
+        "conditions": [],
         "reasons": [],
-        "about": [],
         "metadata": [_member(member) for member in members],
         "bookies": [],
         "logs": None,
         "under_replicated": [],
         "damaged_records": [],
-        "placement": [],
     }
-    findings = Findings()
-    _look_at_members(members, findings)
+    conditions = conditions_of_members(members)
+    of_cluster: list[HealthCondition] = []
     error: DistributedLogError | None = None
-    held = ""
-    led = any(member.alive and member.role == "leader" for member in members)
+    led = any(member.alive and member.role == MemberRole.LEADER for member in members)
     # Half of the time: a status without a quorum is an answer too.
     with trio.move_on_after(timeout_s / 2 if led else min(timeout_s / 2, LEADERLESS_S)) as scope:
         try:
-            found["bookies"] = await bookies(metadata, metadata.listener)
+            read = await _read_bookies(metadata, metadata.listener)
+            found["bookies"] = [row for row, _ in read]
             await _see_drains(metadata, found["bookies"])
             async for item in Scan(metadata, keys.UNDER_PREFIX):
                 with suppress(CorruptData, UnsupportedFormat):
                     found["under_replicated"].append(_note(item))
-            damaged, logs = await (seldom or Seldom()).read(metadata)
-            found["damaged_records"] = damaged
-            held = await why_held(metadata)
-            found["logs"] = logs
+            found["damaged_records"], logs = await (seldom or Seldom()).read(metadata)
+            if held := await why_held(metadata):
+                of_cluster.append(condition(Code.DELETIONS_HELD, cause=held))
             thin = await _thin_ledgers(metadata, found)
+            if thin:
+                of_cluster.append(condition(Code.ONE_COPY_LEFT, ledgers=len(thin), ledger=thin[0]))
+            where: Standing | None = None
             with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
                 where = await standing(metadata)
-                if warning := where.warning():
-                    findings.add(Health.DOWN if where.stops else Health.DEGRADED, warning)
-                found["placement"] = await told(metadata, where)
+                of_cluster += await copies_together(metadata, where)
+            of_cluster += conditions_of_bookies(read, where, found)
+            found["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # that one may not see it says nothing of how the cluster is
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:
-        alive = [member for member in members if member.alive]
-        findings.add(
-            Health.DOWN,
-            f"no metadata quorum: {len(alive)} of {len(members)} nodes answer, and no leader does;"
-            " nothing can be opened, created or rolled",
+        answering = sum(member.alive for member in members)
+        conditions.append(
+            condition(Code.NO_METADATA_QUORUM, answering=answering, members=len(members))
         )
     else:
-        if held:
-            then = "" if RESUME in held else f'; look, then: "{RESUME}"'  # who restored says so
-            findings.add(Health.DEGRADED, f"nothing is deleted: {held}{then}")
-        _look_at_bookies(found, findings)
-        if thin:
-            findings.add(
-                Health.AT_RISK,
-                f"{counted(len(thin), 'ledger has', 'ledgers have')} entries with at most one copy that can"
-                f" be reached, such as ledger {thin[0]}",
-            )
-    found["reasons"] = [reason for reason, _ in findings.reasons()]
-    found["about"] = [about for _, about in findings.reasons()]
-    found["health"] = findings.health.word
-    found["healthy"] = findings.health is Health.HEALTHY
-    return found
+        conditions += of_cluster
+    labels = {row["id"]: row["label"] for row in found["bookies"]}
+    return {**found, **_verdict(conditions, labels)}
 
 
-def unknown(why: str) -> dict[str, Any]:
-    """What `status` gives where not one metadata node answers: nobody knows more than ``why``."""
-    empty = ("metadata", "bookies", "under_replicated", "damaged_records", "placement")
+def unknown(error: str) -> dict[str, Any]:
+    """Return what `status` gives if no metadata node answers. ``error``: why, for people."""
+    empty = ("metadata", "bookies", "under_replicated", "damaged_records")
     return {
-        "healthy": False,
-        "health": Health.DOWN.word,
-        "reasons": [why],
-        "about": [""],
+        **_verdict([condition(Code.NO_METADATA_ANSWER, error=error)], {}),
         "logs": None,
         **{key: list[Any]() for key in empty},
     }
 
 
-def _look_at_members(members: Sequence[MemberStatus], findings: Findings) -> None:
-    gone = disks_lost_for_good(members)
-    if gone:
-        findings.add(Health.DOWN, gone)
-    forming = bool(members) and all(one.role == EMPTY or not one.alive for one in members)
-    if forming and any(one.role == EMPTY for one in members):
-        findings.add(
-            Health.DOWN,
-            "no cluster has been formed: the metadata nodes wait until all listed ones answer with one list",
-        )
+def _verdict(conditions: Sequence[HealthCondition], labels: Mapping[str, str]) -> dict[str, Any]:
+    ordered, worst = worst_first(conditions), worst_of(conditions)
+
+    def named(bookie: str) -> str:
+        return f"{labels[bookie]} ({bookie})" if bookie in labels else bookie
+
+    return {
+        "healthy": worst is Severity.INFO,
+        "health": worst.health,
+        "conditions": as_json(ordered, named),
+        "reasons": texts_of(ordered, named),
+    }
+
+
+def conditions_of_members(members: Sequence[MemberStatus]) -> list[HealthCondition]:
+    """Return the conditions of the metadata nodes, found here or reported by them."""
+    found: list[HealthCondition] = []
+    lost = majority_lost(members)
+    if lost is not None:
+        found.append(lost)
+    replaceable = int(lost is None)
+    forming = bool(members) and all(
+        one.role == MemberRole.EMPTY or not one.alive for one in members
+    )
+    if forming and any(one.role == MemberRole.EMPTY for one in members):
+        found.append(condition(Code.METADATA_NOT_FORMED))
     for member in members:
+        of_member: HealthCondition | None = None
         if not member.alive:
-            why = f" ({member.role})" if member.role != UNREACHABLE else ""
-            findings.add(
-                Health.DEGRADED,
-                f"metadata node {member.name} at {member.address} does not answer{why}",
+            of_member = condition(
+                Code.METADATA_NODE_DOWN, address=member.address, error=member.role_detail
             )
-        elif member.role == EMPTY and not forming:
-            findings.add(
-                Health.DEGRADED,
-                f"metadata node {member.name} at {member.address} is empty and waits to be let in"
-                + (
-                    ""
-                    if gone
-                    else f': if its disk is lost for good, "dlog metadata replace {member.name}"'
-                ),
+        elif member.role == MemberRole.EMPTY and not forming:
+            of_member = condition(
+                Code.METADATA_NODE_EMPTY, address=member.address, replaceable=replaceable
             )
-        elif member.role.startswith("damaged"):
-            findings.add(
-                Health.DEGRADED,
-                f"metadata node {member.name} takes no part ({member.role})"
-                + (
-                    ": keep its directory"
-                    if gone
-                    else ": move its directory away, start it empty, and"
-                    f' "dlog metadata replace {member.name}"'
-                ),
+        elif member.role == MemberRole.DAMAGED:
+            of_member = condition(
+                Code.METADATA_NODE_DAMAGED, error=member.role_detail, replaceable=replaceable
             )
-        elif member.role == "learner":
-            findings.add(
-                Health.HEALING,
-                f"metadata node {member.name} is being let in, and does not vote yet",
-            )
-        for reason in member.reasons:
-            findings.add(Health.DEGRADED, f"metadata node {member.name}: {reason}")
+        elif member.role == MemberRole.LEARNER:
+            of_member = condition(Code.METADATA_NODE_LEARNER)
+        reported = (() if of_member is None else (of_member,)) + member.conditions
+        found += [one.about(node=member.name) for one in reported]
+    return found
 
 
-def _look_at_bookies(found: dict[str, Any], findings: Findings) -> None:
-    writable = [bookie for bookie in found["bookies"] if bookie["state"] == "up"]
-    if len(writable) < WRITABLE_BOOKIES_MIN:
-        findings.add(
-            Health.DOWN,
-            f"{len(writable)} of {counted(len(found['bookies']), 'bookie takes', 'bookies take')} entries,"
-            f" a new ledger needs {WRITABLE_BOOKIES_MIN}: writes stop at the next roll",
+def conditions_of_bookies(
+    read: Sequence[_Read], where: Standing | None, found: dict[str, Any]
+) -> list[HealthCondition]:
+    """Return the conditions of bookies and their ledgers.
+
+    Args:
+        read: The bookies.
+        where: The placement policy, None if its record cannot be read.
+        found: The status, with ``bookies``, ``under_replicated`` and ``damaged_records``.
+    """
+    candidates = _candidates(read)
+    policy = None if where is None else where.policy
+    preferred = None if policy is None else policy.preferred()
+    conditions: list[HealthCondition] = []
+    writable = sum(not one.down for one in candidates)
+    at_limit = None if where is None else where.condition()
+    if can_place(DEFAULT_QUORUMS, candidates, policy):
+        if at_limit is not None:
+            conditions.append(at_limit)
+    elif at_limit is not None and can_place(DEFAULT_QUORUMS, candidates, preferred):
+        conditions.append(at_limit.with_severity(Severity.DOWN))
+    else:
+        conditions.append(
+            condition(
+                Code.NO_NEW_LEDGERS,
+                writable=writable,
+                bookies=len(candidates),
+                **_default_quorums(),
+            )
         )
-    live = [bookie for bookie in found["bookies"] if bookie["state"] != "down"]
-    if live and not any(bookie["repairs"] for bookie in live):
-        findings.add(Health.DEGRADED, "no bookie repairs: all are started with repair = false")
-    for bookie in found["bookies"]:
-        name, about = f"bookie {bookie['label']} ({bookie['id']})", bookie["id"]
-        if bookie["state"] == "down":
-            findings.add(
-                Health.DEGRADED,
-                f"{name} is down"
-                f" ({counted(bookie['ledgers_missing'], 'ledger misses', 'ledgers miss')} its copies)",
-                about,
+    running = [row for row, _ in read if row["running"]]
+    repairs = any(row["repairs"] for row in running)
+    if running and not repairs:
+        conditions.append(condition(Code.NO_REPAIR))
+    away = len(read) - len(running)
+    why_not = _why_not_repaired(away, len(read), writable, repairs=repairs)
+    spare = failures_left(DEFAULT_QUORUMS, candidates)
+    for row, one in read:
+        of_bookie = _condition_of(row, why_not, spare, enough=writable >= _enough())
+        if of_bookie is not None:
+            conditions.append(of_bookie.about(bookie=row["id"]))
+        if one is not None:
+            conditions += [
+                reported.about(bookie=row["id"]) for reported in _reported(row, one.conditions)
+            ]
+    if noted := found["under_replicated"]:
+        ids = {row["id"] for row in running}
+        named = {hole["bookie"] for note in noted for hole in note["holes"]}
+        heals = repairs and (named <= ids or not why_not)
+        conditions.append(
+            condition(
+                Code.UNDER_REPLICATED,
+                Severity.HEALING if heals else Severity.DEGRADED,
+                ledgers=len(noted),
             )
-        elif bookie["state"] == "read-only":
-            findings.add(Health.DEGRADED, f"{name} takes no new entries", about)
-        if bookie["to_leave"]:
-            findings.add(*_drain(bookie["drain"], name), about)
-        for reason in bookie["reasons"]:
-            health = Health.HEALING if reason.startswith(HEALING) else Health.DEGRADED
-            if reason.startswith(HEALED):  # told, and nothing is wrong any more
-                health = Health.HEALTHY
-            if bookie["rot"]["without_a_good_copy"] and reason.startswith(NO_GOOD_COPY):
-                health = Health.AT_RISK
-            findings.add(health, f"{name}: {reason}", about)
-    if found["under_replicated"]:
-        up = {bookie["id"] for bookie in found["bookies"] if bookie["state"] != "down"}
-        named = {hole["bookie"] for note in found["under_replicated"] for hole in note["holes"]}
-        findings.add(
-            Health.HEALING if named <= up else Health.DEGRADED,
-            f"{counted(len(found['under_replicated']), 'ledger misses', 'ledgers miss')} copies of some"
-            " entries",
         )
-    if found["damaged_records"]:
-        first = found["damaged_records"][0]["key"]
-        findings.add(
-            Health.DEGRADED,
-            f"damaged records: {len(found['damaged_records'])} in the metadata store, such as {first}",
+    if damaged := found["damaged_records"]:
+        conditions.append(
+            condition(Code.DAMAGED_RECORDS, records=len(damaged), key=damaged[0]["key"])
         )
+    return conditions
 
 
-def _drain(drain: dict[str, Any] | None, name: str) -> tuple[Health, str]:
-    """How far a bookie is that is to leave, and what it waits for."""
+def _default_quorums() -> dict[str, int]:
+    return {
+        "ensemble": DEFAULT_QUORUMS.ensemble_size,
+        "write_quorum": DEFAULT_QUORUMS.write_quorum,
+        "ack_quorum": DEFAULT_QUORUMS.ack_quorum,
+    }
+
+
+def _enough() -> int:
+    return DEFAULT_QUORUMS.ensemble_size
+
+
+def _why_not_repaired(away: int, known: int, writable: int, *, repairs: bool) -> str:
+    """Return why the copies of a dead bookie are not made elsewhere, for people, or ""."""
+    if not repairs:
+        return "no bookie runs repair"
+    if most_are_away(away, known):
+        return "more than half of the bookies are down"
+    if writable < _enough():
+        return "no other bookie can take its place"
+    return ""
+
+
+def _condition_of(
+    row: dict[str, Any], why_not: str, spare: int, *, enough: bool
+) -> HealthCondition | None:
+    """Return the condition of a bookie as a whole."""
+    if row["to_leave"]:
+        return _drain(row)
+    if row["state"] == "read-only":
+        return condition(Code.BOOKIE_READ_ONLY)
+    if row["running"]:
+        return None
+    missing = row["ledgers_missing"]
+    if not missing and enough:
+        return condition(Code.BOOKIE_DOWN_UNUSED)
+    if not why_not:
+        return condition(Code.BOOKIE_DOWN, ledgers=missing)
+    return condition(Code.BOOKIE_DOWN_NO_REPLACEMENT, ledgers=missing, spare=spare, cause=why_not)
+
+
+def _reported(row: dict[str, Any], conditions: Sequence[HealthCondition]) -> list[HealthCondition]:
+    """Return a bookie's own conditions. Those of a drained bookie are harmless."""
+    if not row["to_leave"]:
+        return list(conditions)
+    rest = [one for one in conditions if one.code != Code.READ_ONLY_REQUESTED]
+    drained = row["drain"] is not None and not row["drain"]["ledgers"]
+    return [one.with_severity(Severity.INFO) for one in rest] if drained else rest
+
+
+def _drain(row: dict[str, Any]) -> HealthCondition:
+    """Return the progress of a bookie that is being decommissioned."""
+    drain, running = row["drain"], int(row["running"])
     if drain is None:
-        return Health.HEALING, f"{name} is to leave"
+        drain = {"ledgers": row["ledgers"], "stuck": 0, "ledger": None, "why": ""}
     if not drain["ledgers"]:
-        return Health.HEALING, f"{name} is to leave, and holds nothing any more: it may be stopped"
-    example = "" if drain["ledger"] is None else f", such as {drain['ledger']}: {drain['why']}"
-    return (
-        Health.DEGRADED if drain["stuck"] else Health.HEALING,
-        f"{name} is to leave, and {counted(drain['ledgers'], 'ledger is', 'ledgers are')} on it{example}",
+        return condition(Code.BOOKIE_DRAINED, running=running)
+    ledger = -1 if drain["ledger"] is None else drain["ledger"]
+    return condition(
+        Code.BOOKIE_LEAVING,
+        Severity.DEGRADED if drain["stuck"] else Severity.HEALING,
+        ledgers=drain["ledgers"],
+        stuck=drain["stuck"],
+        ledger=ledger,
+        cause=drain["why"],
+        running=running,
     )
 
 
@@ -396,7 +440,7 @@ async def _thin_ledgers(metadata: Metadata, found: dict[str, Any]) -> list[int]:
         for hole in note["holes"]:
             bad.setdefault(note["ledger"], set()).add(hole["bookie"])
     for bookie in found["bookies"]:
-        if bookie["state"] == "down" and bookie["ledgers_missing"]:
+        if bookie["ledgers_missing"]:
             async for item in Scan(metadata, keys.on_prefix(bookie["id"])):
                 with suppress(CorruptData):
                     bad.setdefault(keys.ledger_id_of(item.key), set()).add(bookie["id"])
@@ -417,23 +461,18 @@ async def _thin_ledgers(metadata: Metadata, found: dict[str, Any]) -> list[int]:
     return thin
 
 
-def disks_lost_for_good(members: Sequence[MemberStatus]) -> str:
-    """What to do when so many voters lost their data that none can be let in again; "" while some can.
+def majority_lost(members: Sequence[MemberStatus]) -> HealthCondition | None:
+    """Return a condition if so many voters lost their data that no node can be added any more.
 
-    Letting a node in is a change of the quorum, which a majority of its voters must store.
+    Adding a node is a change of the quorum, which a majority of its voters must store.
     """
-    voters = [member for member in members if member.role not in ("learner", "removed")]
-    lost = [
-        member.name
-        for member in voters
-        if member.role == EMPTY or member.role.startswith("damaged")
-    ]
-    if len(voters) - len(lost) > len(voters) // 2 or all(one.role == EMPTY for one in voters):
-        return ""  # the latter is a cluster that has not been formed yet
-    return (
-        f"{len(lost)} of {len(voters)} metadata nodes have lost their data ({', '.join(lost)}): without a"
-        " majority nobody can be let in. Put a directory of one of them back if there is one, else go on with"
-        ' one node or a save; docs/operations.md, "Most of the metadata nodes have lost their disks"'
+    voters = [member for member in members if member.is_voter]
+    lost = [member.name for member in voters if member.lost_data]
+    formed = any(member.role != MemberRole.EMPTY for member in voters)
+    if len(voters) - len(lost) > len(voters) // 2 or not formed:
+        return None
+    return condition(
+        Code.METADATA_MAJORITY_LOST, lost=len(lost), voters=len(voters), names=", ".join(lost)
     )
 
 
@@ -446,11 +485,11 @@ def _member(member: MemberStatus) -> dict[str, Any]:
     return {
         "name": member.name,
         "address": member.address,
-        "role": member.role if member.alive else UNREACHABLE,  # what it refused is in the reasons
+        "role": member.role if member.alive else MemberRole.UNREACHABLE.value,
         "term": member.term,
         "applied": member.applied,
         "alive": member.alive,
-        "reasons": list(member.reasons),
+        "conditions": as_json(member.conditions),
     }
 
 

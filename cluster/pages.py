@@ -112,7 +112,7 @@ def why_not_ready(kind: str, info: dict[str, Any]) -> list[str]:
     if not info.get("accepting", True):
         reasons.append("it takes no more logs: it drains")
     if info.get("read_only"):
-        why = info.get("read_only_reasons")
-        said = ", ".join(map(str, why)) if isinstance(why, dict) else ""
+        why = info.get("read_only_codes")
+        said = ", ".join(map(str, why)) if isinstance(why, list) else ""
         reasons.append(f"it takes no new entries{': ' if said else ''}{said}")
     return reasons

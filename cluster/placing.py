@@ -17,7 +17,7 @@ from ..ledger.registration import BookieRegistration
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat, VersionConflict
-from .counted import counted
+from ..runtime.health_conditions import Code, HealthCondition, condition
 
 NEWEST_LEDGERS = 200
 """A status looks at so many, or at most a block of ids more, where there may be something to see."""
@@ -59,22 +59,16 @@ class Standing:
     def may_miss(self) -> bool:
         """Can there be a ledger that is not as the policy wants it, and somebody who minds?"""
         hosts = [one["host"] for one in self.labels.values() if "host" in one]
-        return self.stored or len(set(hosts)) < len(hosts)
+        # With a single host it cannot be otherwise.
+        return self.stored or 1 < len(set(hosts)) < len(hosts)
 
-    @property
-    def stops(self) -> bool:
-        """Is there no new ledger to be made any more?"""
-        return self.policy.enforced and self.open_domains < self.policy.at_least
-
-    def warning(self) -> str:
-        """What an enforced policy does when one more is lost, or does already; "" where it may be."""
+    def condition(self) -> HealthCondition | None:
+        """Return a condition if an enforced policy stops writes, or would after losing one more domain."""
         policy, there = self.policy, self.open_domains
         if not policy.enforced or there > policy.at_least:
-            return ""
-        then = "writes stop" if self.stops else "when one more is lost writes stop"
-        return (
-            f"{there} {policy.level}s have bookies that take entries, a new ledger needs"
-            f' {policy.at_least}: {then} at the next roll ("dlog placement --preferred")'
+            return None
+        return condition(
+            Code.PLACEMENT_AT_LIMIT, level=policy.level, domains=there, needed=policy.at_least
         )
 
 
@@ -141,20 +135,23 @@ async def forget_policy(metadata: Metadata) -> None:
     await metadata.transact(Transaction((), (Delete(keys.PLACEMENT),)))
 
 
-async def told(metadata: Metadata, where: Standing) -> list[str]:
-    """What stands together, for a status. Nobody is unwell for it: it is so where it cannot be otherwise."""
+async def copies_together(metadata: Metadata, where: Standing) -> list[HealthCondition]:
+    """Return conditions, all of severity info, for copies that are closer to each other than preferred."""
     if not where.may_miss:
         return []
-    lines = []
+    conditions = []
     unnamed = next((one.bookies for one in where.domains if not one.name), ())
     if where.stored and unnamed:
-        lines.append(f"no {where.policy.level} is known of bookies {', '.join(unnamed)}")
+        conditions.append(
+            condition(Code.DOMAIN_UNKNOWN, level=where.policy.level, names=", ".join(unnamed))
+        )
     found = [one async for one in not_as_wanted(metadata, where, newest=NEWEST_LEDGERS)]
     if found:
         ledger, why = found[0]
-        have = counted(len(found), "of the newest ledgers has", "of the newest ledgers have")
-        lines.append(f"{have} copies together, such as ledger {ledger}: {why}")
-    return lines
+        conditions.append(
+            condition(Code.COPIES_TOGETHER, ledgers=len(found), ledger=ledger, cause=why)
+        )
+    return conditions
 
 
 async def not_as_wanted(

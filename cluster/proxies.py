@@ -27,13 +27,14 @@ from ..proxy.peers import Peers
 from ..proxy.produce_session import Limits, ProduceSession
 from ..proxy.read_server import ReadServer, ReadSession
 from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
+from ..runtime.condition_texts import report_of
 from ..runtime.errors import DistributedLogError
+from ..runtime.health_conditions import NodeConditions, limited
 from ..runtime.hello import Hello
 from ..runtime.host import Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
 from ..runtime.principals import BY_CERTIFICATE
-from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
 from .membership import Membership
@@ -187,15 +188,16 @@ async def _serve(
         if owner is None:
             await keep(reading.run)
 
-        reasons = Reasons()
-        reasons.ask(endpoint.certificate_warning)
-        reasons.ask(failures.text)
+        conditions = NodeConditions()
+        conditions.add_check(endpoint.certificate_warning)
+        conditions.add_check(rights.condition)
+        conditions.add_check(failures.condition)
 
         def info() -> dict[str, object]:
             return {
                 **(reading.info() if owner is None else {}),
                 "registered": membership.holds,
-                "reasons": [*reasons.texts(), *rights.reasons()],
+                **report_of(limited(conditions.current())),
                 "write_proxies": len(members.write),
                 "read_proxies": len(members.read),
                 "calls": calls.made,

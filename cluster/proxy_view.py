@@ -124,7 +124,7 @@ async def move(
         raise InvalidRequest(f"{to.label} drains: it takes no log until it is started anew")
     found = await metadata.get(name_key(path, log))
     if found is None:
-        raise LogNotFound(f'log "{log}" does not exist in namespace {path}')
+        raise LogNotFound(f'log "{log}" does not exist in namespace {path}', log)
     holder = await holder_of(metadata, decode_log_id(found.value))
     owner = next((one for one in there if holder is not None and one.id == holder.proxy), None)
     if owner is None:

@@ -7,25 +7,27 @@ who ask at once are both told yes (H270).
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ledger import holes, keys
 from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata, LedgerState
+from ..ledger.placement import Candidate, can_place
+from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.registration import BookieRegistration
 from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
-from ..runtime.reasons import HEALED
+from ..runtime.health_conditions import Code, HealthCondition, condition
 from .cookie import decode_cookie
-from .counted import counted
 from .leaving import find_bookie, sound_copies
-from .overview import EMPTY, WRITABLE_BOOKIES_MIN
+from .overview import DEFAULT_QUORUMS, new_ledger_candidates
+from .placing import standing
 
-VOTERS_NOT = ("learner", "removed")
-LIMBO = "limbo"
-"""A bookie whose reasons have this word does not know what it lacks."""
 EACH_MAX = 10
-"""Ledgers that are named of each kind of reason; the others are counted."""
+"""Ledgers that are named per code; the others are counted."""
+_UNCERTAIN = frozenset({Code.LIMBO, Code.LEGACY_TEXT})
+"""Conditions of a bookie whose copies are not counted. It may lack entries. A text of a version without codes
+may report the same. It is not read, and counts as if it did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,15 @@ class Stopping:
 
     nodes: tuple[str, ...]
     """Who is to stop, as it is called."""
-    reasons: tuple[str, ...]
-    """Why not."""
+    conditions: tuple[HealthCondition, ...]
+    """Why not: codes that begin with ``stop_``."""
     ledgers: int
     """Of those bookies, looked at."""
 
     @property
     def may(self) -> bool:
         """Nothing speaks against it."""
-        return not self.reasons
+        return not self.conditions
 
 
 async def may_stop(
@@ -56,21 +58,29 @@ async def may_stop(
     for name in names:
         found = await _bookie(metadata, name, [member.name for member in members])
         (bookies if found else nodes).add(found or name)
-    reasons = _voters(members, nodes)
+    conditions = _voters(members, nodes)
     looked = 0
     if bookies:
-        live, doubtful, writable = await _live(metadata)
-        # Who is registered and sound is there; who is to stop is not.
-        there = live - doubtful - bookies
-        reasons += _writers(writable - bookies)
-        of_ledgers, looked = await _ledgers(metadata, bookies, there, live, writable - bookies)
-        reasons += of_ledgers
+        candidates = await new_ledger_candidates(metadata)
+        registered = await _registered(metadata)
+        live = set(registered)
+        uncertain = {
+            bookie
+            for bookie, one in registered.items()
+            if any(each.code in _UNCERTAIN for each in one.conditions)
+        }
+        writable = {one.id for one in candidates if not one.down} - bookies
+        conditions += await _writers(metadata, candidates, bookies)
+        # A bookie that runs and is sound has its copies; one that is to stop has none.
+        there = live - uncertain - bookies
+        of_ledgers, looked = await _ledgers(metadata, bookies, there, live, writable)
+        conditions += of_ledgers
         if of_ledgers:
-            reasons += [
-                f"bookie {one} may have lost something (limbo): its copies are not counted above"
-                for one in sorted(doubtful - bookies)
+            conditions += [
+                condition(Code.STOP_COPIES_UNCERTAIN).about(bookie=one)
+                for one in sorted(uncertain - bookies)
             ]
-    return Stopping(tuple(sorted(nodes | bookies)), tuple(reasons), looked)
+    return Stopping(tuple(sorted(nodes | bookies)), tuple(conditions), looked)
 
 
 async def _bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
@@ -86,49 +96,56 @@ async def _bookie(metadata: Metadata, name: str, members: Collection[str]) -> st
     return ""
 
 
-def _voters(members: Sequence[MemberStatus], stopped: Collection[str]) -> list[str]:
+def _voters(members: Sequence[MemberStatus], stopped: Collection[str]) -> list[HealthCondition]:
     if not stopped:
         return []
-    voters = [one for one in members if one.role not in VOTERS_NOT]
+    voters = [one for one in members if one.is_voter]
     left = [
-        one.name
-        for one in voters
-        if one.alive
-        and one.role != EMPTY
-        and not one.role.startswith("damaged")
-        and one.name not in stopped
+        one.name for one in voters if one.alive and not one.lost_data and one.name not in stopped
     ]
     needed = len(voters) // 2 + 1
     if len(left) >= needed:
         return []
     return [
-        f"metadata: {len(left)} of {len(voters)} voters would answer"
-        f" ({', '.join(left) or 'none'}), {needed} are a majority"
+        condition(
+            Code.STOP_NO_MAJORITY,
+            answering=len(left),
+            voters=len(voters),
+            names=", ".join(left),
+            needed=needed,
+        )
     ]
 
 
-def _writers(writable: Collection[str]) -> list[str]:
-    if len(writable) >= WRITABLE_BOOKIES_MIN:
+async def _writers(
+    metadata: Metadata, candidates: Sequence[Candidate], stopped: Collection[str]
+) -> list[HealthCondition]:
+    """Could a log be created and rolled on the bookies that are left?"""
+    left = [replace(one, down=one.down or one.id in stopped) for one in candidates]
+    policy = PlacementPolicy()
+    with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+        policy = (await standing(metadata)).policy
+    if can_place(DEFAULT_QUORUMS, left, policy):
         return []
     return [
-        f"{counted(len(writable), 'bookie')} would take entries, a new ledger needs {WRITABLE_BOOKIES_MIN}:"
-        " nothing could be opened or rolled"
+        condition(
+            Code.STOP_NO_NEW_LEDGERS,
+            writable=sum(not one.down for one in left),
+            ensemble=DEFAULT_QUORUMS.ensemble_size,
+            write_quorum=DEFAULT_QUORUMS.write_quorum,
+            ack_quorum=DEFAULT_QUORUMS.ack_quorum,
+        )
     ]
 
 
-async def _live(metadata: Metadata) -> tuple[set[str], set[str], set[str]]:
-    """The registered bookies; those of them that may have lost something; those that take new entries."""
-    leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-    live, doubtful, writable = set[str](), set[str](), set[str]()
+async def _registered(metadata: Metadata) -> dict[str, BookieRegistration]:
+    """The registrations of the bookies that run, by ID."""
+    found: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
             one = BookieRegistration.decode(item.key, item.value)
-            live.add(one.id)
-            if any(LIMBO in reason and not reason.startswith(HEALED) for reason in one.reasons):
-                doubtful.add(one.id)
-            if not one.read_only and keys.leaving_key(one.id) not in leaving:
-                writable.add(one.id)
-    return live, doubtful, writable
+            found[one.id] = one
+    return found
 
 
 async def _ledgers(
@@ -137,83 +154,86 @@ async def _ledgers(
     there: Collection[str],
     live: Collection[str],
     writable: Collection[str],
-) -> tuple[list[str], int]:
+) -> tuple[list[HealthCondition], int]:
     """What would be wrong with ledgers of the bookies that stop, and how many those are."""
     noted: dict[int, list[Hole]] = {}
     async for item in Scan(metadata, keys.UNDER_PREFIX):
         with suppress(CorruptData):
             noted[keys.ledger_id_of(item.key)] = list(holes.decode(item.value))
-    kinds: dict[str, list[str]] = {}
+    by_code: dict[str, list[HealthCondition]] = {}
     looked = 0
     async for item in Scan(metadata, keys.LEDGER_PREFIX):
         try:
             ledger = LedgerMetadata.decode(item.key, item.value)
         except (CorruptData, UnsupportedFormat):
-            kinds.setdefault("damaged", []).append(
-                f"{item.key.decode(errors='replace')}: its record cannot be read"
-            )
+            key = item.key.decode(errors="replace")
+            unreadable = condition(Code.STOP_RECORD_UNREADABLE, key=key)
+            by_code.setdefault(unreadable.code, []).append(unreadable)
             continue
         if ledger.state is LedgerState.DELETING or not stopped & set(ledger.bookies()):
             continue
         looked += 1
-        kind, why = _why(ledger, noted.get(ledger.ledger_id, []), there, live, writable)
-        if kind:
-            kinds.setdefault(kind, []).append(f"ledger {ledger.ledger_id}: {why}")
-    reasons: list[str] = []
-    for found in kinds.values():
-        reasons += found[:EACH_MAX]
-        if len(found) > EACH_MAX:
-            reasons.append(f"and {counted(len(found) - EACH_MAX, 'more ledger')} like these")
-    return reasons, looked
+        found = _why_not(ledger, noted.get(ledger.ledger_id, []), there, live, writable)
+        if found is not None:
+            by_code.setdefault(found.code, []).append(found)
+    conditions: list[HealthCondition] = []
+    for of_code in by_code.values():
+        conditions += of_code[:EACH_MAX]
+        if len(of_code) > EACH_MAX:
+            conditions.append(condition(Code.STOP_MORE, count=len(of_code) - EACH_MAX))
+    return conditions, looked
 
 
-def _why(
+def _why_not(
     ledger: LedgerMetadata,
     noted: Sequence[Hole],
     there: Collection[str],
     live: Collection[str],
     writable: Collection[str],
-) -> tuple[str, str]:
-    """A kind of reason, and the reason; "" twice where it may be."""
+) -> HealthCondition | None:
+    """Why the bookies of one ledger may not be stopped, None if they may."""
+    ledger_id = ledger.ledger_id
     away = {one for one in ledger.bookies() if one not in there}
     if ledger.closed:
         left = sound_copies(ledger, away, noted)
         now = sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, noted)
         if left == 0:
-            return "none", "some of its entries would have no copy that can be reached"
+            return condition(Code.STOP_NO_COPY, ledger=ledger_id, open=0, log="", segment=-1)
         if left == 1 and (ledger.write_quorum > 2 or now < ledger.write_quorum):
-            return (
-                "one",
-                f"{now} of {ledger.write_quorum} copies of some entries are there now, one would be left",
+            return condition(
+                Code.STOP_ONE_COPY, ledger=ledger_id, copies=now, write_quorum=ledger.write_quorum
             )
-        return "", ""
+        return None
     striping = ledger.striping
-    named = _named(ledger)
+    log, segment = _segment_of(ledger)
     for fragment in ledger.ensembles[:-1]:
         for window in striping.windows():
             if not any(fragment.bookies[slot] in there for slot in window):
-                return "none", f"{named}: some of its entries would have no copy"
+                return condition(
+                    Code.STOP_NO_COPY, ledger=ledger_id, open=1, log=log, segment=segment
+                )
     last = ledger.last_fragment.bookies
     lacking = {hole.bookie for hole in noted if hole.to is None}
     known = {slot for slot, one in enumerate(last) if one in there and one not in lacking}
     if not striping.covered(known):
-        return (
-            "recovery",
-            f"{named}: too few of its bookies would be left to find its end, should its writer end too",
-        )
+        return condition(Code.STOP_NO_RECOVERY, ledger=ledger_id, log=log, segment=segment)
     spare = len(set(writable) - set(last))
     fewest = min(sum(slot in known for slot in window) for window in striping.windows())
     if fewest + spare < ledger.ack_quorum:
-        return (
-            "acks",
-            f"{named}: its writer would have {fewest} of {ledger.ack_quorum} acknowledgements, and no other"
-            " bookie takes entries",
+        return condition(
+            Code.STOP_NO_ACKS,
+            ledger=ledger_id,
+            log=log,
+            segment=segment,
+            acks=fewest,
+            ack_quorum=ledger.ack_quorum,
         )
-    return "", ""
+    return None
 
 
-def _named(ledger: LedgerMetadata) -> str:
+def _segment_of(ledger: LedgerMetadata) -> tuple[str, int]:
+    """Return the log and segment of an open ledger, "" and -1 if it belongs to no log."""
     if ledger.owner is None:
-        return "open, of no log"
+        return "", -1
     name = ledger.custom.get("log", b"").decode(errors="replace") or f"{ledger.owner[0]:016x}"
-    return f'open, segment {ledger.owner[1]} of log "{name[:200]}"'
+    return name[:200], ledger.owner[1]

@@ -1,49 +1,52 @@
-"""The command that goes with a reason of the verdict (pure).
+"""The command for each health condition (pure).
 
-People copy it into a shell. So it is made here, of words of ours and of ids and names that are plain: what a
-reason says may come from a node, and never becomes a command (H257).
+People copy it into a shell. It consists of fixed words, IDs, numbers and plain names. A parameter may come
+from a node, and never becomes a command (H257).
 """
 
 import re
 
-from ..runtime.reasons import HEALED
+from ..runtime.health_conditions import Code, HealthCondition
 
-_NODE = re.compile(r"metadata node ([A-Za-z0-9_.-]{1,64})\b")
+_NODE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ID = re.compile(r"[0-9a-f]{8,64}")
-_LEDGER = re.compile(
-    r"^[\d,]+ ledgers? ha(?:s|ve) entries with at most one copy .* such as ledger (\d{1,18})$"
-)
+
+_COMMANDS = {
+    Code.DAMAGED_RECORDS: "dlog audit",
+    Code.DELETIONS_HELD: "dlog metadata gc show",
+    Code.UNDER_REPLICATED: "dlog under-replicated",
+    Code.NO_METADATA_ANSWER: "dlog metadata show",
+    Code.NO_METADATA_QUORUM: "dlog metadata show",
+    Code.METADATA_MAJORITY_LOST: "dlog metadata show",
+}
+_OF_A_BOOKIE = {
+    Code.LIMBO_ENDED: "scrub",
+    Code.ENTRIES_REPAIRED: "scrub",
+    Code.BOOKIE_LEAVING: "decommission",
+    Code.BOOKIE_DRAINED: "decommission",
+    Code.BOOKIE_DOWN: "ledger list --bookie",
+    Code.BOOKIE_DOWN_NO_REPLACEMENT: "ledger list --bookie",
+    Code.BOOKIE_DOWN_UNUSED: "decommission",
+}
 
 
 def command_about(verb: str, bookie: str) -> str:
-    """``verb`` and the bookie's id, as it is in a key; "" where somebody put something else there."""
+    """Return ``verb`` and the bookie's ID, or "" if a key has something else in the place of an ID."""
     return f"dlog {verb} {bookie}" if _ID.fullmatch(bookie) else ""
 
 
-def command_for(reason: str, about: str = "") -> str:
-    """What to type next; "" where nothing is known. ``about``: the id of the bookie that it is about."""
-    if about:
-        said = reason.partition(f"({about})")[2]
-        if said.startswith(f": {HEALED}"):
-            return command_about("scrub", about)
-        if said.startswith(" is to leave"):
-            return command_about("decommission", about)
-        if said.startswith(" is down"):
-            return command_about("ledger list --bookie", about)
-        return "dlog bookies"
-    if ledger := _LEDGER.search(reason):
-        return f"dlog ledger show {ledger[1]}"
-    if reason.startswith("damaged records: "):
-        return "dlog audit"
-    if reason.startswith("nothing is deleted: "):
-        return "dlog metadata gc show"
-    if re.match(r"[\d,]+ ledgers? miss(es)? copies", reason):
-        return "dlog under-replicated"
-    if reason.startswith(
-        ("metadata node ", "no metadata quorum", "no metadata node has answered")
-    ) or "metadata nodes have lost" in (reason):
-        node = _NODE.match(reason)
-        if node and " is empty and waits to be let in" in reason:
-            return f"dlog metadata replace {node[1]}"
+def command_for(condition: HealthCondition) -> str:
+    """Return what to type next, or "" if no command is known."""
+    code = condition.code
+    if condition.bookie:
+        verb = _OF_A_BOOKIE.get(code)  # type: ignore[call-overload]
+        return command_about(verb, condition.bookie) if verb else "dlog bookies"
+    if condition.node:
+        plain = _NODE.fullmatch(condition.node)
+        if code == Code.METADATA_NODE_EMPTY and plain:
+            return f"dlog metadata replace {condition.node}"
         return "dlog metadata show"
-    return ""
+    if code == Code.ONE_COPY_LEFT and (ledger := condition.integer("ledger", -1)) >= 0:
+        return f"dlog ledger show {ledger}"
+    found: str = _COMMANDS.get(code, "")  # type: ignore[call-overload]
+    return found

@@ -18,6 +18,7 @@ from ..cluster.overview import Seldom, status, unknown
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration
+from ..runtime.condition_texts import text_of
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
@@ -25,6 +26,7 @@ from ..runtime.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
+from ..runtime.health_conditions import from_map
 from .advice import command_for
 from .node_links import NodeLinks
 from .rates import Rates
@@ -82,7 +84,7 @@ class ClusterState:
         rows = [self._bookie(one, infos, now) for one in shown]
         mark_slow(rows)
         rows.sort(key=is_well)
-        reasons = list(zip(found["reasons"], found["about"], strict=True))[:REASONS_MAX]
+        conditions = [from_map(one) for one in found["conditions"][:REASONS_MAX]]
         applied = max((one["applied"] for one in members if one["alive"]), default=0)
         now_ms = self._wall_ms()
         self._points.append(
@@ -95,11 +97,16 @@ class ClusterState:
             "point": self._points[-1],
             "health": found["health"],
             "healthy": found["healthy"],
-            "reasons": [
-                {"text": by_label(reason, self.labels), "command": command_for(reason, about)}
-                for reason, about in reasons
+            "conditions": [
+                {
+                    "code": one.code,
+                    "severity": one.severity.word,
+                    "text": by_label(text_of(one), self.labels),
+                    "command": command_for(one),
+                }
+                for one in conditions
             ],
-            "reasons_left_out": len(found["reasons"]) - len(reasons),
+            "conditions_left_out": len(found["conditions"]) - len(conditions),
             "proxies": [self._proxy(one, address, infos, now) for one, address in proxies],
             "metadata": [self._member(one, infos, applied, now) for one in members],
             "bookies": rows,
@@ -123,7 +130,7 @@ class ClusterState:
             except (NotAllowed, NotAuthenticated):
                 raise  # that one may not see it says nothing of how the cluster is
             except DistributedLogError as error:
-                why = f"no metadata quorum: {error}"
+                why = str(error)
         return unknown(why)
 
     async def _infos(self, addresses: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -266,7 +273,7 @@ class ClusterState:
             "changes_s": rates.get("revision"),
             "syncs_s": rates.get("syncs"),
             "log_bytes_s": rates.get("bytes_written"),
-            "reasons": [by_label(reason, self.labels) for reason in one["reasons"][:10]],
+            "conditions": [by_label(each["text"], self.labels) for each in one["conditions"][:10]],
         }
 
 

@@ -10,10 +10,11 @@ from ..ledger import holes, keys
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..runtime.errors import CorruptData, UnsupportedFormat
-from ..runtime.reasons import HEALED
+from ..runtime.health_conditions import Severity
 from .advice import command_about
 from .cluster_state import by_label, cut
 
+INFO = Severity.INFO.word
 NOTES_SHOWN = 100
 NOTES_MAX = 10_000
 """Notes of missing copies that are counted."""
@@ -37,11 +38,7 @@ class WorkState:
         elected = await metadata.get(ELECTION_KEY)
         repairer = None if elected is None else elected.value.decode("ascii", "replace")
         notes, left_out = await self._notes(labels)
-        leaving = [one for one in known if one["state"] == "leaving"]
-        asked = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-        leaving += [
-            one for one in known if one["state"] == "down" and keys.leaving_key(one["id"]) in asked
-        ]
+        leaving = [one for one in known if one["to_leave"]]
         return {
             "now_ms": self._wall_ms(),
             "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
@@ -59,10 +56,10 @@ class WorkState:
             "mending": [
                 {
                     "label": labels[one["id"]],
-                    "reasons": [by_label(text, labels) for text in reasons[:10]],
+                    "conditions": [by_label(each["text"], labels) for each in wrong[:10]],
                 }
                 for one in known
-                if (reasons := [text for text in one["reasons"] if not text.startswith(HEALED)])
+                if (wrong := [each for each in one["conditions"] if each["severity"] != INFO])
             ][:LEAVING_SHOWN],
             "notes": notes,
             "notes_left_out": left_out,

@@ -11,7 +11,7 @@ Chance is an argument: ``draw`` gives a number in [0, 1).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from .placement_policy import PlacementPolicy
@@ -165,6 +165,27 @@ def choose_ensemble(
         left = down or leaving
         chosen[slot] = left.pop(int(draw() * len(left)))
     return tuple(chosen[slot] for slot in range(size)), tuple(sorted(empty))
+
+
+def can_place(
+    striping: Striping, candidates: Sequence[Candidate], policy: PlacementPolicy | None = None
+) -> bool:
+    """Whether a ledger with these quorums could be created and written on these bookies now."""
+    return choose_ensemble(striping, candidates, lambda: 0.0, policy) is not None
+
+
+def failures_left(striping: Striping, candidates: Sequence[Candidate]) -> int:
+    """Return how many more bookies can fail before no ledger can be created, -1 if none can be now.
+
+    Domains are not counted: a policy that is enforced may stop writes earlier.
+    """
+    up = [one for one in candidates if not one.down]
+    rest = [one for one in candidates if one.down]
+    for failed in range(len(up) + 1):
+        down = [replace(one, down=True) for one in up[:failed]]
+        if not can_place(striping, [*down, *up[failed:], *rest]):
+            return failed - 1
+    return len(up)
 
 
 def together(

@@ -6,13 +6,13 @@ right. Ensembles hold ids; an address is looked up here, by the name of the list
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..runtime.condition_texts import report_of
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
+from ..runtime.health_conditions import HealthCondition, conditions_form, legacy_form
 from ..runtime.host import Address, Buffer
-from ..runtime.reasons import reasons_of
-from ..runtime.schema import Misfit, fields, flag, mapping, number, row, text, versioned
+from ..runtime.schema import fields, flag, mapping, number, row, text, versioned
 from .keys import bookie_id_of, shown
 
 FORMAT = 1
@@ -21,16 +21,10 @@ LABELS_MAX = 64
 HOST_CHARS_MAX = 255
 
 
-def _reasons(value: Any) -> tuple[str, ...]:
-    try:
-        return reasons_of(value)
-    except ValueError as error:
-        raise Misfit(str(error)) from None
-
-
 _REGISTRATION = fields(
     {
-        "reasons": (_reasons, ()),
+        "reasons": (legacy_form, ()),
+        "conditions": (conditions_form, None),
         "rot": (row(number(), number(), number()), (0, 0, 0)),
         "pulls": (flag, False),
         "principal": (text(), ""),
@@ -67,8 +61,8 @@ class BookieRegistration:
     free_bytes: int = 0
     used_bytes: int = 0
     ledgers: int = 0
-    reasons: tuple[str, ...] = ()
-    """What it says is wrong with it (runtime/reasons.py)."""
+    conditions: tuple[HealthCondition, ...] = ()
+    """Its health conditions, those of a version without codes as `Code.LEGACY_TEXT`."""
     rot: tuple[int, int, int] = (0, 0, 0)
     """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
     pulls: bool = False
@@ -108,7 +102,7 @@ class BookieRegistration:
                 "free_bytes": self.free_bytes,
                 "used_bytes": self.used_bytes,
                 "ledgers": self.ledgers,
-                "reasons": list(self.reasons),
+                **report_of(self.conditions),
                 "rot": list(self.rot),
                 "pulls": self.pulls,
                 "principal": self.principal,
@@ -125,4 +119,7 @@ class BookieRegistration:
         if found["id"] != bookie_id:
             raise CorruptData(f"{what} is that of another bookie")
         del found["format"]
+        legacy = found.pop("reasons")
+        if found["conditions"] is None:
+            found["conditions"] = legacy
         return cls(**found)

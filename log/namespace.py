@@ -379,7 +379,7 @@ class Namespace:
         self._check_open()
         found = await self.metadata.get(name_key(self.path, check_log_name(name)))
         if found is None:
-            raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}')
+            raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}', name)
         return decode_log_id(found.value)
 
     async def _open_watch(self, prefix: str, keep: bool) -> LogWatch:

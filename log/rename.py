@@ -43,7 +43,7 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
                     f'log "{old}" is called "{name}" now' if name else f'log "{old}" was deleted'
                 )
             if named is None:
-                raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}')
+                raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}', old)
             log_id = decode_log_id(named.value)
             found = await metadata.get(state_key(log_id))
             state = None if found is None else LogState.decode(found.value)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ..runtime.errors import CorruptData, DistributedLogError, from_code
+from ..runtime.errors import CorruptData, DistributedLogError, OutcomeUnknown, from_code
 from ..runtime.frames import ERROR_CHARS_MAX, pack, unpack
 from ..runtime.schema import Misfit, is_number
 from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
+"""A constant: versions without `FEATURE_CODES` compare it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -20,10 +21,15 @@ class Answer:
     error: DistributedLogError | None = None
 
 
-def encode_answer(answer: Answer) -> bytes:
-    """For the wire. Always below the bound of a control message."""
-    if answer.error is not None:
-        return pack(["error", answer.error.code, str(answer.error)])
+def encode_answer(answer: Answer, *, codes: bool = True) -> bytes:
+    """Return the answer for the wire, always below the limit of a control message.
+
+    ``codes``: whether the peer has `FEATURE_CODES`. An older version has no detail, and recognizes a stale
+    request by its message.
+    """
+    if (error := answer.error) is not None:
+        detail = [error.detail[:ERROR_CHARS_MAX]] if codes and error.detail else []
+        return pack(["error", error.code, str(error), *detail])
     if answer.transaction is None:
         return pack(["lease", answer.lease])
     reply = answer.transaction
@@ -36,7 +42,12 @@ def decode_answer(packed: bytes | memoryview) -> Answer:
     try:
         match unpack(packed, "an answer of the metadata quorum"):
             case ["error", int() as code, str() as message]:
-                return Answer(error=from_code(code, message[:ERROR_CHARS_MAX]))
+                stale = code == OutcomeUnknown.code and message == STALE_REQUEST
+                detail = OutcomeUnknown.STALE if stale else ""  # of an older version
+                return Answer(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
+            case ["error", int() as code, str() as message, str() as detail]:
+                detail = detail[:ERROR_CHARS_MAX]
+                return Answer(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
             case ["lease", lease] if is_number(lease):
                 return Answer(lease=lease)
             case ["transaction", bool() as succeeded, revision, list() as current] if is_number(

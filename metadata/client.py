@@ -24,7 +24,7 @@ from ..runtime.host import Address, Buffer
 from ..runtime.principals import Narrowing, Welcome
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import read_token
-from .answers import STALE_REQUEST, Answer
+from .answers import Answer
 from .asking import Question, Questions
 from .commands import Command, Grant, Revoke, Transact, encode_command
 from .configuration import Member
@@ -291,7 +291,10 @@ class MetadataClient:
             self._base_index = max(self._base_index, index)
             if answer.error is None:
                 return answer
-            stale = isinstance(answer.error, OutcomeUnknown) and str(answer.error) == STALE_REQUEST
+            stale = (
+                isinstance(answer.error, OutcomeUnknown)
+                and answer.error.detail == OutcomeUnknown.STALE
+            )
             if not stale or question.unanswered:
                 raise answer.error
             # Never done: this was its first sending, it only named too old a base.

@@ -4,11 +4,13 @@
 One contract test holds both.
 """
 
+import enum
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from ..runtime.health_conditions import HealthCondition
 from .transaction import KeyValue, Transaction, TransactionReply
 
 
@@ -38,6 +40,23 @@ class RangePage:
     """There are keys after the last one; ask again from its successor (``key + b"\\0"``)."""
 
 
+class MemberRole(enum.StrEnum):
+    """The part of a metadata node in its quorum, or why it has none."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEARNER = "learner"
+    REMOVED = "removed"
+    STARTING = "starting"
+    EMPTY = "empty"
+    """It has no data and belongs to no cluster: it may be added."""
+    DAMAGED = "damaged"
+    """Its log is damaged, and it has no proof of what it promised: it never votes."""
+    UNREACHABLE = "unreachable"
+
+
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
     """A metadata node as it says of itself, or a row for one that does not answer."""
@@ -45,12 +64,25 @@ class MemberStatus:
     name: str
     address: str
     role: str
+    """A value of `MemberRole`, or that of a newer version."""
     term: int
     applied: int
     alive: bool
     node_id: str = ""
-    reasons: tuple[str, ...] = ()
-    """What it says is wrong with it (runtime/reasons.py)."""
+    conditions: tuple[HealthCondition, ...] = ()
+    """Its health conditions, those of a version without codes as `Code.LEGACY_TEXT`."""
+    role_detail: str = ""
+    """Why it is damaged or unreachable, for people."""
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether the quorum counts it, alive or not."""
+        return self.role not in (MemberRole.LEARNER, MemberRole.REMOVED)
+
+    @property
+    def lost_data(self) -> bool:
+        """Whether it has lost its data, or cannot use it."""
+        return self.role in (MemberRole.EMPTY, MemberRole.DAMAGED)
 
 
 class Watch(Protocol):

@@ -639,7 +639,10 @@ class Judge:
     def verdict(self, principal: str, refused: NotAllowed | None) -> NotAllowed | None:
         """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""
         if refused is not None and self._narrowing:
-            refused = NotAllowed(f"{refused}, and the token is narrowed to {self._reach()}")
+            refused = NotAllowed(
+                f"{refused}, and the token is narrowed to {self._reach()}",
+                NotAllowed.RESTRICTED_TOKEN,
+            )
         if refused is None or self.mode == "required":
             return refused
         if self.mode == "report":

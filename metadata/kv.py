@@ -216,7 +216,7 @@ class KeyValueState:
             if known is not None:
                 return self._again(meant, known), ()
             if self.ring.may_be_forgotten(meant.base_index):
-                return Answer(error=OutcomeUnknown(STALE_REQUEST)), ()
+                return Answer(error=OutcomeUnknown(STALE_REQUEST, OutcomeUnknown.STALE)), ()
         revision = self.revision
         answer, events = self._do(meant)
         if meant.client:

@@ -10,6 +10,7 @@ from random import Random
 import trio
 
 from ..runtime.capabilities import Kind
+from ..runtime.condition_texts import text_of
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -18,11 +19,11 @@ from ..runtime.errors import (
     TransactionTooLarge,
 )
 from ..runtime.frames import Op
+from ..runtime.health_conditions import Code, HealthCondition, NodeConditions, condition
 from ..runtime.hello import FEATURE_RESCUE, FEATURE_TRUST, NONE
 from ..runtime.link import Link
 from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE, LOCAL, Token
-from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
 from .admission import Admission
@@ -48,7 +49,7 @@ from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
 from .replica import Replica
 from .rescuing import Wishes
-from .room import Room, is_short
+from .room import Room, is_disk_low
 from .secrets import Secrets
 from .served_watches import ServedWatches, serial_of
 from .status import StatusBoard
@@ -63,8 +64,6 @@ from .wire import TrustReport
 ASK_S = 1.0
 WALK_PAUSE_S = 0.005
 """After each piece of a walk over all keys: at most half of the time goes to it."""
-ROT = "rot"
-STATE = "state"
 
 log = get_logger("distributedlog.metadata.member")
 
@@ -90,7 +89,7 @@ class MemberNode:
         *,
         chance: Random,
         endpoint: Endpoint,
-        reasons: Reasons,
+        conditions: NodeConditions,
         watches: Iterable[ServedWatches],
         nursery: trio.Nursery,
         classes: Classes,
@@ -103,7 +102,8 @@ class MemberNode:
         self._nursery = nursery
         self._members = members
         self._snapshots_out: dict[str, None] = {}
-        self._told_state = ""
+        self._differing: dict[str, HealthCondition] = {}
+        """The conditions of nodes whose state differs, by node ID."""
         self._wall_ms = wall_ms
         self._judge = Judge(classes, trio.current_time)
         self._often = classes.often
@@ -130,9 +130,9 @@ class MemberNode:
             on_less=self._tell_less,
             on_whole=self._be_whole,
         )
-        self._reasons = reasons
+        self._conditions = conditions
         if loaded.ghost is not None:
-            reasons.set(ROT, "its disk had lost a part of the log; the others fill it up")
+            conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
         self.peers = Peers(
             endpoint,
             options.peers,
@@ -162,45 +162,41 @@ class MemberNode:
         self.admission = Admission(self.replica, endpoint, members.cluster_id)
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
-        self.board = StatusBoard(options, reasons, self.replica, self.peers, endpoint, nursery)
+        self.board = StatusBoard(options, conditions, self.replica, self.peers, endpoint, nursery)
 
     def _tell_state(self) -> None:
         """Whose state is wrong, in the status, for as long as it is."""
         replica = self.replica
-        wrong = replica.digests.wrong
+        found: dict[str, HealthCondition] = {}
         if not replica.raft.may_serve:
-            text = (
-                "its state is not what most metadata nodes have: it does not lead. Start it again;"
-                " if it says so again, replace it (docs/operations.md)"
-            )
-        elif wrong:
-            told = [f"{self.peers.name(peer)} after entry {index}" for peer, index in wrong.items()]
-            text = f"the state of {', '.join(told)} is not what this node has, which leads"
+            found[replica.raft.node_id] = condition(Code.METADATA_STATE_DIFFERS)
         else:
-            self._reasons.clear(STATE)
-            return
-        self._reasons.set(STATE, text)
-        if text != self._told_state:
-            log.error("metadata: %s", text)
-        self._told_state = text
+            for peer, index in replica.digests.wrong.items():
+                found[peer] = condition(
+                    Code.METADATA_PEER_DIFFERS, peer=self.peers.name(peer), entry=index
+                )
+        before, self._differing = self._differing, found
+        for node in before.keys() - found.keys():
+            self._conditions.clear(Code(before[node].code), node)
+        for node, one in found.items():
+            self._conditions.set(one, node)
+            if before.get(node) != one:
+                log.error("metadata: %s", text_of(one))
 
     def _tell_less(self) -> None:
         """Nothing of it is stored: after another start a leader says so again, or there is a newer one."""
-        text = (
-            f"its log ends at entry {self.replica.raft.log.last_index}, and it had acknowledged more: its"
-            " disk is an older copy of itself, or has lost its end; the others fill it up"
-        )
-        self._reasons.set(ROT, text)
+        incomplete = condition(Code.METADATA_LOG_INCOMPLETE, last=self.replica.raft.log.last_index)
+        self._conditions.set(incomplete)
         LESS.say(
             log,
             "this metadata node does not stand, and votes for no less than it had: %s",
-            text,
+            text_of(incomplete),
             entry=self.replica.raft.log.last_index,
         )
 
     async def _be_whole(self) -> None:
         self._members = await self.replica.storage.be_whole(self._members)
-        self._reasons.clear(ROT)
+        self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
         log.info("this metadata node's log is whole again: it counts by itself")
 
     def start(self) -> None:
@@ -578,7 +574,7 @@ class MemberNode:
             well, short = [], int(replica.room.short)
             for voter in voters:
                 row = await self.peers.ask_status(voter)
-                if row is not None and is_short(row.status.reasons):
+                if row is not None and is_disk_low(row.status.conditions):
                     short += 1
                 elif row is not None:
                     well.append(voter)

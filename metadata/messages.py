@@ -93,8 +93,8 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """Accepted: durable and equal to the leader's log up to ``index``. The hint is what the follower's state
-    was: an index that it has applied, and `KeyValueState.digest` after it; 0 and 0 of an older version.
+    """Accepted: durable and equal to the leader's log up to ``index``. ``applied_index`` is an index that the
+    follower has applied, and ``state_digest`` is `KeyValueState.digest` after it, 0 and 0 if not reported.
 
     Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
     and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).
@@ -108,6 +108,8 @@ class AppendReply:
     hint_index: int
     hint_term: int
     number: int = 0
+    applied_index: int = 0
+    state_digest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +179,21 @@ Message = (
 WireMessage = Message | SnapshotChunk | SnapshotChunkReply
 
 
-def encode(message: WireMessage) -> bytes:
-    """The message as the body of a META_RAFT frame."""
+def encode(message: WireMessage, *, codes: bool = True) -> bytes:
+    """Return the message as the body of a META_RAFT frame.
+
+    Args:
+        message: The message.
+        codes: Whether the peer has `FEATURE_CODES`. An `AppendReply` to an older version has no
+            fields for the state: an accepted one carries it in the hint, which is of no use there.
+    """
     kind = _KINDS[type(message)]
+    if isinstance(message, AppendReply) and not codes:
+        hint = message.hint_index, message.hint_term
+        if message.accepted:
+            hint = message.applied_index, message.state_digest
+        head = [kind, message.term, message.sender, message.accepted, message.index]
+        return pack([*head, *hint, message.number])
     if isinstance(message, Append):
         entries = [[entry.term, entry.data] for entry in message.entries]
         return pack(
@@ -207,6 +221,8 @@ def decode(body: Buffer) -> WireMessage:
     if form is None:
         raise ProtocolError("a Raft message of a kind that is not known")
     cls, fields = form
+    if cls is AppendReply and len(value) == _LEGACY_REPLY_FIELDS + 1:
+        value = _with_reply_state(value)
     if len(value) != len(fields) + 1:
         raise ProtocolError(f"{cls.__name__}: {len(value) - 1} fields, expected {len(fields)}")
     for (name, fits), field in zip(fields, value[1:], strict=True):
@@ -223,6 +239,14 @@ def decode(body: Buffer) -> WireMessage:
         if not (message.index > 0 and 0 < message.index_term <= message.term):
             raise ProtocolError(f"SnapshotChunk: entry {message.index} cannot have that term")
     return message
+
+
+def _with_reply_state(value: list[Any]) -> list[Any]:
+    """The fields of an `AppendReply` of an older version, with those that this version has."""
+    *head, accepted, index, first, second, number = value
+    if accepted is True:
+        return [*head, accepted, index, 0, 0, number, first, second]
+    return [*value, 0, 0]
 
 
 def _append(
@@ -307,6 +331,8 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
             ("hint_index", _is_number),
             ("hint_term", _is_number),
             ("number", _is_number),
+            ("applied_index", _is_number),
+            ("state_digest", _is_number),
         ),
     ),
     7: (Heartbeat, (*_HEAD, ("commit", _is_number), ("round", _is_number))),
@@ -324,4 +350,5 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
     ),
     11: (SnapshotChunkReply, (*_HEAD, *_MARK, ("next_offset", _is_number))),
 }
+_LEGACY_REPLY_FIELDS = len(_FORMS[6][1]) - 2
 _KINDS: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _FORMS.items()}

@@ -12,12 +12,12 @@ import trio
 
 from ..runtime.backoff import Backoff
 from ..runtime.errors import DistributedLogError, ForeignData, NotAuthenticated, NotReady
+from ..runtime.health_conditions import Code, NodeConditions, condition
 from ..runtime.hello import Hello
 from ..runtime.host import Host
 from ..runtime.identity import NodeIdentity, new_node_id
 from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE, Meeting, Welcome
-from ..runtime.reasons import Reasons
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
 from .admission import who_is_at
@@ -34,6 +34,7 @@ from .forming import (
     may_join,
 )
 from .ghost import Word
+from .interface import MemberRole
 from .kv import KeyValueState
 from .member_node import MemberNode
 from .members import Members, load_members, new_members, store_members
@@ -43,7 +44,7 @@ from .receiving import restore
 from .rescuing import ask_if_told
 from .room import Room
 from .served_watches import ServedWatches
-from .status import EMPTY, own_row
+from .status import own_row
 from .storage import Loaded, RaftStorage, remove_leftovers
 from .wire import Row
 
@@ -54,8 +55,6 @@ PROBE_S = 0.05
 PROBE_MAX_S = 0.5
 COMPARE_S = 5.0
 """How often a node that does not found compares its list of nodes with theirs."""
-LISTS = "lists"
-"""The name of a reason."""
 RECALL_S = 0.5
 
 
@@ -78,13 +77,13 @@ class MetadataNode:
         self.member: MemberNode | None = None
         """None while it forms and loads, and while a damaged disk leaves it no word of what it promised."""
         self.waiting_because = "this node has just started"
-        self.reasons = Reasons()
-        """What is wrong here: told in the status."""
+        self.conditions = NodeConditions()
+        """The node's health conditions, for its row of a status."""
         self.watches: dict[ServedWatches, None] = {}
         """Of each connection."""
         self.endpoint = Endpoint(host, self.hello)
-        self.reasons.ask(self.endpoint.certificate_warning)
-        self.reasons.ask(self.endpoint.failures.text)
+        self.conditions.add_check(self.endpoint.certificate_warning)
+        self.conditions.add_check(self.endpoint.failures.condition)
         if BY_CERTIFICATE in self.endpoint.methods:
             self.endpoint.methods[TOKEN] = self._verify_token
         self._host = host
@@ -120,10 +119,16 @@ class MetadataNode:
         """Our line of a status."""
         if self.member is not None:
             return self.member.board.row()
-        role = "starting" if self.cluster_id else EMPTY
+        role = MemberRole.STARTING if self.cluster_id else MemberRole.EMPTY
         if self._damage:
-            role = f"damaged: {self._damage}"
-        return own_row(self.options, self.identity.node_id, self.reasons, role)
+            role = MemberRole.DAMAGED
+        return own_row(
+            self.options,
+            self.identity.node_id,
+            self.conditions,
+            role.value,
+            role_detail=self._damage,
+        )
 
     def is_node(self, hello: Hello) -> bool:
         """Is a place kept for who says this? A metadata node must be a member; bookies we do not know."""
@@ -207,9 +212,9 @@ class MetadataNode:
                 LISTS_DIFFER.say(log, "%s", one, peer=one.peer, why=str(one))
         self.list_differences = tuple(found)
         if found and not self.cluster_id:
-            self.reasons.set(LISTS, f"{found[0]}: no cluster is formed before all have one list")
+            self.conditions.set(condition(Code.METADATA_LISTS_DIFFER, cause=str(found[0])))
         else:
-            self.reasons.clear(LISTS)
+            self.conditions.clear(Code.METADATA_LISTS_DIFFER)
 
     async def _join(self, founding: Founding) -> Members:
         self._joining = True
@@ -311,7 +316,7 @@ class MetadataNode:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
-        room = Room(self._disk, storage, self.reasons, self.options.name)
+        room = Room(self._disk, storage, self.conditions, self.options.name)
         await room.begin()
         self.member = MemberNode(
             self.options,
@@ -323,7 +328,7 @@ class MetadataNode:
             room,
             chance=self._host.random,
             endpoint=self.endpoint,
-            reasons=self.reasons,
+            conditions=self.conditions,
             watches=self.watches,
             nursery=nursery,
             classes=self._classes,
@@ -340,5 +345,5 @@ class MetadataNode:
             ask_if_told,
             self._disk,
             self.member.ask_for_admin,
-            self.reasons,
+            self.conditions,
         )

@@ -22,6 +22,7 @@ from ..runtime.errors import (
     ProtocolError,
 )
 from ..runtime.frames import Op, envelope, pack, unpack
+from ..runtime.hello import FEATURE_CODES
 from ..runtime.host import Address
 from ..runtime.link import Link
 from ..runtime.log_lines import get_logger
@@ -91,7 +92,7 @@ class Peers:
         self._founding = founding
         self._nursery = nursery
         self._links: dict[str, ClientLink] = {}
-        self._encoded: tuple[Message | None, bytes] = None, b""
+        self._encoded: tuple[Message | None, bool, bytes] = None, True, b""
         self._ways_back: dict[str, Link] = {}
         self._kept: dict[str, trio.CancelScope] = {}
         self.strangers = Strangers(replica.raft, endpoint, self._all_places, cluster_id, nursery)
@@ -131,9 +132,11 @@ class Peers:
             if link is not None and link.closed is not None:
                 del self._ways_back[peer]
         if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
-            if message is not self._encoded[0]:  # one append for all who are sent it
-                self._encoded = message, encode(message)
-            body = self._encoded[1]
+            codes = bool(link.peer.features & FEATURE_CODES)
+            encoded, form, body = self._encoded
+            if message is not encoded or form is not codes:  # one append for all its receivers
+                body = encode(message, codes=codes)
+                self._encoded = message, codes, body
             link.send(envelope(Op.META_RAFT, len(body)), body)
 
     def tell_wrong(self, peer: str, index: int, digest: int) -> None:

@@ -706,7 +706,7 @@ class Raft:
     def _accept(self, leader_id: str, index: int, number: int) -> None:
         self._send(
             leader_id,
-            AppendReply(self.term, self.node_id, True, index, *self.state_mark, number),
+            AppendReply(self.term, self.node_id, True, index, 0, 0, number, *self.state_mark),
             index > self.durable_index,
         )
 

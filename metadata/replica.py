@@ -202,12 +202,12 @@ class Replica:
             self.end(error)
             raise
         self.end_if_diverged()
-        if isinstance(message, AppendReply) and message.accepted and message.hint_index:
+        if isinstance(message, AppendReply) and message.accepted and message.applied_index:
             self._compare(message)
 
     def _compare(self, message: AppendReply) -> None:
         """A follower says what its state was after an entry."""
-        peer, index, digest = message.sender, message.hint_index, message.hint_term
+        peer, index, digest = message.sender, message.applied_index, message.state_digest
         if not self.leads or message.term != self.raft.term or peer not in self.raft.voters:
             return
         digests, was_wrong = self.digests, peer in self.digests.wrong

@@ -25,9 +25,9 @@ from ..runtime.errors import (
     UnsupportedFormat,
 )
 from ..runtime.frames import pack
+from ..runtime.health_conditions import Code, NodeConditions, condition
 from ..runtime.host import Disk
 from ..runtime.log_lines import get_logger
-from ..runtime.reasons import Reasons
 from ..runtime.schema import number, row, stored, text
 from .events import RESCUED
 from .owners import is_name
@@ -112,7 +112,7 @@ async def load_rescue(disk: Disk) -> str | None:
 
 
 async def ask_if_told(
-    disk: Disk, ask: Callable[[str], Awaitable[tuple[str, ...]]], reasons: Reasons
+    disk: Disk, ask: Callable[[str], Awaitable[tuple[str, ...]]], conditions: NodeConditions
 ) -> None:
     """Ask for whom the file names, if there is one, until that is done; then it goes.
 
@@ -125,19 +125,20 @@ async def ask_if_told(
         return
     if user is None:
         return
-    waits = f"it asks for the admin {user}, and waits for a majority of the metadata nodes to do so"
     while True:
         wait_s = ASK_AGAIN_S
-        reasons.set(RESCUE, waits)
+        conditions.clear(Code.ADMIN_REFUSED)
+        conditions.set(condition(Code.ADMIN_REQUESTED, user=user))
         try:
             if by := await ask(user):
                 break
         except (InvalidRequest, NotAllowed, ProtocolError) as error:
-            reasons.set(RESCUE, f"it asks for the admin {user}, and is refused: {error}")
+            conditions.clear(Code.ADMIN_REQUESTED)
+            conditions.set(condition(Code.ADMIN_REFUSED, user=user, error=str(error)))
             wait_s = REFUSED_AGAIN_S
         except DistributedLogError as error:
             log.debug("asking for the admin %s: %s", user, error)
         await trio.sleep(wait_s)
     await disk.delete(RESCUE)
-    reasons.clear(RESCUE)
+    conditions.clear(Code.ADMIN_REQUESTED)
     RESCUED.say(log, "%s is an admin: %s asked for it", user, ", ".join(by), user=user, by=by)

@@ -9,12 +9,14 @@ A disk that is full ends nothing: no vote leaves and nothing is acknowledged tha
 waits is written when there is room (`storage.py`), and a snapshot that failed is tried again.
 """
 
+from collections.abc import Iterable
 from contextlib import suppress
 
+from ..runtime.condition_texts import text_of
 from ..runtime.errors import DiskFull, MetadataFull
+from ..runtime.health_conditions import Code, HealthCondition, NodeConditions, condition
 from ..runtime.host import Disk
 from ..runtime.log_lines import get_logger
-from ..runtime.reasons import Reasons
 from .events import FULL, ROOM
 from .storage import RaftStorage
 
@@ -29,14 +31,14 @@ RESERVE_BYTES_MAX = 2 * 1024 * 1024
 DISK_SHARE = 16
 """The log between two snapshots, and the reserve, are at most such a part of the disk each."""
 SHARE_BYTES_MIN = 1024 * 1024
-SHORT = "no room"
-"""How the reasons of a node begin whose disk is short: its leader looks for that."""
 
 
 class Room:
     """The room of one node."""
 
-    def __init__(self, disk: Disk, storage: RaftStorage, reasons: Reasons, name: str) -> None:
+    def __init__(
+        self, disk: Disk, storage: RaftStorage, conditions: NodeConditions, name: str
+    ) -> None:
         self.short = False
         """Less is free than the next snapshot may need."""
         self.full = False
@@ -54,7 +56,7 @@ class Room:
         """Of the disk, as far as it is ours or free; see `DISK_SHARE`."""
         self._disk = disk
         self._storage = storage
-        self._reasons = reasons
+        self._conditions = conditions
         self._name = name
         self._free_bytes = 0
         self._looked_at = 0
@@ -167,27 +169,23 @@ class Room:
 
     def _tell(self) -> None:
         if self.short or self.full or self.snapshot_failed:
-            self._reasons.set(SHORT, self._text())
+            self._conditions.set(self._condition())
         else:
-            self._reasons.clear(SHORT)
+            self._conditions.clear(Code.METADATA_DISK_LOW)
 
-    def _text(self) -> str:
-        free, needed = _mib(self._disk.free_bytes()), _mib(self.needed_bytes)
-        what = "what would make the metadata larger is refused"
-        if self.full:
-            what = "its log cannot be written, it votes and acknowledges nothing"
-        if self.snapshot_failed:
-            what += ", a snapshot failed"
-        return (
-            f"{SHORT} on the disk of metadata node {self._name}: {free} MiB free, {needed} needed: {what};"
-            " free space there, or delete logs: it goes on by itself"
+    def _condition(self) -> HealthCondition:
+        return condition(
+            Code.METADATA_DISK_LOW,
+            free_bytes=self._disk.free_bytes(),
+            needed_bytes=self.needed_bytes,
+            log_full=int(self.full),
+            snapshot_failed=int(self.snapshot_failed),
         )
 
-
-def is_short(reasons: tuple[str, ...]) -> bool:
-    """Whether a node that gives these reasons is short of room."""
-    return any(text.startswith(SHORT) for text in reasons)
+    def _text(self) -> str:
+        return text_of(self._condition().about(node=self._name))
 
 
-def _mib(size: int) -> str:
-    return f"{size / (1 << 20):.1f}"
+def is_disk_low(conditions: Iterable[HealthCondition]) -> bool:
+    """Whether a node that reports these conditions is low on disk space. Its leader decides from that."""
+    return any(one.code == Code.METADATA_DISK_LOW for one in conditions)

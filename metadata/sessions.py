@@ -15,6 +15,7 @@ from ..runtime.errors import (
     WrongPeer,
 )
 from ..runtime.frames import Op, pack
+from ..runtime.hello import FEATURE_CODES
 from ..runtime.link import Link
 from ..runtime.principals import ANONYMOUS
 from ..runtime.schema import message
@@ -286,7 +287,7 @@ class MetadataSession:
                 if isinstance(meant, Grant):
                     member.leases.on_granted(answer.lease, self._link)
                     self._tell_owner(member)
-                self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
+                self._reply_outcome(ident, member, answer)
 
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         last = replica.raft.log.last_index
@@ -372,7 +373,7 @@ class MetadataSession:
             if isinstance(answer, DistributedLogError):
                 self._link.reply_error(ident, self._led_from_here(member, answer))
             else:
-                self._link.reply(ident, encode_outcome(member.replica.state.index, answer))
+                self._reply_outcome(ident, member, answer)
 
         client = client_of(self._owner, request.client)
         head = TrustChange(client, request.request, request.base_index)
@@ -596,6 +597,10 @@ class MetadataSession:
             return True
         self._link.reply_error(ident, TooBusy("answers wait here that are not read"))
         return False
+
+    def _reply_outcome(self, ident: int, member: MemberNode, answer: Answer) -> None:
+        codes = bool(self._link.peer.features & FEATURE_CODES)
+        self._link.reply(ident, encode_outcome(member.replica.state.index, answer, codes=codes))
 
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
         if op == Op.META_WATCH:

@@ -6,27 +6,26 @@ from dataclasses import replace
 import trio
 
 from ..runtime.errors import DistributedLogError, NotLeader
-from ..runtime.reasons import Reasons
+from ..runtime.health_conditions import NodeConditions, limited
 from ..runtime.rpc import Endpoint
 from .admission import who_is_at
 from .configuration import Member, parse_place
-from .interface import MemberStatus
+from .interface import MemberRole, MemberStatus
 from .options import MetadataOptions
 from .peers import Peers
 from .replica import Replica
 from .wire import Reach, Row
 
 QUESTIONS_MAX = 16
-EMPTY = "waiting, empty"
-"""The role of a node that belongs to no cluster: it may be let in (`admission.py`)."""
 
 
 def own_row(
     options: MetadataOptions,
     node_id: str,
-    reasons: Reasons,
+    conditions: NodeConditions,
     role: str,
     *,
+    role_detail: str = "",
     address: str = "",
     term: int = 0,
     applied: int = 0,
@@ -34,7 +33,15 @@ def own_row(
     """A node's line about itself. ``address``: as the members know it, if they do."""
     address = address or "{}:{}".format(*options.peers[options.name])
     status = MemberStatus(
-        options.name, address, role, term, applied, True, node_id, reasons.texts()
+        options.name,
+        address,
+        role,
+        term,
+        applied,
+        True,
+        node_id,
+        limited(conditions.current()),
+        role_detail,
     )
     return Row(status, {name: "{}:{}".format(*at) for name, at in options.advertised.items()})
 
@@ -45,14 +52,14 @@ class StatusBoard:
     def __init__(
         self,
         options: MetadataOptions,
-        reasons: Reasons,
+        conditions: NodeConditions,
         replica: Replica,
         peers: Peers,
         endpoint: Endpoint,
         nursery: trio.Nursery,
     ) -> None:
         self._options = options
-        self._reasons = reasons
+        self._conditions = conditions
         self._replica = replica
         self._peers = peers
         self._endpoint = endpoint
@@ -69,13 +76,13 @@ class StatusBoard:
         known = raft.configuration.member(raft.node_id)
         role = raft.role.value
         if known is not None and not known.votes:
-            role = "learner"
+            role = MemberRole.LEARNER.value
         elif known is None and self._members:
-            role = "removed"
+            role = MemberRole.REMOVED.value
         return own_row(
             self._options,
             raft.node_id,
-            self._reasons,
+            self._conditions,
             role,
             address=known.address if known is not None else "",
             term=raft.term,
@@ -132,17 +139,18 @@ class StatusBoard:
         row = await self._peers.ask_status(member.node_id)
         if row is not None:
             return replace(row, status=replace(row.status, name=member.name, address=address))
+        role, alive = MemberRole.UNREACHABLE.value, False
         why = self._peers.refusals.get(member.node_id, "")
         place = parse_place(address)
-        alive = False
         if place is not None:
             try:
                 met = await who_is_at(self._endpoint, place)
                 if met.name == member.name and not met.cluster_id:
-                    why, alive = EMPTY, True  # its disk was emptied: who votes is no more
+                    # Its disk was emptied: the member that voted is no more.
+                    role, why, alive = MemberRole.EMPTY.value, "", True
             except DistributedLogError:
                 pass
         return Row(
-            MemberStatus(member.name, address, why or "unreachable", 0, 0, alive, member.node_id),
+            MemberStatus(member.name, address, role, 0, 0, alive, member.node_id, role_detail=why),
             {},
         )

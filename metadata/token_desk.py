@@ -54,7 +54,9 @@ class TokenDesk:
             raise NotAuthenticated("a token of another cluster")
         left_s = token.ends_s + TOLERANCE_S - self.time_s()
         if left_s <= 0:
-            raise NotAuthenticated(f"the token of {token.principal} has ended")
+            raise NotAuthenticated(
+                f"the token of {token.principal} has ended", NotAuthenticated.ENDED
+            )
         why = self._judge().why_no_token(token)
         if why is not None:
             if token.since > state.index:

@@ -25,10 +25,11 @@ new requests (H20).
 from dataclasses import dataclass
 from typing import Any
 
+from ..runtime.condition_texts import texts_for_older_versions
 from ..runtime.errors import InvalidRequest, ProtocolError
 from ..runtime.frames import ERROR_CHARS_MAX, pack, unpack
+from ..runtime.health_conditions import as_maps, conditions_form, legacy_form
 from ..runtime.host import Buffer
-from ..runtime.reasons import reasons_of
 from ..runtime.schema import (
     TEXT_CHARS_MAX,
     Misfit,
@@ -51,7 +52,7 @@ from .answers import (
     item_to_list,
 )
 from .configuration import Member
-from .interface import Event, MemberStatus, RangePage, WatchBatch
+from .interface import Event, MemberRole, MemberStatus, RangePage, WatchBatch
 from .owners import CLIENT_CHARS_MAX
 from .rights import ROLES
 from .transaction import KEY_BYTES_MAX, NUMBER_MAX, KeyValue
@@ -73,14 +74,6 @@ def _there(value: Any) -> KeyValue:
     if item is None:
         raise Misfit("no key")
     return item
-
-
-def reasons(value: Any) -> tuple[str, ...]:
-    """What a node knows to be wrong with itself (a form)."""
-    try:
-        return reasons_of(value)
-    except ValueError as error:
-        raise Misfit(str(error)) from None
 
 
 def _event(value: Any) -> Event:
@@ -138,15 +131,51 @@ _LEASE = row(word("renew"), number())
 STATUS_QUESTION = row(word("self", "all"))
 _PLACE = text(PLACE_CHARS_MAX)
 _STATUS = (text(), _PLACE, text(ERROR_CHARS_MAX), number(), number(), flag, text())
-_STATUS_ROW = row(*_STATUS, mapping(_PLACE, NODES_MAX), reasons, later=True)
-_STATUS_ROW_BEFORE_REASONS = row(*_STATUS, mapping(_PLACE, NODES_MAX))
+_STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
+"""Fields that versions added in this order: texts, conditions, role and detail."""
+_STATUS_ROWS = tuple(
+    row(*_STATUS, mapping(_PLACE, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
+    for count in range(5)
+)
+"""By how many of the added fields a row has."""
 
 
-def _status_row(value: Any) -> tuple[Any, ...]:
-    if type(value) is list and len(value) == len(_STATUS) + 1:
-        return (*_STATUS_ROW_BEFORE_REASONS(value), ())
-    found: tuple[Any, ...] = _STATUS_ROW(value)
-    return found
+def _status_row(value: Any) -> "Row":
+    """Return a row of any version. Older versions lack the last fields."""
+    added = len(value) - len(_STATUS) - 1 if type(value) is list else 0
+    form = _STATUS_ROWS[max(0, min(added, len(_STATUS_ADDED)))]
+    name, address, legacy_role, term, applied, alive, node_id, advertised, *later = form(value)
+    conditions = later[1] if len(later) > 1 else later[0] if later else ()
+    role, detail = later[2:4] if len(later) > 3 else _role_of(legacy_role)
+    return Row(
+        MemberStatus(
+            name, address, role, term, applied, alive, node_id, conditions, role_detail=detail
+        ),
+        advertised,
+    )
+
+
+_LEGACY_EMPTY = "waiting, empty"
+_ROLES = frozenset(MemberRole)
+
+
+def _role_of(sent: str) -> tuple[str, str]:
+    """The role and its detail in the one field in which versions without codes send both."""
+    if sent == _LEGACY_EMPTY:
+        return MemberRole.EMPTY.value, ""
+    role, _, detail = sent.partition(": ")
+    return (role, detail) if role in _ROLES else (MemberRole.UNREACHABLE.value, sent)
+
+
+def _legacy_role(status: MemberStatus) -> str:
+    """The field in which versions without codes read the role."""
+    if status.role == MemberRole.EMPTY:
+        return _LEGACY_EMPTY
+    if status.role == MemberRole.DAMAGED:
+        return f"{status.role}: {status.role_detail}"[:ERROR_CHARS_MAX]
+    if status.role == MemberRole.UNREACHABLE:
+        return status.role_detail or status.role
+    return status.role
 
 
 _ROWS = rows(_status_row, NODES_MAX)
@@ -241,9 +270,9 @@ def decode_page(body: Buffer) -> tuple[int, RangePage]:
     return index, RangePage(items, revision, more)
 
 
-def encode_outcome(index: int, answer: Answer) -> bytes:
-    """The answer to a command."""
-    return pack([index, encode_answer(answer)])
+def encode_outcome(index: int, answer: Answer, *, codes: bool = True) -> bytes:
+    """Return the answer to a command. ``codes``: as of `encode_answer`."""
+    return pack([index, encode_answer(answer, codes=codes)])
 
 
 def decode_outcome(body: Buffer) -> tuple[int, Answer]:
@@ -299,8 +328,9 @@ def encode_rows(found: list[Row]) -> bytes:
         r = one.status
         fields.append(
             [
-                *(r.name, r.address, r.role, r.term, r.applied, r.alive, r.node_id),
-                *(one.advertised, list(r.reasons)),
+                *(r.name, r.address, _legacy_role(r), r.term, r.applied, r.alive, r.node_id),
+                *(one.advertised, texts_for_older_versions(r.conditions)),
+                *(as_maps(r.conditions), r.role, r.role_detail[:ERROR_CHARS_MAX]),
             ]
         )
     return pack(fields)
@@ -308,10 +338,7 @@ def encode_rows(found: list[Row]) -> bytes:
 
 def decode_rows(body: Buffer) -> list[Row]:
     """Raises `ProtocolError`."""
-    return [
-        Row(MemberStatus(*(*status, why)), advertised)
-        for *status, advertised, why in message(body, _ROWS, "META_STATUS")
-    ]
+    return list(message(body, _ROWS, "META_STATUS"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from ..runtime.errors import (
     OutcomeUnknown,
     TooBusy,
 )
+from ..runtime.health_conditions import Code, HealthCondition, condition
 from ..runtime.link import Link
 from ..runtime.log_lines import get_logger
 from ..runtime.principals import ANONYMOUS, PROXY, USER, Meeting, Welcome
@@ -103,7 +104,7 @@ class ClientRights:
         """What was let in and has ended because its right was taken away."""
         self.would_refuse: dict[tuple[str, str], int] = {}
         """In mode ``report``: principal and what it lacked, how often."""
-        self._why_blind = ""
+        self._blind: NotAllowed | None = None
         """Why nothing is known of anybody."""
         self._principals: dict[str, _Principal] = {}
         self._changed = trio.Event()
@@ -138,7 +139,7 @@ class ClientRights:
             except Compacted:
                 pass
             except NotAllowed as error:
-                self._be_blind(str(error))
+                self._be_blind(error)
                 await trio.sleep(RELIST_S)
             except DistributedLogError as error:
                 log.warning("who may do what is not heard now: %s", error)
@@ -150,7 +151,7 @@ class ClientRights:
         table, scan = TrustTable(), Scan(self.metadata, TRUST_PREFIX)
         async for item in scan:
             table.take(item.key, item.value)
-        self.table, self._why_blind = table, ""
+        self.table, self._blind = table, None
         self._heard({EVERYBODY_ELSE})
         return scan.revision
 
@@ -160,16 +161,16 @@ class ClientRights:
             try:
                 return await self._list()
             except NotAllowed as error:
-                self._be_blind(str(error))
+                self._be_blind(error)
             except DistributedLogError as error:
                 log.warning("who may do what is not heard now: %s", error)
             await trio.sleep(RELIST_S)
 
-    def _be_blind(self, why: str) -> None:
+    def _be_blind(self, error: NotAllowed) -> None:
         """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""
-        if why != self._why_blind:
-            log.error("this proxy serves nobody: %s", why)
-        self.table, self._why_blind = TrustTable(REQUIRED), why
+        if self._blind is None:
+            log.error("this proxy serves nobody: %s", error)
+        self.table, self._blind = TrustTable(REQUIRED), error
         self._heard({EVERYBODY_ELSE})
 
     def info(self) -> dict[str, object]:
@@ -180,9 +181,11 @@ class ClientRights:
             "rights_ended": self.ended,
         }
 
-    def reasons(self) -> list[str]:
-        """What is wrong here, for who looks after it."""
-        return [f"it serves nobody: {self._why_blind}"] if self._why_blind else []
+    def condition(self) -> HealthCondition | None:
+        """Return a condition while this proxy serves no client."""
+        if self._blind is None:
+            return None
+        return condition(Code.RIGHTS_UNKNOWN, error=str(self._blind))
 
     def _heard(self, concerned: set[str | None]) -> None:
         """Something has changed for these users. Whoever lost something loses it here and now."""
@@ -282,12 +285,12 @@ class ClientRights:
     @property
     def is_blind(self) -> bool:
         """May it not know who may do what?"""
-        return bool(self._why_blind)
+        return self._blind is not None
 
     def refusal(self, principal: str, what: str, needed: int) -> NotAllowed:
         """In words; the same for what is absent and what is forbidden."""
-        if self._why_blind:
-            return NotAllowed(f"this proxy may not know who may do what: {self._why_blind}")
+        if self._blind is not None:
+            return NotAllowed(f"this proxy may not know who may do what: {self._blind}")
         return NotAllowed(f"{principal} may not {what}: it needs {words(needed)}")
 
     def count(self, principal: str, refused: NotAllowed) -> NotAllowed | None:

@@ -13,9 +13,9 @@ CHANGED = Event(
 REFUSED = Event(
     "proxy.refused",
     logging.WARNING,
-    "A client asked a proxy for what it has no right to; `would` is true where it was done all the same.",
+    "A client's request at a proxy lacked a right. `would` is true if it was done anyway (mode report).",
     ("principal", "reason", "would"),
-    "`dlog grant check USER PATH`; in mode report `would` names who `required` would stop",
+    "`dlog grant check USER PATH`; in mode report `would` names who `enforce` would stop",
 )
 
 LOST = Event(

@@ -29,7 +29,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
     principals.py, ops.py       who speaks, by which proof; which operations are for which kind of them (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     read_around.py              a file with places that the device cannot read
-    reasons.py                  what a node says is wrong with it (pure)
+    health_conditions.py        the codes of what can be wrong with a node or a cluster (pure)
+    condition_texts.py          their texts, for people (pure)
     meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it
     events.py                   what is told, by names that stay, in tables (pure)
     sorted_keys.py              keys in order, millions of them (pure)

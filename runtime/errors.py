@@ -109,7 +109,7 @@ class AlreadyClosed(DistributedLogError):
 
 
 class LogNotFound(DistributedLogError):
-    """No log of that name."""
+    """No log of that name. ``detail`` is the name, or "" if such a log was there before."""
 
     code = 510
     exit_code = 3
@@ -386,17 +386,23 @@ class NotAuthenticated(DistributedLogError):
     """Who this is was not proved: no credentials, ones that are not taken here, or ones that have ended.
 
     Whoever meets it needs other credentials; trying again with the same ones helps nobody.
+    ``detail``: `ENDED` if a token or pass has ended.
     """
 
     code = 2080
     exit_code = 5
+    ENDED: ClassVar[str] = "ended"
 
 
 class NotAllowed(DistributedLogError):
-    """This principal has no right to what it asked for. The message names the right that is missing."""
+    """This principal has no right to what it asked for. The message names the right that is missing.
+
+    ``detail``: `RESTRICTED_TOKEN` if the token of the request carries fewer rights than its user has.
+    """
 
     code = 2081
     exit_code = 5
+    RESTRICTED_TOKEN: ClassVar[str] = "restricted token"
 
 
 class OverQuota(DistributedLogError):
@@ -524,11 +530,15 @@ class NotReady(DistributedLogError):
 
 
 class OutcomeUnknown(DistributedLogError):
-    """It may or may not have happened, and asking again cannot tell."""
+    """It may or may not have happened, and asking again cannot tell.
+
+    ``detail``: `STALE` if the metadata quorum no longer has the answers of the time of the request.
+    """
 
     code = 2033
     definite = False
     exit_code = 7
+    STALE: ClassVar[str] = "stale"
 
 
 class WriteFailed(DistributedLogError):

@@ -29,7 +29,12 @@ FEATURE_RESCUE = 8
 """Of a metadata node: is asked for an admin by others (H238)."""
 FEATURE_COMMIT = 16
 """Of a write proxy: answers PRODUCE_COMMIT when readers see what was acknowledged."""
-FEATURES = FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST | FEATURE_RESCUE | FEATURE_COMMIT
+FEATURE_CODES = 32
+"""Takes codes and own fields where earlier versions read a text or share a field between two meanings: the
+state in an `AppendReply`, the detail of an error in the answer to a command."""
+FEATURES = (
+    FEATURE_LACS | FEATURE_MANY | FEATURE_TRUST | FEATURE_RESCUE | FEATURE_COMMIT | FEATURE_CODES
+)
 """What this side understands and no peer has to."""
 NONE = "none"
 """The method of who proves nothing."""

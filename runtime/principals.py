@@ -24,7 +24,7 @@ BY_CERTIFICATE = "cert"
 BY_LOCAL_SECRET = "local"
 """That of a cluster on this machine; see `local_secret.py`."""
 WARN_LEFT = 0.2
-"""Of a certificate's life: when less is left it is said."""
+"""The share of a certificate's life below which its end is a condition of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,10 @@ class Identity:
         life_s = max(1, self.ends_s - self.begins_s)
         return min(1.0, max(0.0, (self.ends_s - now_ms / 1000) / life_s))
 
-    def warning(self, now_ms: int) -> str:
-        """What to do about its end, which is near or was; "" while there is time."""
-        left = self.left(now_ms)
-        if left >= WARN_LEFT:
-            return ""
-        when = f"{datetime.fromtimestamp(self.ends_s, UTC):%Y-%m-%d %H:%M UTC}"
-        if left:
-            return f"its certificate ends {when}, then nobody takes it any more: dlog pki renew"
-        return f"its certificate ended {when}: whoever meets it anew refuses it: dlog pki renew"
+    @property
+    def ends_at(self) -> str:
+        """The end, for people."""
+        return f"{datetime.fromtimestamp(self.ends_s, UTC):%Y-%m-%d %H:%M UTC}"
 
 
 def serial_of(text: str) -> str:

@@ -38,6 +38,7 @@ from .frames import (
     Op,
     envelope,
 )
+from .health_conditions import Code, HealthCondition, condition
 from .hello import Greeting, Hello
 from .host import Address, Buffer, Host, Listener
 from .link import Link, Session
@@ -47,6 +48,7 @@ from .principals import (
     BY_CERTIFICATE,
     BY_LOCAL_SECRET,
     NONCE_BYTES,
+    WARN_LEFT,
     Credentials,
     Meeting,
     Verify,
@@ -116,10 +118,13 @@ class Endpoint:
             **left,
         }
 
-    def certificate_warning(self) -> str:
-        """What to do about our certificate, which ends soon, or has ended; "" else."""
+    def certificate_warning(self) -> HealthCondition | None:
+        """Return a condition if this node's certificate ends soon, or has ended."""
         own = self.host.certificate()
-        return "" if own is None else own.warning(self.host.wall_ms())
+        left = 1.0 if own is None else own.left(self.host.wall_ms())
+        if own is None or left >= WARN_LEFT:
+            return None
+        return condition(Code.CERTIFICATE_ENDS if left else Code.CERTIFICATE_ENDED, at=own.ends_at)
 
     async def dial(
         self,
@@ -357,7 +362,8 @@ class Endpoint:
                 elif now > link.handshake_deadline:
                     self._end(link, SILENT, "it did not say who it is in time")
                 elif now > link.ends_at:
-                    link.refuse(NotAuthenticated(f"the token of {link.principal} has ended"))
+                    ended = f"the token of {link.principal} has ended"
+                    link.refuse(NotAuthenticated(ended, NotAuthenticated.ENDED))
                 elif now > link.reader.deadline:
                     self._end(link, UNFINISHED, "it did not finish a frame it had begun")
                 elif now - link.received_at > SILENCE_SERVER_S:

@@ -83,6 +83,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _URI = re.compile(
     rf"dlog://([A-Za-z0-9._-]{{1,64}})/({'|'.join(KINDS)})/([A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}})"
 )
+_HAS_EXPIRED = 10
+"""OpenSSL's code of a certificate that has expired (X509_V_ERR_CERT_HAS_EXPIRED)."""
 _WORDS = {
     "CERTIFICATE_EXPIRED": "our certificate has expired, says the other side",
     "UNKNOWN_CA": "the other side does not know the authority of our certificate",
@@ -390,17 +392,17 @@ class TlsConnection:
             raise self._deny(f"{self.peer} is {identity.principal}, and no server")
 
     def _refused(self, error: ssl.SSLError) -> ConnectionLost | NotAuthenticated:
-        reason = error.reason or ""
+        code = error.reason or ""  # a constant of OpenSSL
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._deny(
                 f"the certificate that {self.peer} shows is not taken here: {error.verify_message}"
             )
         for word, words in _WORDS.items():
-            if word in reason:
+            if word in code:
                 return self._deny(f"{self.peer}: {words}")
-        if "WRONG_VERSION" in reason or "UNEXPECTED_MESSAGE" in reason or "HTTP_REQUEST" in reason:
+        if "WRONG_VERSION" in code or "UNEXPECTED_MESSAGE" in code or "HTTP_REQUEST" in code:
             return self._lose("broke: the other side does not speak TLS")
-        return self._lose(f"broke: {reason.lower().replace('_', ' ') or 'TLS failed'}")
+        return self._lose(f"broke: {code.lower().replace('_', ' ') or 'TLS failed'}")
 
     def _deny(self, why: str) -> NotAuthenticated:
         self._lost = why
@@ -759,7 +761,8 @@ def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Pat
                 pass
             except ssl.SSLError as error:
                 why = _why(error)
-                then = f" (dlog pki renew {file.parent})" if "expired" in why else ""
+                expired = getattr(error, "verify_code", 0) == _HAS_EXPIRED
+                then = f" (dlog pki renew {file.parent})" if expired else ""
                 raise InvalidRequest(
                     f"{file} is not taken by its own {CA_FILE}: {why}{then}"
                 ) from None

@@ -20,6 +20,7 @@ import trio
 from .backoff import Backoff
 from .errors import DistributedLogError
 from .events import WORK_FAILED, WORK_RECOVERED
+from .health_conditions import Code, HealthCondition, condition
 from .log_lines import get_logger
 
 RETRY_MIN_S = 1.0
@@ -59,16 +60,13 @@ class WorkFailures:
         self._forget()
         return tuple(FailedWork(unit, one.error, one.tries) for unit, one in self._failed.items())
 
-    def text(self) -> str:
-        """Return one line about the failed units, for `Reasons.ask`; "" where none fails."""
+    def condition(self) -> HealthCondition | None:
+        """Return the condition of the unit that has failed longest; it counts the others."""
         failed = self.failed()
         if not failed:
-            return ""
-        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return (
-            f"background work fails and is tried again: {failed[0].unit} ({failed[0].error}){more};"
-            " its log has the traceback"
-        )
+            return None
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        return condition(Code.WORK_FAILED, unit=failed[0].unit + more, error=failed[0].error)
 
     def rests(self, unit: str) -> bool:
         """Whether a failed unit is not to be tried yet. Ask before `contained`, in a pass over many units."""

@@ -7,11 +7,10 @@ the metadata how long a token lasts, whichever node that is just then. Whose tok
 nothing any more.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import DistributedLogError, NotAuthenticated
 from ..runtime.frames import Op
 from ..verify.second_judge import SecondJudge
 from .meetings import Answer, Listener, Met
@@ -22,7 +21,6 @@ METADATA, PROXIES = "m", "wr"
 FOLLOWS = 1 / 12
 SWEEP_S = 3.0
 """Connections are looked at each second; one look is left out by a node that comes late to it."""
-ENDED = re.compile("(token|pass) of [^ ]+ has ended")
 ANSWERS = (Op.META_READ, Op.META_TRANSACT, Op.META_CAPS, Op.META_TRUST)
 
 
@@ -104,7 +102,7 @@ class TokenEnds(Listener):
     def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
         """See `Listener`."""
         clocks = self._goes_by(met)
-        if not clocks or not ENDED.search(str(error)):
+        if not clocks or error.detail != NotAuthenticated.ENDED:
             return
         self.ended += 1
         fastest = max(clock.between(self._now())[1] for clock in clocks)

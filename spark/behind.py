@@ -147,7 +147,7 @@ async def _of_subscriber(
     await each(sorted(logs.views), look)
     for name in named or ():
         if name not in logs.views:
-            raise LogNotFound(f'log "{name}" does not exist')
+            raise LogNotFound(f'log "{name}" does not exist', name)
     return found
 
 
@@ -158,7 +158,7 @@ def _of_positions(
     for name, wanted in wanted_positions(given, names, "positions", "earliest").items():
         view = logs.views.get(name)
         if wanted.identity is None and view is None:
-            raise LogNotFound(f'log "{name}" does not exist')
+            raise LogNotFound(f'log "{name}" does not exist', name)
         if wanted.dlsn is not None:
             identity = wanted.identity or (view.incarnation if view is not None else "")
             found[name] = HeldPosition(wanted.dlsn, identity, wanted.sequence_id)
@@ -179,7 +179,7 @@ async def _row(logs: SourceLogs, name: str, held: HeldPosition | None, now_ms: i
     if view_now is not None and view_now.incarnation == held.identity:
         view_now.prove(held.dlsn)
     decision = decide(name, held, await logs.found(name, held), logs.rules(name))
-    lost, note = decision.lost, decision.warning.replace(" (failOnDataLoss=false)", "")
+    lost, note = decision.lost, decision.warning
     if decision.do is not Do.READ:
         return Lag(name, None, None, 0, 0, 0.0, lost, note)
     assert decision.at is not None

@@ -8,7 +8,7 @@ from dataclasses import Field
 from typing import Any
 
 from ..log.dlsn import DLSN
-from ..log.lifecycle import FoundLog, HeldPosition, There
+from ..log.lifecycle import FoundLog, HeldPosition, Met, There
 from ..log.state import LogEnd
 from ..log.tombstone import Tombstone
 from ..runtime.options import Columns, table, with_tables
@@ -97,11 +97,11 @@ def _outcome(decision: Decision) -> str:
         return f"`{type(decision.error).__name__}`{lost}: the query ends"
     if decision.do is Do.KEEP:
         said = "its position stays, a next log of the name is looked for"
-        if "being deleted" in decision.warning:
+        if decision.met is Met.DELETING:
             said = "its position stays, it is looked at again with the next trigger"
     elif decision.do is Do.LEAVE:
         said = "its position is dropped"
-    elif decision.at == AGAIN.first and decision.warning and "truncated" not in decision.warning:
+    elif decision.at == AGAIN.first and decision.met in (Met.DELETED, Met.RENAMED):
         said = "the new log is read by `newLogs`, from its beginning by default"
     else:
         said = (

@@ -50,6 +50,11 @@ class Decision:
     lost: int | None = 0
     """Records that were acknowledged and will never be read; None: not known how many, if any."""
     warning: str = ""
+    """A text for people, or ""."""
+    loss_allowed: bool = False
+    """Records are lost, and `failOnDataLoss` is false: the warning is about that."""
+    met: Met | None = None
+    """The state of the log that was read before, None if no log was or it is not among the options."""
     error: DistributedLogError | None = field(default=None, compare=False)
 
 
@@ -64,34 +69,34 @@ def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) 
         )
     verdict, there = lifecycle(held, found), found.there
     if verdict.met is Met.GO_ON:
-        return Decision(Do.READ, verdict.at)
+        return Decision(Do.READ, verdict.at, met=verdict.met)
     if verdict.met is Met.TRUNCATED:
         said = verdict.told(name, held)
         if rules.fail_on_data_loss:
             error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on from there')
-            return Decision(Do.FAIL, None, verdict.lost, error=error)
-        return Decision(Do.READ, verdict.at, verdict.lost, f"{said} (failOnDataLoss=false)")
+            return Decision(Do.FAIL, None, verdict.lost, met=verdict.met, error=error)
+        return Decision(Do.READ, verdict.at, verdict.lost, said, True, verdict.met)
     if verdict.met is Met.DELETING:
-        return Decision(Do.KEEP, warning=verdict.told(name, held))
+        return Decision(Do.KEEP, warning=verdict.told(name, held), met=verdict.met)
     if verdict.met is Met.RENAMED and there is None:
         said = verdict.told(name, held)
         return Decision(
-            Do.KEEP, warning=f"{said}: nothing more is read from it, its position is kept"
+            Do.KEEP,
+            warning=f"{said}: nothing more is read from it, its position is kept",
+            met=verdict.met,
         )
     verdict = replace(verdict, lost=_lost(verdict, held, found.gone, rules))
     said, lost = verdict.told(name, held), verdict.lost
     if lost != 0 and rules.fail_on_data_loss:
         error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on without them')
-        return Decision(Do.FAIL, None, lost, error=error)
-    if lost != 0:
-        said += " (failOnDataLoss=false)"
+        return Decision(Do.FAIL, None, lost, met=verdict.met, error=error)
     if there is None and rules.named:
         # Of what is named, nothing may come and go unseen: the next log of the name is met from here.
-        return Decision(Do.KEEP, None, lost, said)
+        return Decision(Do.KEEP, None, lost, said, lost != 0, verdict.met)
     then = _begin(there, rules)
     if then.do is Do.READ:
         said += f"; the new log is read from {then.at} on"
-    return Decision(then.do, then.at, lost, said)
+    return Decision(then.do, then.at, lost, said, lost != 0, verdict.met)
 
 
 def _lost(

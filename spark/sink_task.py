@@ -358,7 +358,8 @@ async def create_if_wanted(held: SparkClient, options: SinkOptions, name: str) -
     if not await held.namespace.log_exists(name):
         if not options.create_logs:
             raise LogNotFound(
-                f'log "{name}" does not exist in {options.uri}; create it, or set "createLogs"=true'
+                f'log "{name}" does not exist in {options.uri}; create it, or set "createLogs"=true',
+                name,
             )
         await held.namespace.create_or_find(name)
     return log

@@ -76,7 +76,7 @@ class SourceLogs:
                 log_id = await namespace.find(name)
             except LogNotFound as error:
                 if required:
-                    raise LogNotFound(f"{error}{_meant(name)}") from None
+                    raise LogNotFound(f"{error}{_meant(name)}", error.detail) from None
                 return
             try:
                 view = await view_log(namespace.metadata, namespace.ledgers, name, log_id)
@@ -166,7 +166,8 @@ class SourceLogs:
         if decision.error is not None:
             raise decision.error
         if decision.warning:
-            self.warn(decision.warning)
+            allowed = " (failOnDataLoss=false)" if decision.loss_allowed else ""
+            self.warn(f"{decision.warning}{allowed}")
         return decision
 
     def warn(self, what: str) -> None:

@@ -5,7 +5,7 @@ In a part no modules know each other, no base has one subclass, no protocol one 
 
 import ast
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -80,9 +80,9 @@ PURE = {
     "cluster": {"token_attempts"},
     "gateway": {"faults", "metrics", "options", "share"},
     "runtime": {
-        "backoff", "blocks", "capabilities", "capability_messages", "errors",
-        "events", "frame_reader", "frames", "hello", "meters", "ops",
-        "options", "pacer", "principals", "reasons", "reuse", "schema", "sorted_keys",
+        "backoff", "blocks", "capabilities", "capability_messages", "condition_texts", "errors",
+        "events", "frame_reader", "frames", "health_conditions", "hello", "meters", "ops",
+        "options", "pacer", "principals", "reuse", "schema", "sorted_keys",
         "tokens",
     },
     "metadata": {
@@ -480,3 +480,88 @@ def test_no_protocol_has_one_implementation() -> None:
         if len(fulfil) < 2:
             wrong[protocol.name] = fulfil
     assert wrong == {}
+
+
+# --- no decision is made from a text --------------------------------------------------------------
+
+TEXTS = {
+    "reason",
+    "reasons",
+    "warning",
+    "warnings",
+    "message",
+    "why",
+    "cause",
+    "refusal",
+    "exception",
+}
+"""Names of messages, in the tree as it is: none of them is taken apart, or looked into."""
+LOOKS_INTO = {
+    "startswith", "endswith", "removeprefix", "removesuffix", "partition", "rpartition", "split", "rsplit",
+    "replace", "translate", "find", "rfind", "index", "count",
+}  # fmt: skip
+PATTERNS = {"match", "search", "fullmatch", "findall", "finditer", "sub", "split"}
+
+FROM_TEXT = {
+    "chaos/container.py": "what `docker` prints to standard error: it has no code for it",
+    "chaos/container_network.py": "what `nsenter` prints to standard error: it has no code for it",
+    "metadata/peers.py": "logs a refusal again when its text has changed; nothing else depends on it",
+    "sim/scheduler.py": "a trace of a run is for people: the first line of an error is noted",
+    "spark/spark_errors.py": "the JVM passes on nothing but text: a mark in it has the code",
+}
+"""Decisions from the text of other programs, and texts for people that are cut or compared: not ours."""
+
+
+def is_message(node: ast.expr) -> bool:
+    """Whether an expression is an error's text, or has the name of a message."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        is_name = len(node.args) == 1 and isinstance(node.args[0], ast.Name | ast.Attribute)
+        what = name_of(node.args[0]) if is_name else ""
+        return node.func.id in ("str", "repr") and what in (*ERRORS, "args")
+    return isinstance(node, ast.Name | ast.Attribute) and name_of(node) in TEXTS
+
+
+ERRORS = ("error", "failed", "caught", "ended", "exception", "problem", "exc", "refused", "lost")
+
+
+def decisions_from_text(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    """The lines on which a message is looked into, taken apart, or compared."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            looks = node.func.attr in LOOKS_INTO and is_message(node.func.value)
+            matches = node.func.attr in PATTERNS and any(map(is_message, node.args))
+            if looks or matches:
+                yield node.lineno
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+                inside = isinstance(operator, ast.In | ast.NotIn) and is_message(right)
+                same = isinstance(operator, ast.Eq | ast.NotEq) and any(
+                    isinstance(side, ast.Call) and is_message(side) for side in (left, right)
+                )
+                if inside or same:
+                    yield node.lineno
+
+
+def test_no_decision_is_made_from_a_text() -> None:
+    """Codes decide. A text may be reworded at any time, and an older version has other words."""
+    found = {
+        f"{path}:{line}": path for _, path, tree in sources() for line in decisions_from_text(tree)
+    }
+
+    assert [place for place, path in found.items() if path not in FROM_TEXT] == []
+    assert FROM_TEXT.keys() <= {*found.values()}, "what is gone goes from the list"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'any(text.startswith("no room") for text in (reason for reason in x) if reason.endswith("y"))',
+        '"limbo" in reason', 'one.reason.startswith(HEALED)', 'why.replace(" (x)", "")',
+        '"x" not in str(error)',
+        'str(error) == STALE', 're.search(r"log (.*)", str(error))', '_NODE.match(reason)',
+        'decision.warning.replace("(failOnDataLoss=false)", "")', 'reason.partition(":")[2]',
+    ],
+)  # fmt: skip
+def test_a_decision_from_a_text_is_found(line: str) -> None:
+    assert list(decisions_from_text(ast.walk(ast.parse(line)))) == [1]

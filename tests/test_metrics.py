@@ -18,6 +18,7 @@ from distributedlog.log.metrics import METRICS as CLIENT
 from distributedlog.metadata.metrics import METRICS as METADATA
 from distributedlog.proxy.metrics import METRICS as PROXY
 from distributedlog.runtime.exposition import text_of
+from distributedlog.runtime.health_conditions import KINDS, Code
 from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
 from distributedlog.runtime.options import with_tables
 from distributedlog.spark.query_metrics import METRICS as SPARK
@@ -49,7 +50,16 @@ def table(metrics: tuple[Metric, ...]) -> str:
 
 
 def renewed() -> str:
-    return with_tables(DOCUMENT.read_text(), {name: table(rows) for name, rows in TABLES.items()})
+    made = {name: table(rows) for name, rows in TABLES.items()}
+    return with_tables(DOCUMENT.read_text(), {**made, "conditions": conditions()})
+
+
+def conditions() -> str:
+    rows = [("code", "severity", "parameters"), ("---",) * 3]
+    for code, kind in KINDS.items():
+        names = ", ".join(f"`{name}`" for name in sorted(kind.parameters))
+        rows.append((f"`{code}`", kind.severity.word, names))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def test_the_tables_of_the_document_are_the_codes() -> None:
@@ -114,7 +124,7 @@ def test_names_full_of_markup_stay_names() -> None:
         ("bookie", {"registered": False, "read_only": False}, False),
         (
             "bookie",
-            {"registered": True, "read_only": True, "read_only_reasons": {"disk": 1}},
+            {"registered": True, "read_only": True, "read_only_codes": ["disk"]},
             False,
         ),
         ("metadata", {"role": "leader"}, True),
@@ -178,6 +188,13 @@ def test_each_alert_says_where_its_remedy_stands(name: str, block: str) -> None:
     headings = re.findall(r"^#+ (.*)$", (DOCUMENT.parents[1] / file).read_text(), re.M)
     anchors = {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
     assert anchor in anchors
+
+
+@pytest.mark.parametrize(("name", "block"), ALERTS, ids=[name for name, _ in ALERTS])
+def test_codes_of_an_alert_are_health_conditions(name: str, block: str) -> None:
+    for codes in re.findall(r'^ +codes: "(.*)"$', block, re.M):
+        assert codes.split() == sorted(codes.split())
+        assert {*codes.split()} <= {*Code}
 
 
 def test_each_alert_has_a_test_in_which_it_is_raised_and_one_in_which_it_is_not() -> None:

@@ -39,11 +39,11 @@ async function before() {
 }
 
 export function verdict(state) {
-  const words = state.healthy ? "✓ healthy" : `▲ NOT healthy: ${state.health}`;
-  return h("section", { class: `verdict ${state.health.replace(" ", "-")}`, "aria-live": "polite", "aria-atomic": "true" },
+  const words = state.healthy ? "✓ healthy" : `▲ NOT healthy: ${state.health.replace("_", " ")}`;
+  return h("section", { class: `verdict ${state.health.replace("_", "-")}`, "aria-live": "polite", "aria-atomic": "true" },
     h("h1", {}, words),
-    state.reasons.length ? h("ul", {}, state.reasons.map((one) => h("li", {}, visible(one.text), " ", command(one.command)))) : null,
-    state.reasons_left_out ? h("p", {}, `and ${state.reasons_left_out} more`) : null);
+    state.conditions.length ? h("ul", {}, state.conditions.map((one) => h("li", {}, `${one.severity.replace("_", " ")}: `, visible(one.text), " ", command(one.command)))) : null,
+    state.conditions_left_out ? h("p", {}, `and ${state.conditions_left_out} more`) : null);
 }
 
 function state_of(one) {

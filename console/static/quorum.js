@@ -22,7 +22,7 @@ function render(state) {
     state.metadata.map((one) => [visible(one.name), `${!one.alive ? "✕" : one.role === "leader" ? "★" : "●"} ${visible(one.role)}`, count(one.term), count(one.applied),
       count(one.behind), rate(one.changes_s, count), rate(one.syncs_s, count), rate(one.log_bytes_s, bytes), count(one.leases), count(one.connections), count(one.refused),
       one.silent_s === null ? "never" : one.silent_s < 5 ? "now" : `${seconds(one.silent_s)} ago`, visible(one.address)]), "No node is known."),
-    state.metadata.flatMap((one) => one.reasons.map((each) => h("p", {}, `${visible(one.name)}: ${visible(each)}`))),
+    state.metadata.flatMap((one) => one.conditions.map((each) => h("p", {}, `${visible(one.name)}: ${visible(each)}`))),
     verdict(state),
   ];
 }

@@ -20,7 +20,7 @@ function render(state) {
       state.down.map((one) => [visible(one.label), count(one.ledgers), command(one.command)]), "No bookie is down."),
     h("h2", {}, "What bookies say of themselves"),
     table("Bookies with something to mend", [["", "bookie"], ["", "what", "words"]],
-      state.mending.map((one) => [visible(one.label), h("ul", {}, one.reasons.map((each) => h("li", {}, visible(each))))]), "Nothing."),
+      state.mending.map((one) => [visible(one.label), h("ul", {}, one.conditions.map((each) => h("li", {}, visible(each))))]), "Nothing."),
     h("h2", {}, "Missing copies that are noted"),
     table("Ledgers with missing copies", [["", "ledger"], ["", "what is missing"]],
       state.notes.map((one) => [String(one.ledger), one.holes.map((hole) =>

@@ -26,6 +26,8 @@ from distributedlog.bookie.spans import Spans
 from distributedlog.bookie.store import Store
 from distributedlog.runtime import blocks
 from distributedlog.runtime.errors import CorruptData, LedgerFenced, NoSuchLedger
+from distributedlog.runtime.health_conditions import Code
+from tests.conditions import codes_of
 
 from .kit import (
     KEY,
@@ -232,7 +234,7 @@ async def test_an_older_copy_of_the_index_from_before_a_move_is_built_again(
         assert store.stats.files_removed
 
     async with running(disk, SMALL, older) as store:
-        assert store.limbo.reason == ""
+        assert not store.limbo.any_limbo
         assert await read_all(store, 4) == wanted[4]
         with pytest.raises(NoSuchLedger):
             store.ledgers.look_up(1, KEY)
@@ -327,7 +329,7 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
             n: raw for n, raw in wanted[4].items() if n > run.last
         }
         assert store.stats.damaged_reads == 1
-        assert any("damage" in reason for reason in store.what_is_wrong())
+        assert Code.DAMAGED_READS in codes_of(store.what_is_wrong())
         for cold in store._journal.cold.values():
             footer = await read_cold_footer(disk, cold, store._journal.seed)
             assert footer is not None

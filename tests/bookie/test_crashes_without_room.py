@@ -67,7 +67,7 @@ class _Crashes:
         """A start that misses nothing."""
         host = host_of(self.journal, self.index)
         store = await open_store(host, OPTIONS, bookie_id="b1", witnessed=self.witnessed)
-        assert store.limbo.reason == ""
+        assert not store.limbo.any_limbo
         self.witnessed = max(self.witnessed, store.durable_to)
         return store
 
@@ -130,7 +130,7 @@ class _Crashes:
                 with pytest.raises(NoSuchLedger):
                     store.ledgers.look_up(ledger, KEY)
             await trio.sleep(30)
-            assert store.space.reasons == {}
+            assert store.space.conditions == ()
             nursery.cancel_scope.cancel()
 
 

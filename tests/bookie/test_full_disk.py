@@ -23,8 +23,10 @@ from distributedlog.runtime.errors import (
     NoSuchLedger,
     TooBusy,
 )
+from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.host import File
 from distributedlog.runtime.memory import MemoryDisk
+from tests.conditions import codes_of
 
 from .kit import (
     KEY,
@@ -62,7 +64,7 @@ async def _until_writable(store: Store) -> None:
         await trio.sleep(0.1)
         if not store.space.read_only:
             return
-    raise AssertionError(store.space.reasons)
+    raise AssertionError(store.space.conditions)
 
 
 async def _refused(store: Store, ledger: int, entry: int, *, recovery: bool = False) -> Exception:
@@ -92,7 +94,7 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
     for start in range(6):
         disk = disk.cut(random.Random(start))
         async with running(disk, options) as store:
-            assert "journal space" in store.space.reasons
+            assert Code.JOURNAL_DISK_LOW in codes_of(store.space.conditions)
             assert store.ledgers.limbo_below == 0
             assert list((await read_all(store, 7)).values()) == adder.sent
             error = await _refused(store, 8, 0)
@@ -107,7 +109,7 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
     async with running(disk, options) as store:
         await disk.delete(BALLAST)
         await _until_writable(store)
-        assert store.space.reasons == {}
+        assert store.space.conditions == ()
         await add_acked(store, 8)
         assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(20, 26))
         with pytest.raises(NoSuchLedger):
@@ -144,7 +146,7 @@ async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Cl
     index.full_maps = True
     for _ in range(3):
         async with running(journal, SMALL, index) as store:
-            assert "checkpoint" in store.space.reasons
+            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.space.conditions)
             assert list((await read_all(store, 7)).values()) == adder.sent
             assert isinstance(await _refused(store, 8, 0), BookieReadOnly)
             await trio.sleep(5)
@@ -165,9 +167,9 @@ async def test_an_index_that_falls_behind_is_told_until_it_is_written(
         index.full_maps = True
         await fence(store, 9)
         await trio.sleep(INDEX_LAG_S / 2)
-        assert not any("last written" in text for text in store.what_is_wrong())
+        assert Code.INDEX_BEHIND not in codes_of(store.what_is_wrong())
         await trio.sleep(INDEX_LAG_S)
-        assert "its index was last written 1 min ago" in store.what_is_wrong()
+        assert condition(Code.INDEX_BEHIND, minutes=1) in store.what_is_wrong()
 
         index.full_maps = False
         await _until_writable(store)
@@ -403,9 +405,9 @@ async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
         index.full_maps = True
         await trio.sleep(10)  # its checkpoint is due
         for _ in range(40):
-            assert "checkpoint" in store.space.reasons
-            assert store.info()["read_only_reasons"] == store.space.reasons
-            assert any("no room for the last checkpoint" in text for text in store.what_is_wrong())
+            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.space.conditions)
+            assert store.info()["read_only_codes"] == codes_of(store.space.conditions)
+            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.what_is_wrong())
             await trio.sleep(0.1)
         assert isinstance(await _refused(store, 7, 1), BookieReadOnly)
         healing = Adder(store, 7, recovery=True)
@@ -435,7 +437,7 @@ async def test_a_reason_stays_while_what_would_end_it_is_tried_again(
         await trio.sleep(10)
         monkeypatch.setattr(CutMap, "apply", apply_slowly)
         for _ in range(100):
-            assert "checkpoint" in store.space.reasons
+            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.space.conditions)
             assert store.space.read_only
             await trio.sleep(0.1)
         monkeypatch.undo()
@@ -460,7 +462,7 @@ async def test_what_the_index_disk_does_not_take_is_bounded_in_memory(
                 n += 1
         assert isinstance(healing.refused[0][0], TooBusy)
         assert 80 < n < 90
-        assert "index memory" in store.space.reasons
+        assert Code.INDEX_MEMORY_FULL in codes_of(store.space.conditions)
         await fence(store, 9)
 
         index.full_maps = False
@@ -493,7 +495,7 @@ async def test_the_indexs_reserve_lets_one_more_checkpoint_through(autojump_cloc
         assert store.info()["live_bytes"] == 0
         assert reserve_name("index") not in index.list()
         assert reserve_name("start") in index.list()  # of the next start, and of nothing else
-        assert store.space.reasons
+        assert store.space.conditions
         await _until_writable(store)
         assert reserve_name("index") in index.list()
 

@@ -90,7 +90,7 @@ async def test_a_start_in_doubt_denies_nothing_and_says_why(autojump_clock: Cloc
         assert store.ledgers.look_up(7, KEY).limbo
         with pytest.raises(LedgerStateUnknown):
             store.ledgers.look_up(9, KEY)
-        assert any(doubt in why for why in store.what_is_wrong())
+        assert any(doubt in one.text("cause") for one in store.what_is_wrong())
     finally:
         store.close()
 

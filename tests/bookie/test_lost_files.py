@@ -124,8 +124,9 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
                 if ledger in served.fenced:
                     error, _ = await adder.refusal()
                     assert isinstance(error, LedgerFenced | LedgerStateUnknown)
-            reason = reason or store.limbo.reason
-            assert bool(reason) == bool(store.limbo.reason)
+            if store.limbo.any_limbo:
+                reason = reason or store.limbo.cause
+            assert bool(reason) == store.limbo.any_limbo
             nursery.cancel_scope.cancel()
     return reason, read // 2
 
@@ -331,7 +332,7 @@ async def test_an_index_of_another_bookies_is_built_again(autojump_clock: Clock)
 
     for index in (foreign, own):
         async with running(journal, MANUAL, index) as store:
-            assert store.limbo.reason == ""
+            assert not store.limbo.any_limbo
             assert list((await read_all(store, 1)).values()) == sent
             with pytest.raises(NoSuchLedger):
                 store.ledgers.look_up(2, KEY)
@@ -345,7 +346,7 @@ async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_cloc
         host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=SEQUENCE_MAX - 1
     )
 
-    assert "that cannot be" in store.limbo.reason
+    assert "that cannot be" in store.limbo.cause
     assert served.durable_to < store.durable_to < served.durable_to + 100
     assert Reach.decode(b"seen/b1", Reach(3, store.durable_to).encode()).start == 3
     store.close()
@@ -408,7 +409,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
 
         store = await open_store(host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told)
 
-        assert store.limbo.reason == "", steps
+        assert not store.limbo.any_limbo, steps
         store.close()
     assert steps > 100
 

@@ -21,6 +21,8 @@ from distributedlog.bookie.runs import Located
 from distributedlog.bookie.scrub import SETTLE_S
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, NoSuchLedger
+from distributedlog.runtime.health_conditions import Code
+from tests.conditions import codes_of
 from tests.examples import examples
 
 from .kit import (
@@ -129,7 +131,7 @@ async def test_what_rotted_is_noted_over_restarts_and_not_denied(autojump_clock:
 
     async with running(journal, MANUAL, index) as store:
         assert store.rot.noted == {LEDGER: (3, 11)}
-        assert any("rotted" in reason for reason in store.what_is_wrong())
+        assert Code.ENTRIES_CORRUPT in codes_of(store.what_is_wrong())
         with pytest.raises(CorruptData):
             await read_all(store, LEDGER, 3, 3)
         assert await read_all(store, LEDGER, 4, 4) == {4: sent[4]}
@@ -347,7 +349,7 @@ async def test_a_device_that_fails_again_and_again_takes_no_new_entries(
 
         assert store.rot.suspect
         assert store.space.read_only
-        assert any("read errors" in reason for reason in store.what_is_wrong())
+        assert Code.DISK_READ_ERRORS in codes_of(store.what_is_wrong())
         assert await read_all(store, LEDGER, 0, 0) == {0: adder.sent[0]}
 
 
@@ -363,5 +365,5 @@ async def test_notes_that_an_index_cannot_read_cost_no_start(autojump_clock: Clo
 
     assert store.rot.noted == {}
     assert store.scrub.place == ScrubPlace(under_way=True, rest_s=int(MANUAL.scrub_s))
-    assert store.limbo.reason == ""
+    assert not store.limbo.any_limbo
     store.close()

@@ -122,7 +122,7 @@ async def test_a_base_that_cannot_be_read_claims_no_end(autojump_clock: Clock, h
 
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == LIMBO_ALL
-        assert "states" in store.limbo.reason
+        assert "states" in store.limbo.cause
         for ledger in (*FENCED, 500):
             assert isinstance(await _refusal(store, ledger), LedgerStateUnknown | LedgerFenced)
     async with running(journal, SMALL, index) as store:  # the index has the states as well

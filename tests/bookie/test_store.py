@@ -15,6 +15,7 @@ from distributedlog.runtime.errors import (
     TooBusy,
     WrongLedgerKey,
 )
+from distributedlog.runtime.health_conditions import Code
 from distributedlog.runtime.memory import MemoryDisk
 
 from .kit import (
@@ -111,9 +112,9 @@ async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
         with pytest.raises(CorruptData):
             await read_all(store, 7)
 
-        told = [text for text in store.what_is_wrong() if text not in before]
-        assert any(text.startswith("1 reads since its start met damage") for text in told)
-        assert any("rot" in text for text in told), "what is to be healed is a reason of its own"
+        told = {one.code: one for one in store.what_is_wrong() if one not in before}
+        assert told[Code.DAMAGED_READS].integer("reads") == 1
+        assert Code.ENTRIES_CORRUPT in told, "what is to be repaired is a condition of its own"
 
 
 async def test_long_polls(autojump_clock: Clock) -> None:

@@ -33,19 +33,12 @@ FASTER = 60
 START_S = 120.0
 POLL_S = 1.0
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-EXPECTED: dict[str, str] = {
-    "DlogNodeDown": "is down",
-    "DlogNoLeader": "no metadata quorum",
-    "DlogElections": "",
-    "DlogNotRegistered": "is down",
-    "DlogFewBookies": "take entries",
-    "DlogReadOnly": "read-only",
-    "DlogDiskFull24h": "",
-    "DlogDamage": "",
-    "DlogSyncSlow": "",
-    "DlogLoopLate": "",
+EXPECTED = {
+    block.split("\n", 1)[0]: frozenset(codes.split())
+    for block in RULES.read_text().split("- alert: ")[1:]
+    for codes in re.findall(r'^ +codes: "(.*)"$', block, re.M)
 }
-"""What `dlog status` says meanwhile; "" where an alert is about a past or a rate."""
+"""The codes of which `dlog status` reports one meanwhile; none if an alert is about a past or a rate."""
 CONFIG = """
 global: {{scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}}
 rule_files: [{rules}]
@@ -128,9 +121,9 @@ def _watch(
             if name not in seen:
                 seen[name] = Alert(now, one["annotations"]["summary"])
                 print(f"{now:6.1f} s  {name}: {seen[name].summary}", flush=True)
-            words = EXPECTED.get(name, "")
-            if words and not seen[name].named:
-                seen[name].named = next((each for each in _status(uri) if words in each), "")
+            codes = EXPECTED.get(name, frozenset())
+            if codes and not seen[name].named:
+                seen[name].named = next((text for code, text in _status(uri) if code in codes), "")
                 if seen[name].named:
                     print(f"          dlog status: {seen[name].named}", flush=True)
             seen[name].over_s = 0.0
@@ -180,8 +173,8 @@ def _ask(url: str) -> Any:
         return json.load(answer)
 
 
-def _status(uri: str) -> list[str]:
-    """The runbook's first step."""
+def _status(uri: str) -> list[tuple[str, str]]:
+    """The runbook's first step: code and text of each condition."""
     done = subprocess.run(
         dlog("status", "--json", "--timeout", "6", "--uri", uri),
         capture_output=True,
@@ -189,8 +182,8 @@ def _status(uri: str) -> list[str]:
         check=False,
     )
     if not done.stdout:
-        return [f"no metadata quorum: {done.stderr.decode(errors='replace')}"]
-    return list(json.loads(done.stdout)["reasons"])
+        return [("no_metadata_quorum", done.stderr.decode(errors="replace"))]
+    return [(one["code"], one["text"]) for one in json.loads(done.stdout)["conditions"]]
 
 
 def _uri(out: Path, targets: list[dict[str, Any]]) -> str:

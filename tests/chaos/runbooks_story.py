@@ -248,7 +248,7 @@ def thin(d: Drill) -> None:
 def nobody_repairs(d: Drill) -> None:
     """Somebody has set `repair = false` everywhere."""
     d.raised("DlogNobodyRepairs")
-    d.typed("status", says="no bookie repairs")
+    d.typed("status", says="no bookie runs repair")
     d.mended("the bookies are started with repair = true")
     d.over("DlogNobodyRepairs")
 
@@ -266,7 +266,7 @@ def limbo(d: Drill) -> None:
     """A bookie lost a file of its journal, with what an open ledger has there."""
     d.mended("the bookie is started")
     d.raised("DlogLimbo")
-    d.typed("status", says="limbo")
+    d.typed("status", says="may have lost entries")
     d.typed(
         "log", "show", "story", says="in progress"
     )  # until its segment ends; its writer goes on
@@ -277,7 +277,7 @@ def limbo(d: Drill) -> None:
 def rot_everywhere(d: Drill) -> None:
     """The same entry rots on all three bookies."""
     d.raised("DlogNoGoodCopy")
-    said = d.typed("status", says="without a good copy")
+    said = d.typed("status", says="no other bookie has a good copy")
     d.typed("bookies", says="bookie3")  # all are up: nobody else has one
     lost = sorted(set(re.findall(r"ledger (\d+) entry (\d+)", said)))
     assert lost, f"the reason names no entry: {said}"

@@ -186,9 +186,9 @@ def test_status_and_bookies_show_everybody(cluster: Cluster) -> None:
     status = json.loads(cluster.ok("status", "--json", "--wait", "healthy"))
 
     assert status["healthy"] is True
-    assert status["reasons"] == []
+    assert status["conditions"] == status["reasons"] == []
     assert [set(m) for m in status["metadata"]] == [
-        {"name", "address", "role", "term", "applied", "alive", "reasons"}
+        {"name", "address", "role", "term", "applied", "alive", "conditions"}
     ]
     assert status["metadata"][0]["role"] == "leader"
     assert len(status["bookies"]) == 3

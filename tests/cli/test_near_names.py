@@ -55,7 +55,7 @@ async def test_among_many_logs_few_are_looked_at_and_the_near_ones_found() -> No
 
 
 async def test_the_error_says_it_and_what_makes_the_log() -> None:
-    missing = LogNotFound('log "ordes" does not exist in namespace ns')
+    missing = LogNotFound('log "ordes" does not exist in namespace ns', "ordes")
 
     await name_near(Logs("orders"), ExceptionGroup("tasks", [missing]))
 
@@ -67,7 +67,10 @@ async def test_the_error_says_it_and_what_makes_the_log() -> None:
 
 @pytest.mark.parametrize("error", [NotAllowed("no"), RequestTimeout("late")])
 async def test_who_may_not_list_is_told_what_was_told_before(error: Exception) -> None:
-    logs, missing = Logs("orders"), LogNotFound('log "ordes" does not exist in namespace ns')
+    logs, missing = (
+        Logs("orders"),
+        LogNotFound('log "ordes" does not exist in namespace ns', "ordes"),
+    )
     logs.error = error
 
     await name_near(logs, missing)
@@ -78,7 +81,10 @@ async def test_who_may_not_list_is_told_what_was_told_before(error: Exception) -
 async def test_a_cluster_that_hangs_is_waited_for_shortly(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    logs, missing = Logs("orders"), LogNotFound('log "ordes" does not exist in namespace ns')
+    logs, missing = (
+        Logs("orders"),
+        LogNotFound('log "ordes" does not exist in namespace ns', "ordes"),
+    )
     logs.hangs = True
     begun = trio.current_time()
 

@@ -35,7 +35,7 @@ def test_users_and_grants_are_given_shown_checked_and_taken_away(cluster: Cluste
     actions = [line["action"] for line in lines(cluster.ok("trust", "audit", "--json"))]
     assert actions == ["user", "grant", "grant", "revoke", "disable"]
     assert "no admin yet" in cluster.fails(2, "trust", "require", "report")
-    assert json.loads(cluster.ok("whoami", "--json"))["mode"] == "open"
+    assert json.loads(cluster.ok("whoami", "--json"))["mode"] == "off"
 
 
 def test_what_namespaces_take_is_shown_and_bounded(cluster: Cluster) -> None:

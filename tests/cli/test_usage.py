@@ -15,7 +15,7 @@ from distributedlog.cli.main import command, run
 from distributedlog.cli.metadata import _votes
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
-from distributedlog.cluster.overview import EMPTY, disks_lost_for_good
+from distributedlog.cluster.overview import conditions_of_members, majority_lost
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.runtime import errors
 from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound, NotAllowed
@@ -199,8 +199,8 @@ def test_a_command_that_is_not_there_is_answered_with_what_was_meant(
 
 
 def test_a_missing_log_is_named_in_the_command_that_makes_it() -> None:
-    missing = LogNotFound('log "orders/eu" does not exist in namespace default')
-    odd = LogNotFound('log "it\'s" does not exist in namespace default')
+    missing = LogNotFound('log "orders/eu" does not exist in namespace default', "orders/eu")
+    odd = LogNotFound('log "it\'s" does not exist in namespace default', "it's")
     deleted = LogNotFound('log "orders" has been deleted')
 
     assert with_hint(missing).endswith('; create it with "dlog log create orders/eu"')
@@ -215,7 +215,8 @@ def test_who_may_not_is_told_who_gives_rights() -> None:
     ).endswith('; an admin gives rights: "dlog grant add USER ROLE PATH"')
     narrowed = with_hint(
         NotAllowed(
-            "user/etl may not read X: it needs read, and the token is narrowed to read of a in ns"
+            "user/etl may not read X: it needs read, and the token is narrowed to read of a in ns",
+            NotAllowed.RESTRICTED_TOKEN,
         )
     )
     assert narrowed.endswith('; "dlog user token" makes one that is for more')
@@ -374,9 +375,9 @@ def test_a_table_on_a_narrow_terminal_cuts_no_cell(
         ("follower", 0, False),  # it has not heard yet that it is a learner
         ("learner", 9, False),
         ("starting", 0, False),
-        (EMPTY, 0, False),
+        ("empty", 0, False),
         ("unreachable", 0, False),
-        ("damaged: its log", 9, False),
+        ("damaged", 9, False),
     ],
 )
 def test_who_was_let_in_is_waited_for_until_it_says_that_it_votes(
@@ -397,19 +398,23 @@ def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:
     def member(name: str, role: str) -> MemberStatus:
         return MemberStatus(name, "h:1", role, 1, 1, True, name)
 
-    well, empty, damaged = "follower", EMPTY, "damaged: a block is torn"
+    well, empty, damaged = "follower", "empty", "damaged"
     for roles, lost in (
-        ((well, well, empty), ""),
-        ((well, empty, empty), "2 of 3"),
-        ((well, damaged, empty), "2 of 3"),
-        ((well, well, damaged, empty, empty), "3 of 5"),
-        ((empty, empty, empty), ""),  # none has been formed yet
-        ((well, well, empty, "learner"), ""),
+        ((well, well, empty), None),
+        ((well, empty, empty), (2, 3)),
+        ((well, damaged, empty), (2, 3)),
+        ((well, well, damaged, empty, empty), (3, 5)),
+        ((empty, empty, empty), None),  # none has been formed yet
+        ((well, well, empty, "learner"), None),
     ):
-        found = disks_lost_for_good([member(f"m{n}", role) for n, role in enumerate(roles)])
-        assert found.startswith(lost), roles
-        assert ("dlog metadata replace" in found) is False
-        assert bool(found) == bool(lost), roles
+        members = [member(f"m{n}", role) for n, role in enumerate(roles)]
+        found = majority_lost(members)
+        assert lost == (found and (found.integer("lost"), found.integer("voters"))), roles
+        of_nodes = [one for one in conditions_of_members(members) if one.node]
+        replaceable = {
+            one.integer("replaceable") for one in of_nodes if "replaceable" in one.parameters
+        }
+        assert replaceable <= {int(lost is None)}, roles
 
 
 def test_what_a_reader_will_never_be_given_is_given_up_by_typing_the_ledgers_id(
@@ -481,6 +486,14 @@ def test_the_tree_of_errors_names_each_of_them() -> None:
     assert {cls.__name__ for cls in BY_CODE.values()} - set(tree) == set()
 
 
+HELD = {
+    "code": "deletions_held",
+    "severity": "degraded",
+    "parameters": {},
+    "text": "nothing is deleted",
+}
+
+
 def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -491,10 +504,10 @@ def test_a_status_without_a_quorum_does_not_say_that_there_is_nothing(
         "under_replicated": [],
         "metadata": [],
     }
-    show({"healthy": False, "health": "down", "reasons": ["no metadata quorum"], **nobody})
+    show({"healthy": False, "health": "down", "conditions": [HELD], **nobody})
 
     said = capsys.readouterr().out
-    assert said.startswith("NOT healthy: down\n  - no metadata quorum\n")
+    assert said.startswith("NOT healthy: down\n  - degraded: nothing is deleted\n")
     assert "bookies, logs, ledgers with missing copies: unknown" in said
     assert "no bookies" not in said
 
@@ -508,19 +521,17 @@ def test_a_status_calls_bookies_by_their_names(capsys: pytest.CaptureFixture[str
     found: dict[str, object] = {
         "healthy": False,
         "health": "degraded",
-        "reasons": [f"bookie b1 ({one}) is to leave: it lies on {two}, {old}"],
+        "conditions": [HELD | {"text": f"bookie b1 ({one}) waits for {two}, {old}"}],
         "bookies": [row | {"id": bookie, "label": label} for bookie, label in names],
         "logs": 1,
         "under_replicated": [],
         "metadata": [],
-        "placement": [f"ledger 7: {one} and {two} stand on one host (h)"],
     }
 
     show(found)
 
     said = capsys.readouterr().out
-    assert "  - bookie b1 is to leave: it lies on b2 (22222222), b2 (33333333)\n" in said
-    assert "placement: ledger 7: b1 and b2 (22222222) stand on one host (h)\n" in said
+    assert "  - degraded: bookie b1 waits for b2 (22222222), b2 (33333333)\n" in said
     assert [line.split("  ")[0] for line in said.splitlines() if " up " in line] == [
         "b1",
         "b2 (22222222)",
@@ -540,12 +551,11 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     found: dict[str, object] = {
         "healthy": False,
         "health": "degraded",
-        "reasons": [f"metadata node m1: {why}"],
+        "conditions": [HELD | {"text": f"metadata node m1: {why}"}],
         "bookies": [row | {"free_bytes": 1, "rot": rot, "ledgers_missing": 0}],
         "logs": 1,
         "under_replicated": [],
         "metadata": [],
-        "placement": [f"12 {why}"],
     }
 
     show(found)
@@ -553,8 +563,7 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 80
     joined = " ".join(said.split())
-    assert f"- metadata node m1: {why}" in joined
-    assert f"placement: 12 {why}" in joined
+    assert f"- degraded: metadata node m1: {why}" in joined
     assert "1 ledger waits to be healed, 0 of them without a good copy; 1 entry healed" in joined
 
 

@@ -28,6 +28,16 @@ import trio
 from distributedlog import LogRecord, open_namespace
 from distributedlog.runtime.errors import DistributedLogError
 from tests.cluster.story import Cluster
+from tests.conditions import codes_of
+
+NO_SPACE = {
+    "journal_disk_low",
+    "journal_file_no_space",
+    "index_disk_low",
+    "checkpoint_no_space",
+    "reserve_missing",
+}
+"""Codes of a bookie that is read-only for want of space."""
 
 MB = 1_000_000
 RESTARTS = 4
@@ -70,16 +80,19 @@ def run_full(directory: Path, *, say: Say) -> bytes:
             f"three bookies were killed with -9 {FULL_STARTS} times, no byte free on their disks,"
             " and serve again"
         )
-        reasons = cluster.json("status", codes=(6,))["reasons"]
-        said = [reason for reason in reasons if "read-only" in reason]
-        assert len({reason.split()[1] for reason in said}) == 3, reasons
-        say("  " + "\n  ".join(said))
+        found = [
+            one
+            for one in cluster.json("status", codes=(6,))["conditions"]
+            if one["code"] in NO_SPACE
+        ]
+        assert len({one["parameters"]["bookie"] for one in found}) == 3, found
+        say("  " + "\n  ".join(one["text"] for one in found))
         assert cluster.run("log", "read", LOG).stdout == lines
         say(f"all {len(lines):,} bytes are read back from them")
         for place in places:
             (place / "ballast").unlink()
         until = time.monotonic() + AGAIN_S
-        while any("read-only" in each for each in cluster.json("status", codes=(0, 6))["reasons"]):
+        while NO_SPACE & set(codes_of(cluster.json("status", codes=(0, 6))["conditions"])):
             assert time.monotonic() < until, f"still read-only after {AGAIN_S:g} s"
         _write(cluster, b"one more\n")
         read: bytes = cluster.run("log", "read", LOG).stdout

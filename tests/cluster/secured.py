@@ -39,7 +39,7 @@ class Secured:
             self.dlog("user", "add", user)
         for grant in grants:
             self.dlog("grant", "add", *filter(None, grant))
-        self.dlog("trust", "require", "yes")
+        self.dlog("trust", "require", "enforce")
 
     def token(self, user: str, *narrowing: str, name: str = "") -> Path:
         """A token's file, in a directory of its own."""

@@ -117,7 +117,9 @@ def _steps(
         else:
             say(f"         {what}: {found[0][1]}")
 
-    seen("a certificate that ends soon", "bookie3", "certificate ends", since=begun, timed=False)
+    seen(
+        "a certificate that ends soon", "bookie3", "its certificate ends", since=begun, timed=False
+    )
     lines = b"\n".join([RECORD] * RECORDS) + b"\n"
     _ok(cluster.run("log", "write", "kept", "--create", input=lines))
     writer = cluster.popen(
@@ -135,13 +137,15 @@ def _steps(
     _ok(cluster.run("log", "write", "later", "--create", input=lines))  # on the three that are left
     now = time.monotonic()
     _ok(cluster.run("decommission", "bookie4"), 0, 6)
-    seen("a drain that waits", "bookie4", "is to leave", "no bookie can take", since=now)
+    seen(
+        "a drain that waits", "bookie4", "is being decommissioned", "no bookie can take", since=now
+    )
     _ok(cluster.run("decommission", "bookie4", "--cancel"))
 
     for path in _journals(cluster, "bookie1"):
         path.write_bytes(b"")
     cluster.start("bookie1")
-    seen("limbo", "bookie1", "limbo", since=time.monotonic())
+    seen("limbo", "bookie1", "may have lost entries", since=time.monotonic())
 
     ballast = cluster.directory / "bookie4" / "ballast"
     now = time.monotonic()
@@ -179,7 +183,7 @@ def _rot(cluster: Cluster, seen: Callable[..., None]) -> None:
     _ok(cluster.run("scrub", "bookie2"))
     _until(lambda: b'"bookie.rot"' in log.read_bytes()[size:])
     # It is healed soon, and told all the same: who is slow here looks when that is done.
-    seen("damage found", "bookie2", "rotted", since=now, known_at=time.monotonic() - 0.05)
+    seen("damage found", "bookie2", "corrupt here", since=now, known_at=time.monotonic() - 0.05)
 
 
 @contextlib.contextmanager
@@ -205,7 +209,7 @@ def _console(cluster: Cluster, stack: contextlib.ExitStack) -> Looks:
     browser = Browser(json.loads(process.stdout.readline())["console"])
     browser.let_in()
     states = browser.events("/events", page="cluster")
-    return Looks("the console", ([one["text"] for one in state["reasons"]] for state in states))
+    return Looks("the console", ([one["text"] for one in state["conditions"]] for state in states))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from distributedlog.cluster.health import Health, ask_health
+from distributedlog.runtime.health_conditions import Code
 from distributedlog.runtime.machine import real_host
 from tests.cluster.story import Cluster
 
@@ -51,13 +52,13 @@ def _health(cluster: Cluster, name: str) -> Health:
     return trio.run(ask_health, real_host("asker"), address)
 
 
-def test_limbo_damaged_pages_and_a_missing_file_are_reasons(tmp_path: Path) -> None:
+def test_limbo_damaged_pages_and_a_missing_file_are_conditions(tmp_path: Path) -> None:
     """It said healthy."""
     with Cluster.planned(tmp_path, bookies=3, metadata_nodes=1) as cluster:
         cluster.start()
         lines = b"\n".join([RECORD] * RECORDS) + b"\n"
         assert cluster.run("log", "write", "kept", "--create", input=lines).returncode == 0
-        assert cluster.json("status", "--wait", "healthy")["reasons"] == []
+        assert cluster.json("status", "--wait", "healthy")["conditions"] == []
         cluster.served["bookie2"].signal(signal.SIGTERM)  # it checkpoints: nothing is written anew
         cluster.served["bookie2"].process.wait(30)
         cluster.kill("bookie1", "bookie3")
@@ -79,17 +80,22 @@ def test_limbo_damaged_pages_and_a_missing_file_are_reasons(tmp_path: Path) -> N
         while time.monotonic() < end:
             status = cluster.json("status", codes=(0, 6))
             for name, found in told.items():
-                found.update(one for one in status["reasons"] if one.startswith(f"bookie {name} "))
+                ids = [one["id"] for one in status["bookies"] if one["label"] == name]
+                found.update(
+                    one["code"]
+                    for one in status["conditions"]
+                    if one["parameters"].get("bookie") in ids
+                )
             if all(told.values()):
                 break
         health = {name: _health(cluster, name) for name in told}
 
-    assert any("limbo" in one for one in told["bookie1"]), told
+    assert Code.LIMBO in told["bookie1"], told
     for name in (
         "bookie2",
         "bookie3",
     ):  # what a read has met may be healed by now: it is told still
-        marks = ("limbo", "met damage", "rotted")
-        assert any(mark in one for one in told[name] for mark in marks), told
+        damage = {Code.LIMBO, Code.DAMAGED_READS, Code.ENTRIES_CORRUPT, Code.ENTRIES_REPAIRED}
+        assert told[name] & damage, told
     for name, one in health.items():
         assert one.healthy, name  # to start it again would help nobody

@@ -71,7 +71,7 @@ async def test_a_metadata_node_that_waits_for_its_peers_is_well() -> None:
         found = await ask_health(host, ready.address)
 
     assert found.healthy
-    assert found.state.startswith("waiting")
+    assert found.state == "empty"
 
 
 async def test_a_node_that_is_not_there_or_says_nothing_is_not_well(

@@ -24,11 +24,13 @@ from distributedlog.runtime import hello as hellos
 from distributedlog.runtime.client_link import ClientLink
 from distributedlog.runtime.errors import ConnectionLost
 from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.runtime.health_conditions import Code
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.host import Address
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.rpc import Endpoint
 from tests.cluster.story import Cluster
+from tests.conditions import codes_of
 
 pytestmark = pytest.mark.processes
 
@@ -62,7 +64,7 @@ def test_hostile_words_and_poisoned_keys_end_no_node(cluster: Cluster) -> None:
 
     _all_live(cluster)
     status = cluster.json("status", codes=(0, 6))
-    assert any("damaged records" in reason for reason in status["reasons"]), status["reasons"]
+    assert Code.DAMAGED_RECORDS in codes_of(status["conditions"]), status["reasons"]
     for name in list(cluster.served):
         told = [line for line in _logged(cluster, name) if line.get("reason") == "malformed"]
         assert len(told) == 1, (name, told)

@@ -18,7 +18,8 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
-from distributedlog.runtime.reasons import HEALED
+from distributedlog.runtime.health_conditions import Code
+from tests.conditions import codes_of
 
 from ..bookie.kit import CutDisk, running
 from .bookie_world import BOOKIES, KEY, LEDGER, Pool, World, world
@@ -55,9 +56,9 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         assert w.stores["b3"].ledgers.limbo_below == 0
         assert w.stores["b3"].ledgers.look_up(LEDGER, KEY).fenced
         [told] = w.stores["b3"].what_is_wrong()  # it is over before anybody looks
-        assert told.startswith(f"{HEALED}ledgers were in limbo")
+        assert told.code == Code.LIMBO_ENDED
         await _in_limbo(w)  # again, within the hour
-        assert not any(one.startswith(HEALED) for one in w.stores["b3"].what_is_wrong())
+        assert Code.LIMBO_ENDED not in codes_of(w.stores["b3"].what_is_wrong())
 
 
 async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:

@@ -185,7 +185,7 @@ async def test_a_copy_that_was_taken_while_it_ran_is_in_limbo_and_says_why() -> 
         assert again.node_id == ready.node_id
         assert before is not None
         assert found is not None
-        assert "an older copy of its directory" in " ".join(found.reasons)
+        assert "an older copy of its directory" in found.conditions[0].text("cause")
         # Writers leave ledgers of before the loss, and only those.
         assert before.limbo_below == 0
         assert found.limbo_below == bound
@@ -204,7 +204,7 @@ async def test_a_note_that_cannot_be_read_is_limbo_and_no_refusal() -> None:
             found = await world.registration(again.node_id)
 
         assert found is not None
-        assert "seen/" in " ".join(found.reasons)
+        assert "seen/" in found.conditions[0].text("cause")
 
 
 async def test_two_nodes_on_one_directory_are_refused() -> None:

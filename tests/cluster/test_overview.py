@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import pytest
 import trio.testing
 
 from distributedlog.cluster import leaving, overview
-from distributedlog.cluster.restored import RESUME, hold
+from distributedlog.cluster.restored import hold
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
@@ -13,7 +14,8 @@ from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.frames import pack
-from distributedlog.runtime.reasons import HEALED
+from distributedlog.runtime.health_conditions import Code, HealthCondition, Severity, condition
+from tests.conditions import codes_of
 
 LEADER = MemberStatus("m1", "h:1", "leader", 1, 1, True, "1", ())
 FOLLOWER = MemberStatus("m2", "h:2", "follower", 1, 1, True, "2", ())
@@ -41,11 +43,11 @@ async def _look(quorum: Quorum, timeout_s: float = 30.0) -> dict[str, Any]:
 
 
 async def _quorum(
-    *bookies: str, reasons: tuple[str, ...] = (), label: str = "", pulls: bool = True
+    *bookies: str, conditions: tuple[HealthCondition, ...] = (), label: str = "", pulls: bool = True
 ) -> Quorum:
     made = Quorum()
     for bookie in bookies:
-        there = BookieRegistration(bookie, {"": ("h", 1)}, reasons=reasons, pulls=pulls)
+        there = BookieRegistration(bookie, {"": ("h", 1)}, conditions=conditions, pulls=pulls)
         cookie = Put(
             keys.cookie_key(bookie), pack({"label": label or f"n{bookie}", "incarnation": 1})
         )
@@ -60,23 +62,20 @@ async def _closed(quorum: Quorum, ledger_id: int, *bookies: str) -> None:
     await quorum.transact(transactions.closing_share(closed, 1, ()))
 
 
+def _about(found: dict[str, Any], bookie: str) -> list[dict[str, Any]]:
+    return [one for one in found["conditions"] if one["parameters"].get("bookie") == bookie]
+
+
 async def test_a_drain_that_waits_for_somebody_says_for_whom() -> None:
-    """H102: healing goes by itself; where no bookie can take its place nobody mends it."""
+    """H102: a drain needs no help unless no bookie can take its place."""
     quorum = await _quorum("b1", "b2", "b3")
+    await _closed(quorum, 5, "b1", "b2", "b3")
     await leaving.ask_to_leave(quorum, "b1")
 
-    found = await _look(quorum)
-    assert (found["health"], found["reasons"]) == (
-        "healing",
-        ["bookie nb1 (b1) is to leave, and holds nothing any more: it may be stopped"],
-    )
-    assert found["about"] == ["b1"]
-
-    await _closed(quorum, 5, "b1", "b2", "b3")
-    found = await _look(quorum)
-    [reason] = found["reasons"]
-    assert reason.startswith("bookie nb1 (b1) is to leave, and 1 ledger is on it, such as 5: no")
-    assert found["health"] == "degraded"
+    [waits] = _about(await _look(quorum), "b1")
+    assert (waits["code"], waits["severity"]) == (Code.BOOKIE_LEAVING, "degraded")
+    told = {name: waits["parameters"][name] for name in ("ledgers", "stuck", "ledger", "running")}
+    assert told == {"ledgers": 1, "stuck": 1, "ledger": 5, "running": 1}
 
     await quorum.transact(
         Transaction(
@@ -91,33 +90,126 @@ async def test_a_drain_that_waits_for_somebody_says_for_whom() -> None:
         )
     )
     found = await _look(quorum)
-    assert found["reasons"][0].endswith("such as 5: waits for its copy")
+    [waits] = _about(found, "b1")
+    assert (waits["code"], waits["severity"]) == (Code.BOOKIE_LEAVING, "healing")
     assert found["health"] == "healing"
 
 
-async def test_a_bookie_that_is_down_and_is_to_leave_says_both() -> None:
+async def test_a_bookie_that_is_down_and_decommissioned_is_one_condition() -> None:
     quorum = await _quorum("b1", "b2", "b3")
     await _closed(quorum, 5, "b1", "b2", "b3")
     await leaving.ask_to_leave(quorum, "b1")
     await quorum.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
 
-    found = await _look(quorum)
+    [waits] = _about(await _look(quorum), "b1")
 
-    assert [reason.partition(" (b1) ")[2][:17] for reason in found["reasons"][:2]] == [
-        "is down (1 ledger",
-        "is to leave, and ",
-    ]
+    assert (waits["code"], waits["parameters"]["running"]) == (Code.BOOKIE_LEAVING, 0)
 
 
-async def test_what_was_healed_is_told_and_nothing_is_wrong() -> None:
-    """`dlog status --wait healthy` goes on; who comes an hour later hears of it."""
-    quorum = await _quorum("b1", "b2", reasons=(f"{HEALED}entries of 3 ledgers had rotted",))
+@pytest.mark.parametrize("running", [True, False])
+async def test_a_drained_bookie_does_not_make_the_cluster_unhealthy(running: bool) -> None:
+    """Whatever is wrong with it, and whether its process has been stopped or not."""
+    quorum = await _quorum("b2", "b3", "b4")
+    asked, broken = condition(Code.READ_ONLY_REQUESTED), condition(Code.DISK_READ_ERRORS)
+    one = BookieRegistration(
+        "b1", {"": ("h", 1)}, read_only=True, ledgers=7, conditions=(asked, broken), pulls=True
+    )
+    cookie = Put(keys.cookie_key("b1"), pack({"label": "nb1", "incarnation": 1}))
+    put = [cookie, *([Put(keys.bookie_key("b1"), one.encode())] if running else [])]
+    await quorum.transact(Transaction((), tuple(put)))
+    await leaving.ask_to_leave(quorum, "b1")
 
     found = await _look(quorum)
 
     assert (found["health"], found["healthy"]) == ("healthy", True)
-    assert found["about"] == ["b1", "b2"]
-    assert found["reasons"][0].startswith("bookie nb1 (b1): healed: entries of 3 ledgers")
+    drained, *others = _about(found, "b1")
+    assert (drained["code"], drained["parameters"]["running"]) == (
+        Code.BOOKIE_DRAINED,
+        int(running),
+    )
+    assert [(each["code"], each["severity"]) for each in others] == (
+        [(Code.DISK_READ_ERRORS, "info")] if running else []
+    )
+    [row] = [each for each in found["bookies"] if each["id"] == "b1"]
+    assert (row["state"], row["ledgers"]) == ("leaving", 0), "what its disk still has is not needed"
+
+
+async def test_a_bookie_that_died_heals_where_another_one_can_take_its_place() -> None:
+    quorum = await _quorum("b1", "b2", "b3", "b4")
+    await _closed(quorum, 5, "b1", "b2", "b3")
+    await quorum.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
+
+    found = await _look(quorum)
+
+    [down] = _about(found, "b1")
+    assert (down["code"], down["parameters"]["ledgers"]) == (Code.BOOKIE_DOWN, 1)
+    assert found["health"] == "healing"
+
+
+async def test_one_dead_bookie_of_three_waits_for_an_operator_and_writes_continue() -> None:
+    quorum = await _quorum("b1", "b2", "b3")
+    await _closed(quorum, 5, "b1", "b2", "b3")
+    await quorum.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
+
+    found = await _look(quorum)
+
+    [down] = _about(found, "b1")
+    assert down["code"] == Code.BOOKIE_DOWN_NO_REPLACEMENT
+    assert (down["parameters"]["ledgers"], down["parameters"]["spare"]) == (1, 0)
+    assert found["health"] == "degraded"
+
+
+async def test_a_dead_bookie_that_no_ledger_needs_is_no_harm() -> None:
+    quorum = await _quorum("b1", "b2", "b3", "b4")
+    await quorum.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
+
+    found = await _look(quorum)
+
+    assert codes_of(found["conditions"]) == [Code.BOOKIE_DOWN_UNUSED]
+    assert found["health"] == "healthy"
+
+
+@pytest.mark.parametrize("bookies", [("b1",), ("b1", "b2")])
+async def test_a_cluster_in_which_no_ledger_can_be_created_is_down(
+    bookies: tuple[str, ...],
+) -> None:
+    """Two bookies that ever were: a ledger has three slots, and nothing to name in the third."""
+    found = await _look(await _quorum(*bookies))
+
+    assert found["health"] == "down"
+    [no_ledgers] = found["conditions"]
+    assert no_ledgers["code"] == Code.NO_NEW_LEDGERS
+    assert no_ledgers["parameters"]["writable"] == len(bookies)
+
+
+async def test_repairs_of_the_last_hour_are_shown_and_nothing_is_wrong() -> None:
+    """`dlog status --wait healthy` ends; an operator who looks within an hour sees it."""
+    repaired = (condition(Code.ENTRIES_REPAIRED, ledgers=3),)
+    quorum = await _quorum("b1", "b2", "b3", conditions=repaired)
+
+    found = await _look(quorum)
+
+    assert (found["health"], found["healthy"]) == ("healthy", True)
+    assert [one["parameters"]["bookie"] for one in found["conditions"]] == ["b1", "b2", "b3"]
+    assert found["reasons"][0].startswith("bookie nb1 (b1): ")
+
+
+async def test_the_texts_of_an_older_version_are_shown_and_decide_nothing_but_a_look() -> None:
+    """Also one that says that all is lost: its words are not read."""
+    for text in ("healed: entries of 3 ledgers had rotted", "no room", "limbo", "\x00without a"):
+        legacy = (condition(Code.LEGACY_TEXT, text=text),)
+        found = await _look(await _quorum("b1", "b2", "b3", conditions=legacy))
+
+        assert found["health"] == "degraded"
+        assert set(codes_of(found["conditions"])) == {Code.LEGACY_TEXT}
+
+
+async def test_a_code_of_a_newer_version_counts_with_its_severity() -> None:
+    newer = HealthCondition("moon_phase", Severity.AT_RISK, {"phase": "full"})
+    found = await _look(await _quorum("b1", "b2", "b3", conditions=(newer,)))
+
+    assert found["health"] == "at_risk"
+    assert found["reasons"][0] == "bookie nb1 (b1): moon_phase (phase=full, bookie=nb1 (b1))"
 
 
 async def test_bookies_are_in_the_order_of_their_names() -> None:
@@ -133,32 +225,35 @@ async def test_bookies_are_in_the_order_of_their_names() -> None:
 
 async def test_who_holds_deletions_is_told_how_they_go_on() -> None:
     quorum = await _quorum("b1", "b2", "b3")
-    for why, told in (
-        ("an operator looks", f'nothing is deleted: an operator looks; look, then: "{RESUME}"'),
-        (f"restored; look, then: {RESUME}", f"nothing is deleted: restored; look, then: {RESUME}"),
-    ):
-        await hold(quorum, why)
-        assert (await _look(quorum))["reasons"] == [told]
+    await hold(quorum, "an operator checks")
+
+    [held] = (await _look(quorum))["conditions"]
+
+    assert (held["code"], held["parameters"]) == (
+        Code.DELETIONS_HELD,
+        {"cause": "an operator checks"},
+    )
+    assert "dlog metadata gc resume" in held["text"]
 
 
 async def test_that_nobody_would_repair_is_told() -> None:
     """Each is started with `repair = false`: copies that are lost do not come back."""
-    quorum = await _quorum("b1", "b2", pulls=False)
+    quorum = await _quorum("b1", "b2", "b3", pulls=False)
 
     found = await _look(quorum)
 
     assert found["health"] == "degraded"
-    assert found["reasons"] == ["no bookie repairs: all are started with repair = false"]
+    assert codes_of(found["conditions"]) == [Code.NO_REPAIR]
 
 
 async def test_names_of_others_move_no_cursor() -> None:
     """H265: a label is what a bookie says of itself."""
-    quorum = await _quorum("b1", label="\x1b[2Jb\u202e1\n", reasons=("x",))
+    odd = HealthCondition("odd\x07", Severity.DEGRADED, {"what": "\x1b[2J"})
+    quorum = await _quorum("b1", label="\x1b[2Jb\u202e1\n", conditions=(odd,))
 
     found = await _look(quorum)
 
     assert all(reason.isprintable() for reason in found["reasons"])
-    assert len(found["about"]) == len(found["reasons"])
 
 
 async def test_without_a_leader_it_is_said_after_an_elections_time(
@@ -174,7 +269,7 @@ async def test_without_a_leader_it_is_said_after_an_elections_time(
 
     assert trio.current_time() - begun <= overview.LEADERLESS_S
     assert found["health"] == "down"
-    assert "no leader does" in found["reasons"][0]
+    assert Code.NO_METADATA_QUORUM in codes_of(found["conditions"])
 
     quorum.members = (LEADER,)
     begun = trio.current_time()

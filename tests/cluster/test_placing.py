@@ -13,6 +13,7 @@ from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, VersionConflict
+from distributedlog.runtime.health_conditions import Code, condition
 
 KEY = bytes(16)
 ENFORCED = PlacementPolicy("rack", 2, enforced=True)
@@ -54,10 +55,21 @@ async def test_ledgers_with_copies_on_one_host_are_told() -> None:
 
     assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
     where = await placing.standing(metadata)
-    assert await placing.told(metadata, where) == [
-        "1 of the newest ledgers has copies together, such as ledger 2: b1 and b2 stand on one host (h1)"
+    assert await placing.copies_together(metadata, where) == [
+        condition(
+            Code.COPIES_TOGETHER, ledgers=1, ledger=2, cause="b1 and b2 stand on one host (h1)"
+        )
     ]
-    assert where.warning() == ""
+    assert where.condition() is None
+
+
+async def test_copies_on_the_only_host_are_no_condition() -> None:
+    """On one machine it cannot be otherwise."""
+    metadata = await cluster(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h1"})
+    await ledger(metadata, 1, Fragment(0, ("b1", "b2"), 0))
+
+    where = await placing.standing(metadata)
+    assert await placing.copies_together(metadata, where) == []
 
 
 async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds() -> None:
@@ -69,12 +81,13 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     assert list(await found(metadata)) == [1, 5_000, 9_000, 9_001]
     assert list(await found(metadata, newest=2)) == [9_000, 9_001]
     assert list(await found(metadata, newest=3)) == [9_000, 9_001, 5_000]
-    assert await placing.told(metadata, await placing.standing(metadata)) == []
+    assert await placing.copies_together(metadata, await placing.standing(metadata)) == []
 
     await placing.change_policy(metadata, asdict(PlacementPolicy()))
     where = await placing.standing(metadata)
     assert where.domains == (placing.Domain("r1", ("b1", "b2"), 14, 2),)
-    assert "b1 and b2 stand in 1 rack, not 2" in (await placing.told(metadata, where))[0]
+    [found_together] = await placing.copies_together(metadata, where)
+    assert "b1 and b2 stand in 1 rack, not 2" in found_together.text("cause")
 
 
 async def test_the_newest_are_found_where_ids_are_far_apart_and_not_all_where_they_are_close() -> (
@@ -104,19 +117,20 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     await placing.change_policy(metadata, asdict(ENFORCED))
 
     where = await placing.standing(metadata)
-    assert (where.stored, where.open_domains, where.warning()) == (True, 3, "")
-    assert await placing.told(metadata, where) == ["no rack is known of bookies b4"]
+    assert (where.stored, where.open_domains, where.condition()) == (True, 3, None)
+    unknown = condition(Code.DOMAIN_UNKNOWN, level="rack", names="b4")
+    assert await placing.copies_together(metadata, where) == [unknown]
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
     where = await placing.standing(metadata)
-    assert not where.stops
-    assert "2 racks have bookies that take entries" in where.warning()
+    at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=2, needed=2)
+    assert where.condition() == at_limit
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b2")),)))
     where = await placing.standing(metadata)
-    assert where.stops
-    assert "writes stop at the next roll" in where.warning()
+    at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=1, needed=2)
+    assert where.condition() == at_limit
     await placing.forget_policy(metadata)
     where = await placing.standing(metadata)
-    assert (where.policy, where.stored, where.warning()) == (PlacementPolicy(), False, "")
+    assert (where.policy, where.stored, where.condition()) == (PlacementPolicy(), False, None)
 
 
 async def test_a_policy_that_cannot_be_read_is_set_anew_as_a_whole_alone() -> None:

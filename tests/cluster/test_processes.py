@@ -12,8 +12,10 @@ import pytest
 
 from distributedlog import LogRecord
 from distributedlog.blocking import open_namespace
+from distributedlog.runtime.health_conditions import Code
 from tests.cluster import process_story
 from tests.cluster.story import Cluster
+from tests.conditions import codes_of
 
 pytestmark = pytest.mark.processes
 
@@ -222,7 +224,7 @@ def test_status_answers_without_a_quorum(cluster: Cluster) -> None:
     status = cluster.json("status", "--timeout", "6", codes=(6,))
 
     assert not status["healthy"]
-    assert "no metadata quorum" in status["reasons"][0]
+    assert Code.NO_METADATA_QUORUM in codes_of(status["conditions"])
     alive = {member["name"]: member["alive"] for member in status["metadata"]}
     assert alive == {"metadata1": True, "metadata2": False, "metadata3": False}
 

@@ -29,7 +29,7 @@ class _Town:
         }
         cluster.start()
         self.ask("root", "trust", "require", "report", "--admin", "root", code=0)
-        self.ask("root", "trust", "require", "yes", code=0)
+        self.ask("root", "trust", "require", "enforce", code=0)
 
     def ask(self, user: str, *words: str, code: int | None = None) -> str:
         """What a command says; ``code``: what it must end with."""
@@ -58,8 +58,8 @@ class _Town:
         """The nodes whose disks still name somebody."""
         return sorted(file.parts[-3] for file in self.cluster.directory.glob("*/metadata/RESCUE"))
 
-    def reasons(self) -> str:
-        """What the nodes say is wrong with them, as an operator would be told."""
+    def status(self) -> str:
+        """The status, as an operator would read it."""
         return self.ask("root", "--json", "status")
 
     def until(self, what: str, seen: Callable[[], bool]) -> None:
@@ -79,7 +79,7 @@ def test_a_majority_of_the_metadata_nodes_lets_an_admin_in(tmp_path: Path) -> No
         cluster.kill("metadata1")
         assert "metadata1" in town.tell("metadata1")
         cluster.start("metadata1")
-        town.until("it waits", lambda: "asks for the admin ann" in town.reasons())
+        town.until("it waits", lambda: "admin_requested" in town.status())
         town.ask("ann", "user", "add", "etl", code=5)
         assert town.left() == ["metadata1"]
 
@@ -89,7 +89,7 @@ def test_a_majority_of_the_metadata_nodes_lets_an_admin_in(tmp_path: Path) -> No
         town.until("it is done", lambda: not town.left())
         town.ask("ann", "user", "add", "etl", code=0)
         assert "admin" in town.ask("ann", "whoami", code=0)
-        assert "asks for the admin" not in town.reasons()
+        assert "admin_requested" not in town.status()
         audit = town.ask("ann", "trust", "audit", "--json", code=0)
         (line,) = [one for one in map(json.loads, audit.splitlines()) if one["action"] == "rescue"]
         assert line["subject"] == "ann by metadata1, metadata2"

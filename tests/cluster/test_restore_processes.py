@@ -8,7 +8,9 @@ import pytest
 
 from distributedlog.metadata.ghost import GHOST
 from distributedlog.runtime.blocks import ALIGN
+from distributedlog.runtime.health_conditions import Code
 from tests.cluster.story import READY_S, Cluster
+from tests.conditions import codes_of
 
 pytestmark = pytest.mark.processes
 
@@ -64,7 +66,7 @@ def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_pat
         held = cluster.json("metadata", "gc", "show", codes=(6,))
         assert "restored from meta.save" in held["why"]
         status = cluster.json("status", codes=(6,))
-        assert any("nothing is deleted" in reason for reason in status["reasons"])
+        assert Code.DELETIONS_HELD in codes_of(status["conditions"])
         roles = {member["role"] for member in status["metadata"]}
         assert roles == {"leader", "follower"}
         assert cluster.run("metadata", "gc", "resume").returncode == 0

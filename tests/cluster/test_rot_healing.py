@@ -14,7 +14,8 @@ from distributedlog.ledger.metadata import Fragment
 from distributedlog.ledger.striping import Striping
 from distributedlog.ledger.transactions import closing_share
 from distributedlog.runtime.errors import CorruptData, LedgerFenced
-from distributedlog.runtime.reasons import HEALED, HEALED_S
+from distributedlog.runtime.health_conditions import REPAIRED_SHOWN_S, Code
+from tests.conditions import codes_of
 
 from .bookie_world import KEY, LEDGER, World, world
 
@@ -74,8 +75,8 @@ async def test_rotten_entries_of_a_closed_ledger_are_healed_in_place() -> None:
         assert store.rot.healed_entries == 3
         assert not store.limbo.in_limbo(LEDGER)
         [told] = store.what_is_wrong()  # it is over before anybody looks
-        assert told.startswith(f"{HEALED}entries of 1 ledgers had rotted")
-        store.rot.over.at -= HEALED_S
+        assert (told.code, told.integer("ledgers")) == (Code.ENTRIES_REPAIRED, 1)
+        store.rot.over.last_at -= REPAIRED_SHOWN_S
         assert store.what_is_wrong() == ()
         absent = await w.pool.clients["b3"].read(
             LEDGER, KEY, 8, 8, 1000, past_lac=True, timeout_s=5
@@ -125,7 +126,7 @@ async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
         assert await w.ids("b3") == list(range(8))
         assert not store.limbo.in_limbo(LEDGER)
         assert "entry 5" in store.rot.stuck[LEDGER]
-        assert any("without a good copy" in reason for reason in store.what_is_wrong())
+        assert Code.ENTRIES_CORRUPT_WITHOUT_COPY in codes_of(store.what_is_wrong())
 
         run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.get_or_make(LEDGER), 5)
         assert isinstance(run, Located)

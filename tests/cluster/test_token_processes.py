@@ -56,7 +56,7 @@ class Story:
         self.dlog("trust", "require", "report", "--admin", "root")
         self.dlog("user", "add", "etl")
         self.dlog("grant", "add", "etl", "owner", "/")
-        self.dlog("trust", "require", "yes")
+        self.dlog("trust", "require", "enforce")
         whole, narrow = self.token("whole"), self.token("narrow", "--log", "x")
 
         async with (

@@ -85,11 +85,13 @@ from distributedlog.runtime.errors import (
     ForeignData,
     InvalidRequest,
     NotAuthenticated,
+    OutcomeUnknown,
     ProtocolError,
     TransactionTooLarge,
     UnsupportedFormat,
 )
 from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.principals import Token, Welcome
 from distributedlog.runtime.schema import Misfit
 from distributedlog.runtime.tokens import opened, seal
@@ -198,6 +200,7 @@ ENTRIES = (
     messages.Entry(6, 2, b"x"),
     messages.Entry(7, 2, MEMBERS.encode()),
 )
+STATE_REPLY = messages.AppendReply(3, "n1", True, 5, 0, 0, 9, 64, 1 << 60)
 RAFT: list[messages.WireMessage] = [
     messages.PreVote(3, "n1", 5, 2),
     messages.Vote(3, "n1", 5, 2, True),
@@ -210,7 +213,9 @@ RAFT: list[messages.WireMessage] = [
     messages.SnapshotChunk(3, "n1", 5, 2, 0, 9, b"abc"),
     messages.SnapshotChunkReply(3, "n1", 5, 2, 3),
 ]
-STATUS = MemberStatus("m1", "h:1", "leader", 3, 9, True, "n1")
+STALE = answers.Answer(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
+FULL = condition(Code.JOURNAL_DISK_LOW, free_bytes_min=1 << 20)
+STATUS = MemberStatus("m1", "h:1", "damaged", 3, 9, True, "n1", (FULL,), "its log")
 RUN_KEY = ix.RUN_KEY.pack(b"r", 7, 0)
 STATE_KEY = ix.STATE_KEY.pack(b"s", 7)
 RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
@@ -320,7 +325,14 @@ CODECS = [
     Codec(
         "a Raft message",
         messages.decode,
-        [messages.encode(one) for one in RAFT],
+        [messages.encode(one, codes=False) for one in (*RAFT, STATE_REPLY)],
+        PEER,
+        ("metadata/messages.py decode",),
+    ),
+    Codec(
+        "a Raft message to a peer with FEATURE_CODES",
+        messages.decode,
+        [messages.encode(STATE_REPLY)],
         PEER,
         ("metadata/messages.py decode",),
     ),
@@ -635,7 +647,17 @@ CODECS = [
     Codec(
         "a command's answer",
         wire.decode_outcome,
-        [wire.encode_outcome(4, answers.Answer(lease=4))],
+        [
+            wire.encode_outcome(4, answers.Answer(lease=4)),
+            wire.encode_outcome(4, STALE, codes=False),
+        ],
+        (*PEER, CorruptData),
+        ("metadata/wire.py decode_outcome",),
+    ),
+    Codec(
+        "a command's answer to a peer with FEATURE_CODES",
+        wire.decode_outcome,
+        [wire.encode_outcome(4, STALE)],
         (*PEER, CorruptData),
         ("metadata/wire.py decode_outcome",),
     ),
@@ -1093,7 +1115,10 @@ CODECS = [
         lambda b: BookieRegistration.decode(keys.bookie_key("b1"), b),
         [
             BookieRegistration(
-                "b1", {"": ("h", 1), "out": ("o", 2)}, labels={"a": "b"}, reasons=("it is full",)
+                "b1",
+                {"": ("h", 1), "out": ("o", 2)},
+                labels={"a": "b"},
+                conditions=(condition(Code.JOURNAL_FILE_NO_SPACE),),
             ).encode()
         ],
         STORED,

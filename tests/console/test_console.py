@@ -72,7 +72,7 @@ def test_the_cluster(browser: Browser) -> None:
     states = browser.events("/events", page="cluster")
     first, second = next(states), next(states)
 
-    assert (first["health"], first["healthy"], first["reasons"]) == ("healthy", True, [])
+    assert (first["health"], first["healthy"], first["conditions"]) == ("healthy", True, [])
     assert first["logs"] == 2 + LOGS_SHOWN + 2
     assert [one["role"] for one in first["metadata"]] == ["leader"]
     assert [one["label"] for one in first["bookies"]] == ["bookie1", "bookie2", "bookie3"]
@@ -275,8 +275,8 @@ def test_a_console_of_a_cluster_that_is_away_says_so() -> None:
         False,
         None,
     )
-    assert state["reasons"][0]["text"].startswith("no metadata ")
-    assert state["reasons"][0]["command"] == "dlog metadata show"
+    assert state["conditions"][0]["code"].startswith("no_metadata_")
+    assert state["conditions"][0]["command"] == "dlog metadata show"
     assert "QuorumUnreachable" in browser.json("/records", 503, log="x")["error"]
 
     process.send_signal(signal.SIGTERM)

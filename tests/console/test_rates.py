@@ -5,6 +5,7 @@ import pytest
 from distributedlog.console.advice import command_for
 from distributedlog.console.cluster_state import cut, mark_slow, number
 from distributedlog.console.rates import WINDOW_S, Rates
+from distributedlog.runtime.health_conditions import Code, HealthCondition, Severity
 from distributedlog.runtime.meters import SECONDS
 
 
@@ -83,67 +84,41 @@ ID = "0123456789abcdef"
 
 
 @pytest.mark.parametrize(
-    ("reason", "command"),
+    ("code", "parameters", "command"),
     [
-        (f"bookie b1 ({ID}) is down (3 ledgers miss …)", f"dlog ledger list --bookie {ID}"),
-        (f"bookie b1 ({ID}) is to leave, and 2 ledgers are on it", f"dlog decommission {ID}"),
-        (f"bookie b1 ({ID}): some ledgers are in limbo: disk", "dlog bookies"),
-        (f"bookie b1 ({ID}): healed: ledgers were in limbo: disk", f"dlog scrub {ID}"),
+        (Code.BOOKIE_DOWN, {"bookie": ID}, f"dlog ledger list --bookie {ID}"),
+        (Code.BOOKIE_LEAVING, {"bookie": ID}, f"dlog decommission {ID}"),
+        (Code.LIMBO, {"bookie": ID}, "dlog bookies"),
+        (Code.LIMBO_ENDED, {"bookie": ID}, f"dlog scrub {ID}"),
+        (Code.UNDER_REPLICATED, {"ledgers": 3}, "dlog under-replicated"),
+        (Code.ONE_COPY_LEFT, {"ledgers": 2, "ledger": 17}, "dlog ledger show 17"),
+        (Code.ONE_COPY_LEFT, {"ledger": "17; reboot"}, ""),
+        (Code.DAMAGED_RECORDS, {"records": 2}, "dlog audit"),
+        (Code.DELETIONS_HELD, {"cause": "restored"}, "dlog metadata gc show"),
+        (Code.METADATA_NODE_DOWN, {"node": "m2"}, "dlog metadata show"),
+        (Code.METADATA_NODE_EMPTY, {"node": "m2"}, "dlog metadata replace m2"),
+        (Code.METADATA_NODE_EMPTY, {"node": "m2;reboot"}, "dlog metadata show"),
+        (Code.NO_METADATA_QUORUM, {"answering": 1}, "dlog metadata show"),
+        ("moon_phase", {}, ""),
     ],
 )
-def test_a_reason_about_a_bookie_has_its_command(reason: str, command: str) -> None:
-    assert command_for(reason, ID) == command
+def test_a_condition_has_its_command(
+    code: str, parameters: dict[str, str | int], command: str
+) -> None:
+    assert command_for(HealthCondition(code, Severity.DEGRADED, parameters)) == command
 
 
-@pytest.mark.parametrize(
-    ("reason", "command"),
-    [
-        ("3 ledgers miss copies of some entries", "dlog under-replicated"),
-        ("1 ledger misses copies of some entries", "dlog under-replicated"),
-        ("1,200 ledgers miss copies of some entries", "dlog under-replicated"),
-        (
-            "1 ledger has entries with at most one copy that can be reached, such as ledger 17",
-            "dlog ledger show 17",
-        ),
-        (
-            "2 ledgers have entries with at most one copy that can be reached, such as ledger 17",
-            "dlog ledger show 17",
-        ),
-        ("damaged records: 2 in the metadata store, such as log/1", "dlog audit"),
-        ("nothing is deleted: the metadata was restored; …", "dlog metadata gc show"),
-        ("metadata node m2 at h:1 does not answer", "dlog metadata show"),
-        ("metadata node m2 at h:1 is empty and waits to be let in: …", "dlog metadata replace m2"),
-        ("no metadata quorum: 1 of 3 nodes answer, and no leader does; …", "dlog metadata show"),
-        ("something new", ""),
-    ],
-)  # fmt: skip
-def test_a_reason_has_its_command(reason: str, command: str) -> None:
-    assert command_for(reason) == command
+HOSTILE = ("$(reboot)", "m2;reboot", "`reboot`", "reboot; 0123456789abcdef", f"{ID}\nreboot")
 
 
-@pytest.mark.parametrize(
-    "reason",
-    [
-        f'bookie $(reboot) ({ID}): "dlog x; rm -rf /" is to leave',
-        "metadata node m2;reboot at h:1 is empty and waits to be let in",
-        "metadata node $(reboot) at h:1 is empty and waits to be let in",
-        f"bookie `reboot` ({ID}) is down (1; reboot)",
-    ],
-)
-def test_what_a_node_says_never_becomes_a_command(reason: str) -> None:
-    """H257: people paste it into a shell."""
-    for about in ("", ID, "$(reboot)", "reboot; 0123456789abcdef"):
-        assert set(command_for(reason, about)) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
-        assert "reboot" not in command_for(reason, about)
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        f"bookie b1 ({ID}): look at (fedcba9876543210) is to leave",
-        f"bookie b1 (fedcba9876543210) is to leave, (x ({ID}) is down",
-    ],
-)
-def test_no_node_has_a_command_about_another_one_copied(reason: str) -> None:
-    """A label and a reason are a node's own words; whom to decommission is not."""
-    assert "fedcba" not in command_for(reason, ID)
+@pytest.mark.parametrize("code", [*Code, "reboot"])
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_parameter_never_becomes_a_command(code: str, hostile: str) -> None:
+    """H257: people paste it into a shell. Parameters come from nodes and from keys."""
+    for name in ("bookie", "node", "ledger", "cause"):
+        for also in ({}, {"bookie": ID}):
+            command = command_for(
+                HealthCondition(code, Severity.DOWN, {"text": hostile, **also, name: hostile})
+            )
+            assert set(command) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
+            assert "reboot" not in command

@@ -23,10 +23,11 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.condition_texts import text_of
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.reasons import HEALED
 from tests.proxy.test_node import proxies
 
 
@@ -82,7 +83,7 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         assert found["proxies"] == []
         there = {one["address"] for one in (*found["bookies"], *found["metadata"])}
         assert set(state._answered) <= there, "who is gone is forgotten"
-        commands = [one["command"] for one in found["reasons"]]
+        commands = [one["command"] for one in found["conditions"]]
         assert {"dlog audit", "dlog under-replicated", f"dlog decommission {bookie}"} <= set(
             commands
         )
@@ -97,13 +98,9 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         puts = (Put(keys.cookie_key(hostile), cookie), Put(keys.leaving_key(hostile), b""))
         await metadata.transact(Transaction((), puts))
         said = await work.look()
-        assert [one["label"] for one in said["down"]] == [hostile]
-        assert [one["command"] for one in (*said["down"], *said["leaving"])] == [
-            "",
-            f"dlog decommission {bookie}",
-            "",
-        ]
-        assert all("reboot" not in one["command"] for one in (await state.look())["reasons"])
+        of_leaving = {one["label"]: one["command"] for one in said["leaving"]}
+        assert of_leaving == {hostile: "", "bookie2": f"dlog decommission {bookie}"}
+        assert all("reboot" not in one["command"] for one in (await state.look())["conditions"])
         await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
         log = namespace.open_log("orders")
@@ -124,8 +121,9 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
 
 async def test_what_is_over_is_no_work() -> None:
     """A bookie tells for an hour what was healed: nobody waits for it."""
-    said = ("healing: entries of 1 ledgers rotted", f"{HEALED}entries of 2 ledgers had rotted")
-    there = BookieRegistration("b1", {"": ("h", 1)}, reasons=said)
+    corrupt = condition(Code.ENTRIES_CORRUPT, ledgers=1)
+    repaired = condition(Code.ENTRIES_REPAIRED, ledgers=2)
+    there = BookieRegistration("b1", {"": ("h", 1)}, conditions=(corrupt, repaired))
     cookie = Put(keys.cookie_key("b1"), pack({"label": "one", "incarnation": 1}))
     metadata: Any = LocalMetadata()
     metadata.listener = ""
@@ -134,7 +132,7 @@ async def test_what_is_over_is_no_work() -> None:
 
     found = await WorkState(metadata, lambda: 0).look()
 
-    assert found["mending"] == [{"label": "one", "reasons": [said[0]]}]
+    assert found["mending"] == [{"label": "one", "conditions": [text_of(corrupt)]}]
 
 
 def test_a_bookie_is_in_limbo_by_what_it_does_not_know_any_more_too() -> None:

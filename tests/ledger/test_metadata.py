@@ -9,6 +9,7 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.runtime.errors import CorruptData, UnsupportedFormat
 from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.health_conditions import Code, condition
 
 
 def ledger(**changes: object) -> LedgerMetadata:
@@ -153,7 +154,7 @@ def test_a_registration_survives_its_bytes() -> None:
         5,
         6,
         7,
-        ("2 ledgers in limbo",),
+        (condition(Code.LIMBO, ledgers=2, below=0, cause="a file is gone"),),
     )
 
     assert BookieRegistration.decode(b"bookie/b1", one.encode()) == one

@@ -17,6 +17,7 @@ from distributedlog.metadata.forming import (
 )
 from distributedlog.runtime.errors import ProtocolError
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.health_conditions import Code
 from tests.examples import examples
 
 from .quorum import quorum
@@ -56,10 +57,11 @@ async def test_nodes_with_two_lists_say_so_in_log_and_status(
 
         rows = await nodes.rows()
         for name, peer in (("m1", "m3"), ("m2", "m3")):
-            (reason,) = rows[name].reasons
+            (found,) = rows[name].conditions
+            assert found.code == Code.METADATA_LISTS_DIFFER
             assert (
                 f"differs from the list of {peer}: m1 is m1:4181 here and localhost:1 there"
-                in reason
+                in found.text("cause")
             )
         told = [one for one in caplog.records if getattr(one, "event", "") == "metadata.lists"]
         assert len(told) == 3, "each node once"

@@ -260,7 +260,7 @@ async def test_an_operator_sees_which_node_is_to_be_replaced(autojump_clock: obj
         await trio.sleep(2)
 
         rows = {row.name: row for row in await client.status()}
-        assert (rows[lost].role, rows[lost].alive) == ("waiting, empty", True)
+        assert (rows[lost].role, rows[lost].alive) == ("empty", True)
 
 
 async def test_nodes_that_wait_are_shown_where_nobody_belongs_to_a_cluster(
@@ -272,8 +272,8 @@ async def test_nodes_that_wait_are_shown_where_nobody_belongs_to_a_cluster(
         rows = await client.status()
 
         assert [(row.name, row.role) for row in rows] == [
-            ("m1", "waiting, empty"),
-            ("m2", "waiting, empty"),
+            ("m1", "empty"),
+            ("m2", "empty"),
         ]
         with pytest.raises(QuorumUnreachable):
             await client.get(b"k")

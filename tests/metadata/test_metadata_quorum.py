@@ -154,13 +154,13 @@ async def test_a_wiped_node_never_helps_to_elect(autojump_clock: object) -> None
         await trio.sleep(60)
         roles = {name: row.role for name, row in (await nodes.rows()).items()}
         assert "leader" not in roles.values()
-        assert roles[b] == "waiting, empty"
+        assert roles[b] == "empty"
 
         await nodes.start(a)
         found = await client.get(b"k")
         assert found is not None
         assert found.value == b"2"
-        assert (await nodes.rows())[b].role == "waiting, empty"
+        assert (await nodes.rows())[b].role == "empty"
 
 
 async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
@@ -170,7 +170,7 @@ async def test_a_cluster_does_not_form_until_all_listed_nodes_are_there(
     async with quorum(3) as nodes:
         await nodes.start("m1", "m2")
         await trio.sleep(60)
-        assert {row.role for row in (await nodes.rows()).values()} == {"waiting, empty"}
+        assert {row.role for row in (await nodes.rows()).values()} == {"empty"}
         client = await nodes.client("m1", timeout_s=1.0)
         with pytest.raises(QuorumUnreachable):
             await client.get(b"k")
@@ -489,7 +489,7 @@ async def test_members_that_still_load_do_not_pass_for_empty_ones(autojump_clock
         found = await (await nodes.client()).get(b"k")
 
         assert found is not None
-        assert (await nodes.rows())["m1"].role == "waiting, empty"
+        assert (await nodes.rows())["m1"].role == "empty"
 
 
 async def test_a_watch_on_a_node_that_is_cut_off_is_taken_up_elsewhere(

@@ -98,6 +98,6 @@ async def test_nodes_are_upgraded_at_any_step_and_have_one_state(
             await client.transact(put(b"k%d" % chance.randrange(9), chance.randbytes(4)))
         await caught_up(nodes)
         assert len({one.state.digest() for one in versions.replicas.values()}) == 1
-        assert not any(row.reasons for row in (await nodes.rows()).values())
+        assert not any(row.conditions for row in (await nodes.rows()).values())
         touched = await client.get(b"touched")
         assert touched is not None

@@ -31,7 +31,9 @@ def test_a_lost_metadata_node_is_replaced_and_another_may_then_be_lost(tmp_path:
         shutil.rmtree(tmp_path / lost)
         cluster.start(lost)
         status = cluster.json("status", codes=(6,))
-        assert any(f"dlog metadata replace {lost}" in reason for reason in status["reasons"])
+        empty = [one for one in status["conditions"] if one["code"] == "metadata_node_empty"]
+        assert [one["parameters"]["node"] for one in empty] == [lost]
+        assert f"dlog metadata replace {lost}" in empty[0]["text"]
 
         replaced = cluster.run("metadata", "replace", lost)
 

@@ -19,11 +19,12 @@ from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine, User,
 from distributedlog.metadata.wire import TrustRequest
 from distributedlog.runtime.errors import InvalidRequest, NotAllowed, ProtocolError
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.health_conditions import Code, NodeConditions
 from distributedlog.runtime.hello import FEATURE_RESCUE, Hello
 from distributedlog.runtime.host import Host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.principals import Identity
-from distributedlog.runtime.reasons import Reasons
+from tests.conditions import codes_of
 
 from .quorum import quorum
 from .test_judge import world
@@ -104,26 +105,26 @@ def test_no_client_asks_for_it_as_for_a_change() -> None:
 async def test_a_node_asks_until_it_is_done_and_says_so_meanwhile(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    disk, reasons = MemoryDisk(), Reasons()
+    disk, conditions = MemoryDisk(), NodeConditions()
     await store_rescue(disk, "ann")
     answers: list[tuple[str, ...] | NotAllowed] = [NotAllowed("not yet"), (), (), ("m1", "m2")]
-    told: list[tuple[str, ...]] = []
+    told: list[list[str]] = []
 
     async def ask(user: str) -> tuple[str, ...]:
         assert user == "ann"
         assert RESCUE in disk.list()
-        told.append(tuple(reasons.texts()))
+        told.append(codes_of(conditions.current()))
         answer = answers[len(told) - 1]
         if isinstance(answer, NotAllowed):
             raise answer
         return answer
 
-    await ask_if_told(disk, ask, reasons)
+    await ask_if_told(disk, ask, conditions)
 
     assert len(told) == len(answers)
-    assert "waits for a majority" in told[-1][0]
+    assert told == [[Code.ADMIN_REQUESTED]] * len(answers)
     assert RESCUE not in disk.list()
-    assert not reasons.texts()
+    assert conditions.current() == ()
 
 
 async def test_nobody_is_asked_for_where_the_file_is_none_or_damaged() -> None:
@@ -132,13 +133,13 @@ async def test_nobody_is_asked_for_where_the_file_is_none_or_damaged() -> None:
     async def ask(user: str) -> tuple[str, ...]:
         raise AssertionError("nobody was named")
 
-    await ask_if_told(disk, ask, Reasons())
+    await ask_if_told(disk, ask, NodeConditions())
     with pytest.raises(InvalidRequest):
         await store_rescue(disk, "not a name")
     file = await disk.create(RESCUE)
     await file.write_synced(0, b"12345678" + pack([1, "eve"]))
     file.close()
-    await ask_if_told(disk, ask, Reasons())
+    await ask_if_told(disk, ask, NodeConditions())
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemberNode]:

@@ -14,7 +14,7 @@ import trio
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.ready import HardState
-from distributedlog.metadata.room import RESERVE, Room, is_short
+from distributedlog.metadata.room import RESERVE, Room, is_disk_low
 from distributedlog.metadata.storage import remove_leftovers
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime import blocks
@@ -25,9 +25,9 @@ from distributedlog.runtime.errors import (
     QuorumUnreachable,
 )
 from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.health_conditions import NodeConditions
 from distributedlog.runtime.host import Disk
 from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.reasons import Reasons
 
 from ..bookie.kit import CutDisk
 from .quorum import Quorum, put, quorum
@@ -150,18 +150,14 @@ async def test_what_was_being_written_when_a_node_was_killed_is_removed_first() 
     assert not [name for name in disk.list() if name.endswith(".new")]
 
 
-def reasons_of_room(reasons: Reasons) -> bool:
-    return is_short(reasons.texts())
-
-
 async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Else "short" and "has room again" alternate with the requests, several times per second."""
     caplog.set_level("INFO")
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    reasons = Reasons()
-    room = Room(disk, await begun(disk), reasons, "m1")
+    conditions = NodeConditions()
+    room = Room(disk, await begun(disk), conditions, "m1")
     await room.begin()
     spare = disk.free_bytes() - room.needed_bytes
     for _ in range(10):
@@ -169,7 +165,7 @@ async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_shor
         room.on_written()
         assert room.refusal(0) is None
         assert not room.short
-        assert not reasons_of_room(reasons)
+        assert not is_disk_low(conditions.current())
     assert "room" not in caplog.text
 
 
@@ -188,7 +184,7 @@ def test_what_makes_the_state_larger() -> None:
 async def test_what_is_proposed_and_not_written_counts_twice() -> None:
     """Into the log, and into the next snapshot."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    room = Room(disk, await begun(disk), Reasons(), "m1")
+    room = Room(disk, await begun(disk), NodeConditions(), "m1")
     await room.begin()
     spare = disk.free_bytes() - room.needed_bytes
 
@@ -200,7 +196,7 @@ async def test_what_is_proposed_and_not_written_counts_twice() -> None:
 async def test_a_snapshot_that_ends_after_a_newer_one_came_counts_once() -> None:
     """A node's own is being written when its leader's comes: what was applied since is not less for it."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    room = Room(disk, await begun(disk), Reasons(), "m1")
+    room = Room(disk, await begun(disk), NodeConditions(), "m1")
     room.applied_bytes += 1000
     own = room.applied_bytes
     room.applied_bytes += 500
@@ -254,7 +250,7 @@ async def live_through_full_disks(nodes: Quorum) -> None:
     assert count > 50
     rows = await nodes.rows()
     assert set(rows) == set(nodes.names)
-    assert any(is_short(row.reasons) for row in rows.values())
+    assert any(is_disk_low(row.conditions) for row in rows.values())
     await client.transact(put(b"lock", b"mine", lease))  # a session's housekeeping goes on
     await client.renew_lease(lease)
     assert await client.get(b"k00000") is not None
@@ -270,7 +266,7 @@ async def live_through_full_disks(nodes: Quorum) -> None:
     assert (await other.get(b"k00000")) is None
     assert (await other.get(b"k%05d" % (count - 1))) is not None
     with trio.fail_after(60):
-        while any(is_short(row.reasons) for row in (await nodes.rows()).values()):  # noqa: ASYNC110
+        while any(is_disk_low(row.conditions) for row in (await nodes.rows()).values()):  # noqa: ASYNC110
             await trio.sleep(0.2)
 
 
@@ -354,7 +350,7 @@ async def test_a_snapshot_that_there_is_no_room_for_is_an_alarm(autojump_clock: 
         await trio.sleep(10)
 
         (row,) = (await nodes.rows()).values()
-        assert is_short(row.reasons)
+        assert is_disk_low(row.conditions)
         assert not [name for name in disk.list() if name.endswith(".new")]
         await client.transact(put(b"lock", b"", await client.grant_lease(1000)))
         await disk.delete("ballast")

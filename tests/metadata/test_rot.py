@@ -17,7 +17,9 @@ from distributedlog.metadata.room import RESERVE
 from distributedlog.metadata.storage import RaftStorage
 from distributedlog.runtime.blocks import ALIGN
 from distributedlog.runtime.errors import CommittedEntriesLost, CorruptData
+from distributedlog.runtime.health_conditions import Code
 from distributedlog.runtime.memory import MemoryDisk
+from tests.conditions import codes_of
 from tests.metadata.quorum import Quorum, fill, put, quorum, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
 from tests.metadata.test_storage import cannot_read, log_name
@@ -226,10 +228,10 @@ async def test_a_node_that_is_filled_up_says_so_and_survives_a_kill_at_any_time(
         assert members is not None
         if not members.may_vote:
             rows = await nodes.rows()
-            assert any("filled" in one or "fill" in one for one in rows[rotten].reasons)
+            assert Code.METADATA_LOG_INCOMPLETE in codes_of(rows[rotten].conditions)
         nodes.join_again(rotten)
         await all_whole(nodes, [rotten])
-        assert not (await nodes.rows())[rotten].reasons
+        assert not (await nodes.rows())[rotten].conditions
         await client.transact(put(b"on", b""))
         await caught_up(nodes)
 
@@ -333,7 +335,7 @@ async def test_an_older_copy_of_a_directory_is_filled_up(
             await client.transact(put(b"on", b""))
             await caught_up(nodes)
 
-        assert not (await nodes.rows())[older].reasons
+        assert not (await nodes.rows())[older].conditions
         if also_away:
             await nodes.start(leader)
         await nodes.kill(other)

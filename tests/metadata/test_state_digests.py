@@ -12,6 +12,9 @@ from distributedlog.metadata.messages import AppendReply, decode, encode
 from distributedlog.metadata.replica import Replica
 from distributedlog.metadata.state_digests import EVERY, KEPT, StateDigests, Verdict
 from distributedlog.metadata.transaction import Delete, Put, Transaction
+from distributedlog.runtime.frames import unpack
+from distributedlog.runtime.health_conditions import Code
+from tests.conditions import codes_of
 from tests.metadata.quorum import Quorum, fill, put, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up
 
@@ -115,11 +118,23 @@ def test_what_is_not_kept_is_not_compared() -> None:
     assert digests.newest == (0, 0)
 
 
-def test_an_acknowledgement_says_it_and_older_versions_read_it() -> None:
-    """In the hint, which nobody looked at in an acknowledgement."""
-    said = AppendReply(3, "b", True, 70, EVERY, (1 << 62) - 1)
+def test_an_acknowledgement_carries_the_state_to_peers_of_both_versions() -> None:
+    """In fields of its own. An older version reads and sends it in the hint, which is of no use there."""
+    said = AppendReply(3, "b", True, 70, 0, 0, 9, EVERY, (1 << 62) - 1)
 
     assert decode(encode(said)) == said
+    older = encode(said, codes=False)
+    assert unpack(older, "a reply")[4:] == [70, EVERY, (1 << 62) - 1, 9]
+    assert decode(older) == said
+
+
+def test_a_refusal_carries_its_hint_to_peers_of_both_versions() -> None:
+    refusal = AppendReply(3, "b", False, 70, 60, 2, 9)
+
+    assert decode(encode(refusal)) == refusal
+    older = encode(refusal, codes=False)
+    assert unpack(older, "a reply")[4:] == [70, 60, 2, 9]
+    assert decode(older) == refusal
 
 
 # --- nodes --------------------------------------------------------------------------------------------
@@ -162,9 +177,9 @@ async def test_a_node_whose_state_is_wrong_says_so_and_does_not_lead(
         await caught_up(nodes)
 
         rows = await nodes.rows()
-        assert any("replace it" in reason for reason in rows[wrong].reasons)
-        told = rows[await nodes.leader()].reasons
-        assert any(f"the state of {wrong}" in reason for reason in told) or leads
+        assert Code.METADATA_STATE_DIFFERS in codes_of(rows[wrong].conditions)
+        told = rows[await nodes.leader()].conditions
+        assert [one.text("peer") for one in told] == [wrong] or leads
         if not leads:  # nor when it is the only one that could
             others = [name for name in nodes.names if name != wrong]
             await nodes.kill(leader)
@@ -183,4 +198,4 @@ async def test_a_node_whose_state_is_wrong_says_so_and_does_not_lead(
         for n in range(2 * EVERY):
             await client.transact(put(b"again %d" % n, b""))
         await caught_up(nodes)
-        assert not any(row.reasons for row in (await nodes.rows()).values())
+        assert not any(row.conditions for row in (await nodes.rows()).values())

@@ -12,8 +12,10 @@ from distributedlog.metadata.interface import Event, MemberStatus, RangePage, Wa
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.runtime.errors import CorruptData, ProtocolError
 from distributedlog.runtime.frames import pack
+from distributedlog.runtime.health_conditions import Code, condition
 from tests.examples import examples
 
+LOW = condition(Code.METADATA_DISK_LOW, free_bytes=1, needed_bytes=2, log_full=0, snapshot_failed=1)
 ITEM = KeyValue(b"k", b"v", 1, 2, 3, 4)
 
 
@@ -21,7 +23,7 @@ def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
     page = RangePage((ITEM, ITEM), 7, True)
     batch = WatchBatch(9, (Event("put", ITEM), Event("delete", ITEM)))
     row = wire.Row(
-        MemberStatus("m1", "h:1", "leader", 2, 3, True, "id", ("a disk is full",)), {"": "h:1"}
+        MemberStatus("m1", "h:1", "damaged", 2, 3, True, "id", (LOW,), "its log"), {"": "h:1"}
     )
     requests = [wire.ReadRequest(b"k", None), wire.ReadRequest(b"a", b"b", 5)]
     watch = wire.WatchRequest(b"a", b"b", 5)

@@ -151,7 +151,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, P
             ("trust", "require", "report", "--admin", "root"),
             ("user", "add", "etl"),
             *((("grant", "add", "etl", "owner", name)) for name in ("in", "out", "one")),
-            ("trust", "require", "yes"),
+            ("trust", "require", "enforce"),
             ("user", "token", "etl", "--out", str(file)),
         ):
             done = cluster.run("--credentials", f"file:{directory_of('user/root')}", *words)
