@@ -90,7 +90,9 @@ BEGINS_NO_TASK_HERE = {
     "proxy/owner.py": {"Owner._sweep": CONTAINED},
     "proxy/produce_session.py": {"ProduceSession._on_call": CONTAINED},
     "proxy/written_log.py": {"WrittenLog._on_refused": CONTAINED},
-    "runtime/background.py": dict.fromkeys(("Background._begin", "Background.spawn"), CLIENTS),
+    "runtime/background.py": dict.fromkeys(
+        ("Background._begin", "Background._main", "Background._settle", "Background.spawn"), CLIENTS
+    ),
     "runtime/rpc.py": {"_Served._greet": CONTAINED},
     "runtime/work_failures.py": {"WorkFailures._run_watched": PART},
 }
@@ -150,7 +152,7 @@ class World:
         self._done = trio.Event()
         self._count = 0
 
-    async def main(self, _: Simulation) -> None:
+    async def main(self) -> None:
         cluster = self.cluster
         cluster.start_all()
         self.simulation.nursery.start_soon(cluster.supervise)
@@ -255,7 +257,8 @@ def test_an_unexpected_exception_in_any_task_ends_no_node_but_where_it_must() ->
 
     async def main(_: Simulation) -> None:
         trio.lowlevel.add_instrument(spawned)
-        await world.main(simulation)
+        with world.cluster.oracles.watching_state_machines():  # they learn of deletions there
+            await world.main()
 
     simulation.run(main)
 
