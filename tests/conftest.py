@@ -46,7 +46,7 @@ def _wanted(config: pytest.Config) -> str:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the number of workers
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Run whole tiers on all cores. Selected tests run in this process, so that a debugger reaches them."""
+    """Run whole tiers in parallel. Selected tests run in this process, so that a debugger reaches them."""
     if hasattr(config, "workerinput"):
         return  # or each worker would start workers
     try:
@@ -55,7 +55,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--tier: {error}") from None
     option = config.option
     if getattr(option, "numprocesses", 0) is None and not _selected(config) and not option.usepdb:
-        option.numprocesses = len(os.sched_getaffinity(0))
+        option.numprocesses = len(os.sched_getaffinity(0)) * tiers.workers_per_core(_wanted(config))
         option.loadscopereorder = False
 
 

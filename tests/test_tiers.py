@@ -56,6 +56,7 @@ def collected(*arguments: str) -> set[str]:
     return {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.properties
 def test_a_path_runs_every_test_and_a_tier_only_its_own() -> None:
     everything = collected(SEEDS, STORY)
     seeds = collected(SEEDS, STORY, "--tier", "seeds")

@@ -61,6 +61,11 @@ def check(tiers: str) -> None:
         raise ValueError(f"unknown tier {', '.join(unknown)}: choose from {', '.join(known)}")
 
 
+def workers_per_core(tiers: str) -> int:
+    """Return how many tests run at once per core. Tests of real processes wait more than they compute."""
+    return 2 if tiers == "processes" else 1
+
+
 def place(node_id: str) -> int:
     """Return a sort key that puts the files in `FIRST` before all others."""
     path = node_id.partition("::")[0]

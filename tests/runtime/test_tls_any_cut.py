@@ -110,6 +110,7 @@ async def receive(
     assert got == data
 
 
+@pytest.mark.properties
 @settings(max_examples=40)
 @given(
     bytes_max=st.one_of(st.integers(30, 300), st.integers(1, 20_000), SIZES, st.just(1 << 20)),

@@ -338,6 +338,7 @@ class Killed(Exception):
     """Whoever deletes has ended, and does nothing more."""
 
 
+@pytest.mark.properties
 @pytest.mark.parametrize("which", ["log", "logPattern"])
 @pytest.mark.parametrize("applied", [False, True])
 async def test_a_deletion_cut_short_at_any_step_costs_nothing_in_silence(
