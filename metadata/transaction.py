@@ -168,7 +168,10 @@ class TransactionReply:
 def check_number(value: Any, what: str, *, least: int = 0) -> None:
     """Raises `InvalidRequest` for what no request can carry: it is refused before it is sent."""
     if type(value) is not int or not least <= value <= NUMBER_MAX:
-        raise InvalidRequest(f"{what} is {least} to {NUMBER_MAX}, not {str(value)[:40]}")
+        # Only a small number is shown: a list may be too deep for that, and an integer too long.
+        small = type(value) is int and abs(value) <= 1 << 64
+        shown = str(value) if small else f"this {type(value).__name__}"
+        raise InvalidRequest(f"{what} is {least} to {NUMBER_MAX}, not {shown}")
 
 
 def _check_key(key: bytes) -> None:

@@ -55,7 +55,7 @@ from .configuration import Member
 from .interface import Event, MemberRole, MemberStatus, RangePage, WatchBatch
 from .owners import CLIENT_CHARS_MAX
 from .rights import ROLES
-from .transaction import KEY_BYTES_MAX, NUMBER_MAX, KeyValue
+from .transaction import KEY_BYTES_MAX, KeyValue, check_number
 from .trust_records import MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
 
 RANGE_LIMIT_MAX = 10_000
@@ -239,10 +239,7 @@ class WatchRequest:
             raise InvalidRequest(
                 f"a range of keys is two byte strings of up to {KEY_BYTES_MAX} bytes"
             )
-        if type(self.after_revision) is not int or not 0 <= self.after_revision <= NUMBER_MAX:
-            raise InvalidRequest(
-                f"a revision is 0 to {NUMBER_MAX}, not {str(self.after_revision)[:40]}"
-            )
+        check_number(self.after_revision, "a revision")
 
 
 def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:
