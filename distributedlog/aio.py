@@ -6,6 +6,8 @@
 
 The trio client runs in one background thread a namespace. A record costs an append to a buffer; a wait that
 cannot be answered at once costs a hop to that thread and back. Cancelling a wait withdraws no write (G7).
+The end of a namespace is waited for even if its task is cancelled again. Signal handlers, logging handlers
+and the end of the program: see `distributedlog.blocking`.
 
 What stands in a class after the line "made" is made from the trio class, and most of `blocking.py` from what
 is here, by ``python -m distributedlog.faces``.

@@ -7,8 +7,19 @@
 
 The trio client runs in one background thread a namespace. `LogWriter.submit` only appends to a buffer; what
 waits is `PendingWrite.result`, `LogWriter.commit`, and ``submit`` itself while the buffer is full. All
-objects may be used by several threads; a reader by one at a time. The interpreter's switch interval is set
-to 0.5 ms, for the whole process (H27). After ``fork()`` open anew.
+objects may be used by several threads; a reader by one at a time, a second call that waits raises
+`InvalidRequest`. The interpreter's switch interval is set to 0.5 ms, for the whole process (H27). After
+``fork()`` open anew.
+
+Signal handlers and finalizers (``__del__``) may call. If they interrupt a step of a call of the same
+namespace that must end first, or run in the background thread, their call raises `InvalidRequest` and does
+nothing. While the interrupted call only waits, theirs works. In another thread they wait as any call does. A
+logging handler may call, and wait: lines of the background thread are handled in a thread of their own.
+
+Close writers. When a program ends without that, or after an exception, its exit waits for submitted records
+for at most 5 s. It prints one line with the number that is not known to be durable. The end of a namespace
+waits as long for the writers that are still open, and logs such a line. After ``os._exit`` or a deadly signal
+nothing is waited for.
 
 What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """

@@ -302,6 +302,12 @@ class WriteBuffer:
     looks.
     """
 
+    __slots__ = (
+        "__weakref__", "_background", "_chunk", "_closed", "_entered", "_failed", "_floor", "_given_up",
+        "_handed", "_handed_bytes", "_handing", "_idle", "_in_order", "_mutex", "_ordered", "_over",
+        "_pipeline", "_rule", "_scope", "_strict", "_wake", "lone", "name", "writer",
+    )  # fmt: skip
+
     def __init__(self, writer: LogWriter, background: Background, name: str) -> None:
         self.writer = writer
         self.name = name

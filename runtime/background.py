@@ -659,6 +659,7 @@ class Background:
                 nursery.start_soon(self._call_back, receiver)
                 while True:
                     await trio.sleep(DROPPED_S)
+                    self._drain()  # of a thread that has posted, and has not come to wake the loop
                     while self._dropped:
                         self.give_up(self._dropped.popleft())
 
@@ -668,17 +669,19 @@ class Background:
         Not by trio's ``run_sync_soon``: that has a lock, which a thread holds while a finalizer runs on top
         of it, and which the loop takes, too, when it posts.
         """
-        assert self._hops is not None
         while True:
-            with trio.move_on_after(DROPPED_S):
-                await trio.lowlevel.wait_readable(receiver)
+            await trio.lowlevel.wait_readable(receiver)
             with contextlib.suppress(BlockingIOError):
                 receiver.recv(WAKES_READ)
-            try:
-                self._hops.drain()
-            except Exception as error:
-                self._fail(error)
-                self._cancel()
+            self._drain()
+
+    def _drain(self) -> None:
+        assert self._hops is not None
+        try:
+            self._hops.drain()
+        except Exception as error:
+            self._fail(error)
+            self._cancel()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error

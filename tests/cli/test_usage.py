@@ -11,7 +11,7 @@ import pytest
 
 from distributedlog.cli import named_clusters
 from distributedlog.cli.errors import innermost, report, with_hint
-from distributedlog.cli.main import command, run
+from distributedlog.cli.main import _show_all_characters, command, run
 from distributedlog.cli.metadata import _votes
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
@@ -576,3 +576,16 @@ def test_a_bench_without_a_cluster_ends_at_its_timeout(
         run(["--timeout", "0.5", "--uri", "distributedlog://127.0.0.1:1/n", "bench", *words]) == 4
     )
     assert "answered within 0.5 s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_name_that_the_locale_cannot_print_is_printed_with_escapes(
+    errors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii", errors=errors))
+
+    _show_all_characters()
+    print("log-日本", flush=True)
+
+    assert written.getvalue() == b"log-\\u65e5\\u672c\n"
