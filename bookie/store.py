@@ -97,7 +97,7 @@ class Store:
         self.failures = failures
         self.conditions = NodeConditions()
         """What is wrong here, beside what `what_is_wrong` counts itself."""
-        self.conditions.add_check(failures.condition)
+        self.conditions.add_check(failures.conditions)
         self._files = JournalFiles(disk, journal.name_of, options.open_files_max)
         self.reader = Reader(ring, self._files, index)
         self.cold = ColdReader(self._files, options, failures)

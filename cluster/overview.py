@@ -276,7 +276,7 @@ def conditions_of_members(members: Sequence[MemberStatus]) -> list[HealthConditi
         one.role == MemberRole.EMPTY or not one.alive for one in members
     )
     if forming and any(one.role == MemberRole.EMPTY for one in members):
-        found.append(condition(Code.METADATA_NOT_FORMED))
+        found.append(condition(Code.NO_CLUSTER_FORMED))
     for member in members:
         of_member: HealthCondition | None = None
         if not member.alive:

@@ -190,8 +190,8 @@ async def _serve(
 
         conditions = NodeConditions()
         conditions.add_check(endpoint.certificate_warning)
+        conditions.add_check(failures.conditions)
         conditions.add_check(rights.condition)
-        conditions.add_check(failures.condition)
 
         def info() -> dict[str, object]:
             return {

@@ -83,7 +83,7 @@ class MetadataNode:
         """Of each connection."""
         self.endpoint = Endpoint(host, self.hello)
         self.conditions.add_check(self.endpoint.certificate_warning)
-        self.conditions.add_check(self.endpoint.failures.condition)
+        self.conditions.add_check(self.endpoint.failures.conditions)
         if BY_CERTIFICATE in self.endpoint.methods:
             self.endpoint.methods[TOKEN] = self._verify_token
         self._host = host
@@ -212,7 +212,17 @@ class MetadataNode:
                 LISTS_DIFFER.say(log, "%s", one, peer=one.peer, why=str(one))
         self.list_differences = tuple(found)
         if found and not self.cluster_id:
-            self.conditions.set(condition(Code.METADATA_LISTS_DIFFER, cause=str(found[0])))
+            self.conditions.set(
+                condition(
+                    Code.METADATA_LISTS_DIFFER,
+                    peer=found[0].peer,
+                    missing=", ".join(found[0].missing),
+                    more=", ".join(found[0].more),
+                    moved=", ".join(
+                        f"{name}: {here}, {there}" for name, here, there in found[0].moved
+                    ),
+                )
+            )
         else:
             self.conditions.clear(Code.METADATA_LISTS_DIFFER)
 

@@ -72,6 +72,23 @@ def _metadata_log_incomplete(p: _Values) -> str:
     )
 
 
+def _lists_differ(p: _Values) -> str:
+    whose = f"the list of {p['peer']}" if p["peer"] else "the members of the quorum"
+    parts = [
+        f"{words} {p[name]}"
+        for name, words in (
+            ("missing", "only this node lists"),
+            ("more", "this node does not list"),
+            ("moved", "other addresses here and there:"),
+        )
+        if p[name]
+    ]
+    return (
+        f"its list of metadata nodes differs from {whose} ({', '.join(parts)}). No cluster is formed before"
+        " all nodes have one list"
+    )
+
+
 def _metadata_node_empty(p: _Values) -> str:
     then = f'. If its disk is lost, run "dlog metadata replace {p["node"]}"'
     return (
@@ -166,7 +183,9 @@ def _stop_no_copy(p: _Values) -> str:
 
 
 TEXTS: Mapping[str, _Text] = {
-    Code.WORK_FAILED: "{unit} fails and is tried again: {error}",
+    Code.WORK_FAILED: (
+        "{unit} fails and is tried again ({error}, {tries} times in a row). Its log has the traceback"
+    ),
     Code.CERTIFICATE_ENDS: 'its certificate ends at {at}. Run "dlog pki renew"',
     Code.CERTIFICATE_ENDED: (
         'its certificate ended at {at}, so peers refuse new connections. Run "dlog pki renew"'
@@ -222,18 +241,19 @@ TEXTS: Mapping[str, _Text] = {
     Code.METADATA_PEER_DIFFERS: (
         "the state of metadata node {peer} after entry {entry} differs from that of this leader"
     ),
+    Code.METADATA_LISTS_DIFFER: _lists_differ,
     Code.ADMIN_REQUESTED: (
         "it requests that {user} becomes an admin, and waits for a majority of the metadata nodes to do so"
     ),
-    Code.METADATA_LISTS_DIFFER: "{cause}. No cluster is formed before all nodes have the same list",
-    Code.METADATA_NOT_FORMED: "no cluster has been formed: the metadata nodes wait until all listed nodes"
-    " answer with the same list",
     Code.ADMIN_REFUSED: "it requests that {user} becomes an admin, and is refused: {error}",
     Code.RIGHTS_UNKNOWN: "it serves no client, because it cannot read the rights: {error}",
     Code.NO_METADATA_ANSWER: "no metadata quorum: {error}",
     Code.NO_METADATA_QUORUM: (
         "no metadata quorum: {answering} of {members} nodes answer, and none leads. Nothing can be opened,"
         " created or rolled"
+    ),
+    Code.NO_CLUSTER_FORMED: (
+        "no cluster has been formed: the metadata nodes wait until all listed nodes answer with the same list"
     ),
     Code.METADATA_MAJORITY_LOST: (
         "{lost} of {voters} metadata nodes have lost their data ({names}), so no node can be added. Restore"

@@ -99,8 +99,8 @@ class Code(enum.StrEnum):
     # A cluster, as `dlog status` finds it.
     NO_METADATA_ANSWER = "no_metadata_answer"
     NO_METADATA_QUORUM = "no_metadata_quorum"
+    NO_CLUSTER_FORMED = "no_cluster_formed"
     METADATA_MAJORITY_LOST = "metadata_majority_lost"
-    METADATA_NOT_FORMED = "metadata_not_formed"
     METADATA_NODE_DOWN = "metadata_node_down"
     METADATA_NODE_EMPTY = "metadata_node_empty"
     METADATA_NODE_DAMAGED = "metadata_node_damaged"
@@ -144,7 +144,8 @@ def _kind(severity: Severity, parameters: str = "") -> _Kind:
 
 
 KINDS: Mapping[Code, _Kind] = {
-    Code.WORK_FAILED: _kind(Severity.DEGRADED, "unit error"),
+    # "error" is the class of the exception, "tries" the number of failures in a row.
+    Code.WORK_FAILED: _kind(Severity.DEGRADED, "unit error tries"),
     Code.CERTIFICATE_ENDS: _kind(Severity.DEGRADED, "at"),
     Code.CERTIFICATE_ENDED: _kind(Severity.DEGRADED, "at"),
     Code.MORE_CONDITIONS: _kind(Severity.INFO, "count"),
@@ -174,14 +175,15 @@ KINDS: Mapping[Code, _Kind] = {
     Code.METADATA_LOG_INCOMPLETE: _kind(Severity.DEGRADED, "last"),
     Code.METADATA_STATE_DIFFERS: _kind(Severity.DEGRADED),
     Code.METADATA_PEER_DIFFERS: _kind(Severity.DEGRADED, "peer entry"),
-    Code.METADATA_LISTS_DIFFER: _kind(Severity.DEGRADED, "cause"),
+    # Names of nodes that one of two lists lacks, and "NAME: ADDRESS, ADDRESS" of nodes that differ.
+    Code.METADATA_LISTS_DIFFER: _kind(Severity.DEGRADED, "peer missing more moved"),
     Code.ADMIN_REQUESTED: _kind(Severity.DEGRADED, "user"),
     Code.ADMIN_REFUSED: _kind(Severity.DEGRADED, "user error"),
     Code.RIGHTS_UNKNOWN: _kind(Severity.DEGRADED, "error"),
     Code.NO_METADATA_ANSWER: _kind(Severity.DOWN, "error"),
     Code.NO_METADATA_QUORUM: _kind(Severity.DOWN, "answering members"),
+    Code.NO_CLUSTER_FORMED: _kind(Severity.DOWN),
     Code.METADATA_MAJORITY_LOST: _kind(Severity.DOWN, "lost voters names"),
-    Code.METADATA_NOT_FORMED: _kind(Severity.DOWN),
     Code.METADATA_NODE_DOWN: _kind(Severity.DEGRADED, "address error"),
     # "replaceable" is 0 if a majority lost its data, because no node can be added then.
     Code.METADATA_NODE_EMPTY: _kind(Severity.DEGRADED, "address replaceable"),
@@ -401,6 +403,10 @@ def legacy_texts(
 # --- what a node reports of itself ----------------------------------------------------------------
 
 
+Check = Callable[[], HealthCondition | Sequence[HealthCondition] | None]
+"""Returns the conditions of one kind that hold now."""
+
+
 class NodeConditions:
     """The conditions of one node, in the order in which they began.
 
@@ -410,7 +416,7 @@ class NodeConditions:
 
     def __init__(self) -> None:
         self._set: dict[tuple[str, str], HealthCondition] = {}
-        self._checks: list[Callable[[], HealthCondition | None]] = []
+        self._checks: list[Check] = []
 
     def set(self, found: HealthCondition, unit: str = "") -> None:
         """Report a condition from now on, in place of the one with its code and unit."""
@@ -420,14 +426,20 @@ class NodeConditions:
         """Report it no more. No error if it was not set."""
         self._set.pop((code.value, unit), None)
 
-    def add_check(self, check: Callable[[], HealthCondition | None]) -> None:
-        """Call ``check`` each time the conditions are read, for one that no event announces."""
+    def add_check(self, check: Check) -> None:
+        """Call ``check`` each time the conditions are read, for those that no event announces."""
         self._checks.append(check)
 
     def current(self) -> tuple[HealthCondition, ...]:
         """Return the conditions that hold now."""
-        checked = [check() for check in self._checks]
-        return (*self._set.values(), *(one for one in checked if one is not None))
+        found = list(self._set.values())
+        for check in self._checks:
+            checked = check()
+            if isinstance(checked, HealthCondition):
+                found.append(checked)
+            else:
+                found += checked or ()
+        return tuple(found)
 
 
 def limited(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:

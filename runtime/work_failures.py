@@ -60,13 +60,12 @@ class WorkFailures:
         self._forget()
         return tuple(FailedWork(unit, one.error, one.tries) for unit, one in self._failed.items())
 
-    def condition(self) -> HealthCondition | None:
-        """Return the condition of the unit that has failed longest; it counts the others."""
-        failed = self.failed()
-        if not failed:
-            return None
-        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        return condition(Code.WORK_FAILED, unit=failed[0].unit + more, error=failed[0].error)
+    def conditions(self) -> list[HealthCondition]:
+        """Return a condition per failed unit, for `NodeConditions.add_check`."""
+        return [
+            condition(Code.WORK_FAILED, unit=one.unit, error=one.error, tries=one.tries)
+            for one in self.failed()
+        ]
 
     def rests(self, unit: str) -> bool:
         """Whether a failed unit is not to be tried yet. Ask before `contained`, in a pass over many units."""

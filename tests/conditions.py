@@ -15,7 +15,7 @@ INTEGERS = {
     *("free_bytes", "needed_bytes", "log_full", "snapshot_failed", "last", "entry", "answering"),
     *("members", "lost", "voters", "replaceable", "writable", "bookies", "ensemble"),
     *("write_quorum", "ack_quorum", "domains", "needed", "spare", "stuck", "ledger", "running"),
-    *("records", "open", "segment", "copies", "acks"),
+    *("tries", "records", "open", "segment", "copies", "acks"),
 }
 """Parameters that are numbers; the others are texts."""
 

@@ -47,12 +47,16 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
     )
 
     bookies = [json.loads(line) for line in run("bookies", "--json").splitlines()]
-    assert [one["state"] for one in bookies if one["id"] == full["id"]] == ["leaving"]
+    [drained] = [one for one in bookies if one["id"] == full["id"]]
+    assert (drained["state"], drained["ledgers"]) == ("leaving", 0), "as decommission prints"
     assert all(one["ledgers_missing"] == 0 for one in bookies)
     assert left["drained"]
     assert left["running"]
     assert left["bookie"] == full["id"]
     assert run("under-replicated") == b"every ledger has all its copies\n"
+    status = json.loads(run("status", "--json"))
+    assert status["healthy"], status["conditions"]
+    assert "bookie_drained" in [one["code"] for one in status["conditions"]]
     for name in ("one", "two", "three"):
         assert run("log", "read", name) == lines
     assert full["id"] not in _names(cluster, "idle")

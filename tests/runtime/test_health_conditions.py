@@ -40,7 +40,8 @@ damaged_reads damaged_records deletions_held disk_read_errors domain_unknown ent
 entries_corrupt_without_copy entries_repaired index_behind index_disk_low index_memory_full journal_disk_low
 journal_file_no_space legacy_text limbo limbo_ended metadata_disk_low metadata_log_incomplete
 metadata_majority_lost metadata_node_damaged metadata_node_down metadata_node_empty metadata_node_learner
-metadata_peer_differs metadata_state_differs more_conditions no_metadata_answer no_metadata_quorum
+metadata_lists_differ metadata_peer_differs metadata_state_differs more_conditions no_cluster_formed
+no_metadata_answer no_metadata_quorum
 no_new_ledgers no_repair one_copy_left placement_at_limit read_only_requested reserve_missing rights_unknown
 stop_copies_uncertain stop_more stop_no_acks stop_no_copy stop_no_majority stop_no_new_ledgers
 stop_no_recovery stop_one_copy stop_record_unreadable under_replicated work_failed
@@ -72,7 +73,7 @@ def test_a_condition_is_replaced_and_cleared_by_its_code_and_unit() -> None:
     conditions = NodeConditions()
     conditions.set(condition(Code.INDEX_BEHIND, minutes=1))
     for unit in ("retention of log 5", "retention of log 7"):
-        conditions.set(condition(Code.WORK_FAILED, unit=unit, error="OverflowError"), unit)
+        conditions.set(condition(Code.WORK_FAILED, unit=unit, error="OverflowError", tries=1), unit)
     conditions.set(condition(Code.INDEX_BEHIND, minutes=2))
 
     assert codes_of(conditions.current()) == ["index_behind", "work_failed", "work_failed"]
@@ -92,7 +93,10 @@ def test_a_check_is_called_at_each_read() -> None:
 
 
 def test_however_much_goes_wrong_few_conditions_are_reported_and_the_worst_first() -> None:
-    found = [condition(Code.WORK_FAILED, unit=f"{n}", error="x") for n in range(CONDITIONS_MAX + 5)]
+    found = [
+        condition(Code.WORK_FAILED, unit=f"{n}", error="x", tries=1)
+        for n in range(CONDITIONS_MAX + 5)
+    ]
     found.append(condition(Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=1, cause="x"))
 
     kept = limited(found)
@@ -186,7 +190,7 @@ def test_an_older_version_finds_the_words_from_which_it_decides_whatever_the_tex
         condition(Code.LIMBO_ENDED, cause="x"),
         condition(Code.ENTRIES_CORRUPT, ledgers=1),
         condition(Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=1, cause="x"),
-        condition(Code.WORK_FAILED, unit="x", error="y"),
+        condition(Code.WORK_FAILED, unit="x", error="y", tries=1),
     ]
 
     assert texts_for_older_versions(found) == [

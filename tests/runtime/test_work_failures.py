@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.runtime.errors import ConnectionLost, DiskFailed, NotAllowed
-from distributedlog.runtime.health_conditions import Code
+from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.work_failures import (
     FORGET_S,
     OTHERS,
@@ -34,10 +34,8 @@ async def test_an_unexpected_exception_is_recorded_until_a_try_succeeds(
             raise OverflowError("cannot convert float infinity to integer")
         assert attempt.failed
     assert failures.failed() == (FailedWork("retention of log 7", "OverflowError", 3),)
-    found = failures.condition()
-    assert found is not None
-    assert found.code == Code.WORK_FAILED
-    assert found.parameters == {"unit": "retention of log 7", "error": "OverflowError"}
+    told = condition(Code.WORK_FAILED, unit="retention of log 7", error="OverflowError", tries=3)
+    assert failures.conditions() == [told]
     [line] = lines(caplog, "work.failed")
     assert line.exc_info
     assert vars(line)["unit"] == "retention of log 7"
@@ -46,7 +44,7 @@ async def test_an_unexpected_exception_is_recorded_until_a_try_succeeds(
         pass
 
     assert failures.failed() == ()
-    assert failures.condition() is None
+    assert failures.conditions() == []
     assert len(lines(caplog, "work.recovered")) == 1
 
 
