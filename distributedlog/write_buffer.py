@@ -372,7 +372,7 @@ class WriteBuffer:
         """Under the mutex, where somebody seems to be at a step: raise `InvalidRequest` where that is so."""
         if interrupts(self._background, depth=1):
             raise InvalidRequest(
-                f'log "{self.name}": {INTERRUPTING}; the record was not taken, the writer goes on. '
+                f'log "{self.name}": {INTERRUPTING}; the record was not accepted, the writer continues. '
                 "Set a flag or use another thread"
             )
 

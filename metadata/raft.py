@@ -656,7 +656,7 @@ class Raft:
             if self._replaces_committed(message.term, message.sender, (before, *sent)):
                 return
         self._follow(message.term, message.sender, now)
-        if message.prev_index < self.commit:  # an old one: what is committed here is equal there
+        if message.prev_index < self.commit:  # an old one, and committed entries are equal there
             # Only as far as the append: a leader that has forgotten entries may not have the rest.
             shown = message.prev_index + len(message.entries)
             self._accept(message.sender, min(self.commit, shown), message.number)

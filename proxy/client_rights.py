@@ -169,7 +169,7 @@ class ClientRights:
     def _be_blind(self, error: NotAllowed) -> None:
         """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""
         if self._blind is None:
-            log.error("this proxy serves nobody: %s", error)
+            log.error("this proxy serves no client: %s", error)
         self.table, self._blind = TrustTable(REQUIRED), error
         self._heard({EVERYBODY_ELSE})
 

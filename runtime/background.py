@@ -235,8 +235,8 @@ def check_threads_are_real() -> None:
         if module in sys.modules and getattr(sys.modules[module], patched)(part):
             raise UnsupportedPlatform(
                 f"{module} has replaced threads by greenlets, and the client needs real ones. Do not patch "
-                "threads in this process, or use the client in a process of its own (multiprocessing, "
-                "started by spawning), or write through the HTTP gateway"
+                "threads in this process, use the client in a separate process (multiprocessing, start "
+                "method spawn), or write through the HTTP gateway"
             )
 
 
