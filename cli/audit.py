@@ -15,8 +15,8 @@ from .output import emit, table
 def command(settings: Settings) -> None:
     """Compare ledgers, the index of what lies on which bookie, and logs' segments, all of them, both ways.
 
-    Reads every record once and changes nothing. Exit code 6 where something does not fit. What copies are
-    missing is another question: `dlog under-replicated`.
+    Reads every record once and changes nothing. Records that cannot be read are listed, too. Exit code 6 if
+    something does not fit. Missing copies are listed by `dlog under-replicated`.
     """
     from ..cluster.bookie_names import bookie_names
     from ..cluster.references import References

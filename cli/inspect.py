@@ -102,7 +102,7 @@ def _header(segment: SegmentRecord, payload: Any) -> dict[str, Any]:
         "records": header.count,
         "first_sequence_id": segment.start_sequence_id + header.records_before if counted else None,
         "first_txid": origin.txid if at_link else header.first_txid,
-        "last_txid": segment.last_txid_of(header) if at_link else header.last_txid,
+        "last_txid": segment.max_txid_of(header) if at_link else header.last_txid,
         "payload_bytes": header.payload_bytes,
         "bytes": len(payload),
         "section_bytes": header.section_bytes,

@@ -31,6 +31,7 @@ def command() -> None:
     examples="""
     dlog log create orders
     dlog log create orders --durability all        every copy before an acknowledgement
+    dlog log create ticks --txid-policy strict     refuse a given txid below the last one
     """,
 )
 @click.argument("name")
@@ -41,12 +42,29 @@ def command() -> None:
     show_default=True,
     help="Acknowledge when two of three bookies have it synced, or when all have.",
 )
+@click.option(
+    "--txid-policy",
+    type=click.Choice(["auto", "strict", "count", "ms", "bytes"]),
+    default="auto",
+    show_default=True,
+    help="How transaction IDs are filled in and checked; see below.",
+)
 @common
-def create(settings: Settings, name: str, durability: str) -> None:
-    """Create a log. Exit code 3 when there is one of that name."""
+def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
+    """Create a log. Exit code 3 when there is one of that name.
+
+    A record may come with a transaction ID (txid) or without. A given one is stored as it is. By policy, an
+    omitted one is: auto: the log's last + 1 or the time in ms, whichever is greater; count: the last + 1;
+    ms: the time, never below the last. strict is auto, and refuses a given txid below the last.
+    bytes makes a byte stream, whose txids are byte offsets.
+    """
     from .connect import ask
 
-    ask(settings, f"creating {name}", lambda logs: logs.create_log(name, durability=durability))
+    ask(
+        settings,
+        f"creating {name}",
+        lambda logs: logs.create_log(name, durability=durability, txids=txid_policy),
+    )
     if settings.json:
         emit({"name": name, "created": True})
     else:
@@ -197,7 +215,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @click.argument("name")
 @common
 def show(settings: Settings, name: str) -> None:
-    """A log's segments, sizes, owner and truncation.
+    """A log's segments, sizes, txid policy, owner and truncation.
 
     A narrow terminal shows no txids of segments; --json has all.
     """
@@ -224,6 +242,7 @@ def _print_log(found: dict[str, Any]) -> None:
     print(f"truncated  {found['truncated_to'] or 'not'}{still}")
     if found["clock_behind_s"]:
         print(f"clock      {found['clock_behind_s']:,} s behind the log's time")
+    print(f"txids      {visible(found['txid_policy'])}")
     print(f"owner      {visible(found['owner'] or 'none')}")
     if found["segments_left_out"]:
         print(f"segments   {found['segments_left_out']:,} older ones are not shown")
@@ -323,9 +342,8 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
 @click.option(
     "--txid",
     type=click.Choice(["time", "count"]),
-    default="time",
-    show_default=True,
-    help="time: the later of the log's last and now, in ms; count: the log's last + 1.",
+    help="Give each record without a txid one: the greater of the log's last and now in ms, or the last + 1. "
+    "Default: the log fills it in, by its policy.",
 )
 @click.option("--create", "create_", is_flag=True, help="Create the log if there is none.")
 @click.option("--takeover", is_flag=True, help="Fence another writer instead of waiting for it.")
@@ -335,7 +353,7 @@ def write(
     name: str,
     file: BinaryIO,
     format_name: str,
-    txid: str,
+    txid: str | None,
     create_: bool,
     takeover: bool,
 ) -> None:
@@ -354,7 +372,7 @@ def write(
             name,
             file,
             format_name,
-            count=txid == "count",
+            txid=txid,
             create=create_,
             takeover=takeover,
         )

@@ -4,16 +4,21 @@ import os
 import sys
 import time
 from collections import deque
-from contextlib import AsyncExitStack
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from typing import Any, BinaryIO
 
 import trio
 
 from ..cluster.counted import counted
+from ..log.admission import admit
 from ..log.record import TXID_MAX
+from ..log.state import AUTO
+from ..log.txids import STRICT
 from ..runtime.errors import (
     DistributedLogError,
-    InvalidRequest,
+    LogEmpty,
+    LogExists,
     LogNotFound,
     OutcomeUnknown,
 )
@@ -104,12 +109,16 @@ async def write_stream(
     file: BinaryIO,
     format_name: str,
     *,
-    count: bool,
+    txid: str | None,
     create: bool,
     takeover: bool,
 ) -> None:
-    """Write all of ``file``; print the summary, also when it fails."""
+    """Write all of ``file``; print the summary, also when it fails.
+
+    The writer is opened when there is a first record that the log takes: an opening leaves a segment.
+    """
     stored = Stored()
+    source = _Source(settings, file, format_name)
     try:
         async with namespace(settings) as logs:
             if not create and not await answer(
@@ -118,13 +127,21 @@ async def write_stream(
                 raise LogNotFound(
                     f'log "{name}" does not exist in {settings.where()} (--create creates it)', name
                 )
-            config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
-            log = logs.open_log(name, config=config)
-            async with AsyncExitStack() as stack:
-                with waiting(settings, f"opening {name}; another writer is waited for"):
-                    writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
-                stored.began = time.perf_counter()
-                await _copy(settings, writer, file, format_name, count, stored)
+            items = await source.next()
+            if not items:
+                if create:  # an empty input makes the log, and nothing else
+                    with suppress(LogExists):
+                        await logs.create_log(name)
+                source.check()
+            else:
+                config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
+                log = logs.open_log(name, config=config)
+                await _check_first(log, items)
+                async with AsyncExitStack() as stack:
+                    with waiting(settings, f"opening {name}; another writer is waited for"):
+                        writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
+                    stored.began = time.perf_counter()
+                    await _copy(settings, writer, source, items, txid, stored)
     except BaseException as group:
         error = innermost(group)
         stored.look()
@@ -143,29 +160,65 @@ async def write_stream(
         )
 
 
+class _Source:
+    """The records of a file, a chunk at a time."""
+
+    def __init__(self, settings: Settings, file: BinaryIO, format_name: str) -> None:
+        self._settings = settings
+        self._number = file.fileno()
+        self._cut = parser(format_name)
+        self._ended = False
+
+    async def next(self) -> Any:
+        """Return the records of the next chunks that hold any; none at the end, and before what is wrong."""
+        items: Any = []
+        while not (items or self._ended or self._cut.error is not None):
+            # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
+            chunk = await trio.to_thread.run_sync(
+                os.read, self._number, CHUNK_BYTES, abandon_on_cancel=True
+            )
+            self._ended = not chunk
+            items = self._cut.finish() if self._ended else self._cut.feed(chunk)
+        return items
+
+    def check(self) -> None:
+        """Raise what is wrong with the record after the last one."""
+        if self._cut.error is not None:
+            raise self._cut.error
+
+
+async def _check_first(log: Any, items: Any) -> None:
+    """Raise what the log has against the first record, before the log is opened for it."""
+    first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
+    try:
+        found = await log.describe(segments_max=1)
+    except LogNotFound:  # it is made by the opening
+        admit(first, payload, 0, log.name, AUTO)
+        return
+    last = -1
+    if first is not None and found.txid_policy == STRICT:
+        last = found.state.last_txid
+        with suppress(LogEmpty):
+            last = max(last, (await log.last_record()).txid)
+    admit(first, payload, last, log.name, found.state.policy)
+
+
 async def _copy(
-    settings: Settings, writer: Any, file: BinaryIO, format_name: str, count: bool, stored: Stored
+    settings: Settings, writer: Any, source: _Source, items: Any, txid: str | None, stored: Stored
 ) -> None:
-    cut = parser(format_name)
-    number = file.fileno()
     progress = _Progress(settings, stored)
-    ended = False
-    while not ended and cut.error is None:
-        # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
-        chunk = await trio.to_thread.run_sync(os.read, number, CHUNK_BYTES, abandon_on_cancel=True)
-        ended = not chunk
-        items = cut.finish() if ended else cut.feed(chunk)
-        if items:
-            txids, payloads = _columns(items, writer.last_txid, count)
-            try:
-                with trio.fail_after(settings.timeout_s):
-                    bulk = await writer.submit_columns(txids, payloads)
-            except trio.TooSlowError:
-                raise _no_answer(settings) from None
-            stored.sent(bulk, payloads)
-            if stored.refused:
-                break
-            progress.show()
+    while items:
+        txids, payloads = _columns(items, writer.last_txid, txid)
+        try:
+            with trio.fail_after(settings.timeout_s):
+                bulk = await writer.submit_columns(txids, payloads)
+        except trio.TooSlowError:
+            raise _no_answer(settings) from None
+        stored.sent(bulk, payloads)
+        if stored.refused:
+            break
+        progress.show()
+        items = await source.next()
     try:
         with trio.fail_after(settings.timeout_s):
             await writer.commit()
@@ -174,23 +227,26 @@ async def _copy(
     stored.look()
     if stored.failed is not None:
         raise stored.failed
-    if cut.error is not None:
-        raise cut.error
+    source.check()
 
 
-def _columns(items: Any, last: int, count: bool) -> tuple[list[int], list[bytes]]:
-    """Txids and payloads. ``time``: one for all that came in together, never below the last one."""
-    now = max(last, time.time_ns() // 1_000_000, 0)
+def _columns(
+    items: Any, last: int, fill: str | None
+) -> tuple[Sequence[int | None] | None, list[bytes]]:
+    """Txids and payloads. ``fill``: what is given to records without: None leaves them to the log; ``time``
+    is one for all that came in together, never below the last one."""
     if isinstance(items[0], bytes):
-        number = len(items)
-        txids = list(range(last + 1, last + 1 + number)) if count else [now] * number
-        return txids, items
-    txids = []
+        if fill is None:
+            return None, items
+        items = [(None, payload) for payload in items]
+    now = max(last, time.time_ns() // 1_000_000, 0)
+    txids: list[int | None] = []
     for txid, _ in items:
-        given = txid if txid is not None else (last + 1 if count else max(last, now))
-        if given > TXID_MAX:
-            raise InvalidRequest(f"txid {given} is above {TXID_MAX}")
-        last = given
+        given = txid
+        if given is None and fill is not None:
+            given = min(last + 1 if fill == "count" else max(last, now), TXID_MAX)
+        if given is not None:
+            last = max(last, given)
         txids.append(given)
     return txids, [payload for _, payload in items]
 

@@ -44,6 +44,7 @@ async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) 
         "truncated_bytes": truncated_bytes,
         "clock_behind_s": max(0, found.state.time_ms - logs.wall_ms()) // 1000,
         "truncated_to": str(found.state.truncated_to) if truncated else None,
+        "txid_policy": found.txid_policy,
         "sealed": found.state.sealed,
         "owner": found.owner or None,
         "segments_left_out": max(0, found.segments[0].segment - found.state.first_segment)

@@ -23,7 +23,7 @@ from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, U
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
 from ..runtime.log_lines import get_logger
-from ..runtime.schema import fields, number, text, versioned
+from ..runtime.schema import fields, number, reads_back, text, versioned
 from ..runtime.work_failures import WorkFailures
 from .copying import Connections, Copier, held_by_slot
 from .held_up import HeldUp
@@ -58,6 +58,7 @@ class Move:
     beat: int = 0
     """Counted up while it is worked on."""
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As the key's value."""
         return pack(

@@ -1,5 +1,8 @@
 """Do the records of ledgers, bookies and logs refer to each other both ways? For `dlog audit`.
 
+Records of ledgers, logs and segments that cannot be read are found, too, and segments whose record stores
+true or false as a txid: older programs stored what they were given, and cannot read such a log.
+
 One pass over the ledgers' records beside one over each bookie's part of the reverse index, in the order of
 ids, and one over the logs' segments: time and memory grow with the ledgers alone (some 100 bytes each).
 What seems wrong is read again by itself: it may have changed while the pass went on.
@@ -19,7 +22,8 @@ from ..log.keys import (
     segment_key,
     unlinked_key,
 )
-from ..log.segments import SegmentRecord
+from ..log.segments import SegmentRecord, stores_flag
+from ..log.state import LogState
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import KeyValue
 from ..runtime.errors import CorruptData, UnsupportedFormat
@@ -30,9 +34,10 @@ LOG_PREFIX = b"log/"
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One reference without its counterpart."""
+    """One reference without its counterpart, or one record that needs attention."""
 
-    ledger: int
+    ledger: int | None
+    """None: the record is not a ledger's, and names none that can be read."""
     what: str
 
 
@@ -47,8 +52,11 @@ class References:
         """Of the reverse index."""
 
     async def audit(self) -> AsyncIterator[Mismatch]:
-        """Every mismatch, as it is found. Records that cannot be read are passed over (`damaged.py`)."""
-        segments = await self._segments()
+        """Yield every mismatch, as it is found."""
+        found: list[Mismatch] = []
+        segments = await self._segments(found)
+        for one in found:
+            yield one
         noted = await self._noted()
         index = [_Part(self._metadata, bookie) async for bookie in named(self._metadata)]
         for part in index:
@@ -56,7 +64,8 @@ class References:
         async for item in Scan(self._metadata, keys.LEDGER_PREFIX):
             try:
                 ledger = LedgerMetadata.decode(item.key, item.value)
-            except (CorruptData, UnsupportedFormat):
+            except (CorruptData, UnsupportedFormat) as error:
+                yield Mismatch(None, str(error))
                 continue
             self.ledgers += 1
             there: set[str] = set()
@@ -95,19 +104,31 @@ class References:
                     ledger_id, f"segment {segment} of log {log_id:016x} names it, it is gone"
                 )
 
-    async def _segments(self) -> dict[int, tuple[int, int]]:
+    async def _segments(self, wrong: list[Mismatch]) -> dict[int, tuple[int, int]]:
         """Ledger to the log and segment that name it; of several that share one, the last."""
         found: dict[int, tuple[int, int]] = {}
         async for item in Scan(self._metadata, LOG_PREFIX):
             parts = item.key.split(b"/")
-            if len(parts) != 4 or parts[2] != b"segment":
-                continue
             try:
+                if len(parts) == 3 and parts[2] == b"state":
+                    LogState.decode(item.value)
+                    continue
+                if len(parts) != 4 or parts[2] != b"segment":
+                    continue
                 record = SegmentRecord.decode(item.value)
                 found[record.ledger_id] = (int(parts[1], 16), record.segment)
                 self.segments += 1
-            except (CorruptData, UnsupportedFormat, ValueError):
-                continue
+                if stores_flag(item.value):
+                    what = f"segment {record.segment} of log {parts[1].decode()}"
+                    wrong.append(
+                        Mismatch(
+                            record.ledger_id,
+                            f"{what} stores true or false as a txid. It is read as 1 or 0; older "
+                            "programs cannot read or delete this log",
+                        )
+                    )
+            except (CorruptData, UnsupportedFormat, ValueError) as error:
+                wrong.append(Mismatch(None, f"{keys.shown(item.key)}: {error}"))
         return found
 
     async def _noted(self) -> set[int]:

@@ -324,18 +324,18 @@ class LogWriter(_Closable):
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log gives them.
+        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log fills them in.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         bulk, taken = self._buffer.offered(txids, payloads)
         at = 0
         while at < taken.number:
-            stop = self._buffer.append_many(bulk, txids, taken, at)
+            stop = self._buffer.append_many(bulk, taken, at)
             if stop == at:
-                txids = taken.keep(txids)
+                taken.keep()
                 room = self._buffer.append_many_when_room
-                stop = await run(self._background, room, bulk, txids, taken, at)
+                stop = await run(self._background, room, bulk, taken, at)
             at = stop
         return PendingBulk(bulk)
 
@@ -1549,7 +1549,7 @@ class Namespace:
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
-        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
+        txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction. See `distributedlog.Namespace.create_log`.
 

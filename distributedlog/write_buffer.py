@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from .log.admission import Taken, admit, admit_columns, admit_payloads, out_of_order
+from .log.admission import Taken, admit, admit_columns
 from .log.batch import PendingBulk
 from .log.containment import contained
 from .log.dlsn import DLSN
@@ -37,8 +37,8 @@ from .log.record import (
     columns_of,
     txid_and_payload,
 )
-from .log.state import AUTO, GIVEN
-from .log.txids import decided_by, rule_of
+from .log.state import BYTES
+from .log.txids import out_of_order
 from .log.writer import LogWriter
 from .runtime.background import (
     INTERRUPTING,
@@ -291,9 +291,9 @@ class BufferedBulk:
 class WriteBuffer:
     """The buffer before one writer. `append` from any thread; all else in the loop.
 
-    It assumes that the first record of an ``auto`` log decides the rule of its txids. Where the loop decides
-    otherwise (a packed bulk came first, or the state could not be changed), the first record of a chunk that
-    does not fit is refused there, and those after it in that chunk are `WriteCancelled`.
+    In a log of the policy ``strict`` it checks the order of given txids. Those that are filled in are known
+    once the loop has taken them: a given one that turns out to be below is refused there, and those after it
+    in its chunk are `WriteCancelled`.
 
     An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
     needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
@@ -304,8 +304,8 @@ class WriteBuffer:
 
     __slots__ = (
         "__weakref__", "_background", "_chunk", "_closed", "_entered", "_failed", "_floor", "_given_up",
-        "_handed", "_handed_bytes", "_handing", "_idle", "_in_order", "_mutex", "_ordered", "_over",
-        "_pipeline", "_rule", "_scope", "_strict", "_wake", "lone", "name", "writer",
+        "_handed", "_handed_bytes", "_handing", "_idle", "_in_order", "_most", "_mutex", "_ordered",
+        "_over", "_pipeline", "_rule", "_scope", "_wake", "lone", "name", "writer",
     )  # fmt: skip
 
     def __init__(self, writer: LogWriter, background: Background, name: str) -> None:
@@ -314,8 +314,12 @@ class WriteBuffer:
         self.lone = LoneWrites()
         self._background = background
         self._pipeline = writer.pipeline
-        self._strict = writer.checks_txids
-        self._take_rule(writer.txid_rule)
+        self._rule = writer.txid_rule
+        self._ordered = writer.checks_txids
+        self._floor = max(0, writer.last_txid) if self._ordered else 0
+        """What a given txid must not be below."""
+        self._most = TXID_MAX if self._rule != BYTES else -1
+        """The greatest that is plainly fine; -1: none is."""
         self._mutex = Mutex()
         self._entered = False
         """Somebody is at a step under the mutex, or was and did not come to its end."""
@@ -343,30 +347,12 @@ class WriteBuffer:
         watch_forks(self)
         background.watch_writes(self)
 
-    def _take_rule(self, rule: str) -> None:
-        """Who gives the txids, as far as this side knows: what it does not, `LogWriter` says."""
-        self._rule = rule
-        self._ordered = rule == GIVEN and self._strict
-        self._floor = max(0, self.writer.last_txid) if self._ordered else 0
-        if rule != GIVEN:
-            self._floor = TXID_MAX + 1  # no record is plainly fine
-
-    def _known_rule(self) -> tuple[str, int]:
-        """Under the mutex: the rule, and what a txid must not be below."""
-        decided = self.writer.txid_rule
-        if self._rule != decided != AUTO:
-            self._take_rule(decided)
-        return self._rule, self._floor if self._ordered else 0
-
-    def _admit(self, txid: object, payload: object) -> bytes | None:
-        """Under the mutex: a record that is not plainly fine. None: no room."""
-        rule, floor = self._known_rule()
-        plain = admit(txid, payload, floor, self.name, rule)
+    def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes | None]:
+        """Under the mutex: a record that is not plainly fine. No payload: there is no room for it."""
+        own, plain = admit(txid, payload, self._floor, self.name, self._rule)
         if len(plain) + RECORD_COLUMN_BYTES > self._chunk.left_bytes:
-            return None
-        if rule == AUTO:
-            self._take_rule(decided_by(txid is not None))
-        return plain
+            return own, None
+        return own, plain
 
     def _check_entry(self) -> None:
         """Under the mutex, where somebody seems to be at a step: raise `InvalidRequest` where that is so."""
@@ -403,10 +389,10 @@ class WriteBuffer:
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
-                or not self._floor <= txid <= TXID_MAX
+                or not self._floor <= txid <= self._most
                 or len(payload) > RECORD_BYTES_MAX
             ):
-                payload = self._admit(txid, payload)
+                txid, payload = self._admit(txid, payload)
             if self._closed or self._pipeline.over is not None:
                 self._raise_if_over()
             chunk = self._chunk
@@ -419,7 +405,7 @@ class WriteBuffer:
             if not chunk.posted:
                 self._background.post(self._on_append)
                 chunk.posted = True
-            if self._ordered:
+            if self._ordered and txid is not None:
                 self._floor = txid
             chunk.left_bytes = left
             records = chunk.records
@@ -439,25 +425,14 @@ class WriteBuffer:
         with self._mutex:
             if self._entered:
                 self._check_entry()
-            rule, floor = self._known_rule()
-        if rule == AUTO:
-            rule = rule_of(txids)
-        if rule == GIVEN:
-            given: Any = [None] * len(payloads) if txids is None else txids
-            taken = admit_columns(given, payloads, floor, self._strict, self.name)
-        else:
-            taken = admit_payloads(txids, payloads, self.name, rule)
-        if taken.number and self._rule == AUTO:
-            with self._mutex:
-                self._take_rule(rule)
+            floor = self._floor
+        taken = admit_columns(txids, payloads, floor, self._ordered, self.name, self._rule)
         if not taken.number and taken.refusal is not None:
             bulk.refused(0, taken.refusal)
         return bulk, taken
 
     @uninterrupted
-    def append_many(
-        self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
-    ) -> int:
+    def append_many(self, bulk: BufferedBulk, taken: Taken, at: int) -> int:
         """Take records from ``at`` on, as many as there is room for; which one is next. Waits for nothing.
 
         ``at``: no room, see `append_many_when_room`. What is wrong with a record is its own outcome, and
@@ -481,19 +456,18 @@ class WriteBuffer:
             if size > chunk.left_bytes:
                 return at
             records: list[Any] = [None] * (2 * (stop - at))
-            if txids is not None:
-                records[::2] = txids[at:stop]
+            if taken.txids is not None:
+                records[::2] = taken.txids[at:stop]
             records[1::2] = taken.payloads[at:stop]
-            # Without txids they were taken by another rule than the one that is known by now.
-            ordered = self._ordered and records[0] is not None
-            if ordered and records[0] < self._floor:  # another thread's, meanwhile
-                bulk.refused(at, out_of_order(records[0], self._floor, self.name))
+            given = [txid for txid in records[::2] if txid is not None] if self._ordered else ()
+            if given and given[0] < self._floor:  # another thread's, meanwhile
+                bulk.refused(at, out_of_order(given[0], self._floor, self.name))
                 return taken.number
             if not chunk.posted:
                 self._background.post(self._on_append)
                 chunk.posted = True
-            if ordered:
-                self._floor = records[-2]
+            if given:
+                self._floor = given[-1]
             chunk.left_bytes -= size
             bulk.took(at, chunk, len(chunk.records) >> 1)
             chunk.records += records
@@ -512,14 +486,12 @@ class WriteBuffer:
                     return found
                 await self._until(lambda: self._make_room(1, lambda _: size))
 
-    async def append_many_when_room(
-        self, bulk: BufferedBulk, txids: Sequence[int | None] | None, taken: Taken, at: int
-    ) -> int:
+    async def append_many_when_room(self, bulk: BufferedBulk, taken: Taken, at: int) -> int:
         """In the loop: `append_many`, as soon as there is room for one. Who is refused by ``at_limit`` has
         `TooBusy` for an outcome, and so have all that follow.
         """
         async with self._in_order:
-            append = partial(self.append_many, bulk, txids, taken, at)
+            append = partial(self.append_many, bulk, taken, at)
             while (stop := await self._at_step(append)) == at:
                 try:
                     await self._until(
@@ -690,11 +662,7 @@ class WriteBuffer:
         """Nothing is on its way to the writer; is nothing here either?"""
         self._handed_bytes = 0
         self._allow(0)
-        empty = not self._chunk.records
-        rule = self.writer.txid_rule
-        if self._rule != rule and (rule != AUTO or empty):
-            self._take_rule(rule)  # what was assumed of the first record did not come true
-        return empty
+        return not self._chunk.records
 
     @uninterrupted
     def _swap(self) -> Chunk:

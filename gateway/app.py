@@ -168,7 +168,7 @@ class Gateway:
             {
                 "log": found.name,
                 "incarnation": incarnation_text(state.log_id),
-                "txids": state.txid_rule,
+                "txids": found.txid_policy,
                 "sealed": state.sealed,
                 "owner": found.owner,
                 "first": None if first is None else str(first),

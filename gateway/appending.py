@@ -360,7 +360,6 @@ async def _framed(
     writer: LogWriter, number: int, sequence: int, given: Given, expect: DLSN | None
 ) -> Frame:
     """A frame of a producer (0: of nobody), done. Raises what does not take it."""
-    await writer.decide_txids(given.txids is not None)
     if expect is not None:
         return await writer.frame_after(
             expect, given.payloads, txids=given.txids, producer=number, sequence=sequence

@@ -20,13 +20,14 @@ from ..runtime.schema import (
     mapping,
     number,
     optional,
+    reads_back,
     row,
     rows,
     text,
     versioned,
     word,
 )
-from .keys import ledger_id_of, shown
+from .keys import ledger_id_of, ledger_key, shown
 from .options import BOOKIES_MAX
 from .striping import Striping
 
@@ -259,6 +260,7 @@ class LedgerMetadata:
 
     # --- bytes ------------------------------------------------------------------------------------
 
+    @reads_back(lambda record, value: type(record).decode(ledger_key(record.ledger_id), value))
     def encode(self) -> bytes:
         """As the value of the ledger's key."""
         lost = [[one.first, one.last, one.by, one.at_ms, one.why] for one in self.lost]

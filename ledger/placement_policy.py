@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from ..runtime.errors import InvalidRequest
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import fields, flag, number, versioned, word
+from ..runtime.schema import fields, flag, number, reads_back, versioned, word
 
 FORMAT = 1
 LEVELS = ("host", "rack", "zone", "region")
@@ -52,6 +52,7 @@ class PlacementPolicy:
                 f" {said or 'none with that label'}"
             )
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As the value of its key."""
         return pack(

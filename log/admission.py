@@ -1,61 +1,82 @@
 """What a writer takes: the checks of records, one by one and in columns (pure).
 
 The columns' check costs about 100 ns a record and looks at single records only when something is wrong.
+What it takes is exact: each txid is an int and nothing that only passes for one, each payload is bytes.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import index
 from typing import Any
 
-from ..runtime.errors import (
-    DistributedLogError,
-    InvalidRequest,
-    RecordTooLarge,
-    TransactionIdOutOfOrder,
-)
+from ..runtime.errors import DistributedLogError, InvalidRequest, RecordTooLarge
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, RECORD_MORE, TXID_MAX
-from .state import AUTO, BYTES, GIVEN
-from .txids import misfit
+from .state import BYTES
+from .txids import out_of_order, refuse_given
 
 SET_RECORD_BYTES = RECORD_COLUMN_BYTES + 1
 """What a record of a set costs beside its payload: one with flags."""
 _SET_FLAGS = bytes((0, RECORD_MORE))
 
 
-def admit(txid: object, payload: object, floor: int, name: str, rule: str = GIVEN) -> bytes:
-    """The payload of a record that is not plainly fine, as bytes of its own.
+def exact_txid(txid: Any) -> int:
+    """Return a caller's txid as a plain int. Raises `InvalidRequest` for what is no txid.
 
-    ``txid``: None for a record without. Raises `InvalidRequest`, also for what does not fit the log's
-    ``rule``, `RecordTooLarge`, `TransactionIdOutOfOrder` (lower than ``floor``), each of which leaves the
-    writer of log ``name`` as it was.
+    Whole numbers of other types are accepted, such as NumPy's or an `IntEnum`'s member. True and False are
+    not: whoever reads them back takes them for no numbers.
     """
-    if txid is not None and (not isinstance(txid, int) or not 0 <= txid <= TXID_MAX):
-        raise InvalidRequest(f"a txid is an int from 0 to 2**63 - 2, not {txid!r:.80}")
-    given = txid is not None
-    if rule != AUTO and given != (rule == GIVEN):
-        raise misfit(rule, given, name)
+    if type(txid) is not int:
+        try:
+            if isinstance(txid, bool):
+                raise TypeError
+            txid = int(index(txid))
+        except TypeError:
+            raise InvalidRequest(
+                f"a txid is a whole number from 0 to 2**63 - 2, not {txid!r:.80}"
+            ) from None
+    if not 0 <= txid <= TXID_MAX:
+        raise InvalidRequest(f"a txid is a whole number from 0 to 2**63 - 2, not {txid!r:.80}")
+    return int(txid)
+
+
+def admit(
+    txid: object, payload: object, floor: int, name: str, rule: str
+) -> tuple[int | None, bytes]:
+    """Return the txid and the payload of a record that is not plainly fine, as an int and bytes of its own.
+
+    Args:
+        txid: None for a record without.
+        payload: Bytes, or what can be copied into bytes.
+        floor: Of a log that checks the order: the greatest txid so far. Otherwise 0.
+        name: Of the log.
+        rule: Its txid policy, as it is stored.
+    Raises:
+        InvalidRequest: It is no record, or has a txid and the log is a byte stream.
+        RecordTooLarge: The payload is above the limit.
+        TransactionIdOutOfOrder: The txid is below ``floor``.
+    """
+    own = None
+    if txid is not None:
+        own = exact_txid(txid)
+        if rule == BYTES:
+            raise refuse_given(name)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
     plain = bytes(payload)
     if len(plain) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"a record of {len(plain)} bytes (txid {txid}); the most are {RECORD_BYTES_MAX}"
+            f"a record of {len(plain)} bytes (txid {own}); the most are {RECORD_BYTES_MAX}"
         )
-    if txid is not None and txid < floor:
-        raise out_of_order(txid, floor, name)
-    return plain
-
-
-def out_of_order(txid: int, floor: int, name: str) -> TransactionIdOutOfOrder:
-    """The error of a txid that is lower than one before it."""
-    return TransactionIdOutOfOrder(f'log "{name}": txid {txid} is lower than {floor} before it')
+    if own is not None and own < floor:
+        raise out_of_order(own, floor, name)
+    return own, plain
 
 
 def admit_set(
     txids: Sequence[object], payloads: Sequence[object], floor: int, name: str, rule: str
-) -> list[bytes]:
-    """The payloads of a set, as `admit` gives each. Raises as that; all are taken, or none."""
+) -> tuple[int | None, list[bytes]]:
+    """The txid and the payloads of a set, as `admit` gives them. Raises as that; all are taken, or none."""
     if not payloads:
         raise InvalidRequest("a set has at least one record")
     if any(txid != txids[0] for txid in txids):
@@ -64,15 +85,16 @@ def admit_set(
         )
     if rule == BYTES:
         raise InvalidRequest(
-            f'log "{name}" is a stream of bytes (txids="{BYTES}"): it takes no sets of records'
+            f'log "{name}" is a byte stream (txid policy "{BYTES}"): it takes no sets of records'
         )
-    plain = [admit(txids[0], payload, floor, name, rule) for payload in payloads]
+    admitted = [admit(txids[0], payload, floor, name, rule) for payload in payloads]
+    plain = [payload for _, payload in admitted]
     if set_bytes(plain) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
             f"a set of {len(plain)} records and {set_bytes(plain)} bytes with {SET_RECORD_BYTES} a record; "
             f"the most are {RECORD_BYTES_MAX}"
         )
-    return plain
+    return admitted[0][0], plain
 
 
 def sets_of_frame(
@@ -80,8 +102,8 @@ def sets_of_frame(
 ) -> list[tuple[int, int]] | None:
     """First record and number of each set of a frame, by a byte a record; None: there is none.
 
-    ``txids``: None where the log gives them. Raises as `admit_set`, and `InvalidRequest` for flags that are
-    not known, or say that more follows the last record.
+    ``txids``: None where the log fills them in. Raises as `admit_set`, and `InvalidRequest` for flags that
+    are not known, or say that more follows the last record.
     """
     if len(flags) != len(payloads) or flags.translate(None, _SET_FLAGS) or flags[-1] & RECORD_MORE:
         raise InvalidRequest(
@@ -105,11 +127,25 @@ def set_bytes(payloads: Sequence[bytes]) -> int:
 class Taken:
     """The records of one call up to the first that is refused."""
 
-    __slots__ = ("_ends", "_kept", "_total", "number", "payloads", "refusal", "sizes")
+    __slots__ = (
+        "_ends", "_kept", "_total", "mixed", "number", "payloads", "refusal", "sizes", "txids", "unordered",
+    )  # fmt: skip
 
     def __init__(
-        self, payloads: Sequence[bytes], sizes: list[int], refusal: DistributedLogError | None
+        self,
+        txids: Any,
+        payloads: Sequence[bytes],
+        sizes: list[int],
+        refusal: DistributedLogError | None = None,
+        *,
+        unordered: bool = False,
     ) -> None:
+        self.txids: Any = txids
+        """Ints, perhaps with None for a record without; None: no record has one."""
+        self.mixed = False
+        """Do some have a txid and others none?"""
+        self.unordered = unordered
+        """Does a given txid go back, as far as it was known when they were checked?"""
         self.payloads = payloads
         self.sizes = sizes
         """Of the payloads, bytes."""
@@ -121,16 +157,23 @@ class Taken:
         self._ends: list[int] | None = None
         self._kept = False
 
-    def keep(self, txids: Any) -> Any:
-        """Before a wait: have the records as they were checked, whatever becomes of the caller's lists.
-
-        Gives what to go on with instead of their ``txids``: a copy; after the first call what it is given.
-        """
+    def keep(self) -> None:
+        """Before a wait: have the records as they were checked, whatever becomes of the caller's lists."""
         if self._kept:
-            return txids
+            return
         self._kept = True
         self.payloads = list(self.payloads)
-        return None if txids is None else list(txids)
+        if self.txids is not None:
+            self.txids = list(self.txids)
+
+    def kind_stop(self, at: int, stop: int) -> int:
+        """Where the records from ``at`` on cease to have txids, or to have none; ``stop`` at most."""
+        if self.mixed:
+            given = self.txids[at] is not None
+            for place in range(at + 1, stop):
+                if (self.txids[place] is not None) != given:
+                    return place
+        return stop
 
     def stop(self, at: int, entry_bytes_max: int, used: int) -> int:
         """How far the records from ``at`` on fit into an entry that holds ``used`` bytes already.
@@ -161,63 +204,85 @@ class Taken:
 
 
 def admit_columns(
-    txids: Sequence[int], payloads: Sequence[bytes], floor: int, ordered: bool, name: str
+    txids: Sequence[int | None] | None,
+    payloads: Sequence[bytes],
+    last: int,
+    strict: bool,
+    name: str,
+    rule: str,
 ) -> Taken:
-    """Check many records at once. ``ordered``: txids must not decrease, nor be below ``floor``."""
-    if not txids:
-        return Taken((), [], None)
-    number = len(txids)
-    try:
-        plain = (
-            number == len(payloads)
-            # An int's sum with anything that is no int is no int either, or fails.
-            and type(sum(txids)) is int
-            and list(map(type, payloads)).count(bytes) == number
-            and (
-                floor <= txids[0] and txids[-1] <= TXID_MAX and sorted(txids) == txids
-                if ordered
-                else min(txids) >= 0 and max(txids) <= TXID_MAX
-            )
-        )
-    except TypeError:
-        plain = False
-    if plain:
-        taken = Taken(payloads, list(map(len, payloads)), None)
-        if taken.bytes_of(0, number) <= RECORD_BYTES_MAX or max(taken.sizes) <= RECORD_BYTES_MAX:
-            return taken
-    return _one_by_one(txids, payloads, floor, ordered, name)
+    """Check many records at once.
 
-
-def admit_payloads(
-    txids: Sequence[object] | None, payloads: Sequence[bytes], name: str, rule: str
-) -> Taken:
-    """Check many records of a log that gives their txids; ``txids``: None, or None for each."""
+    Args:
+        txids: Of each record, None for one without; None: no record has one.
+        payloads: As many.
+        last: The greatest txid so far.
+        strict: Whether a txid below it, or below one before it in the call, is refused.
+        name: Of the log.
+        rule: Its txid policy, as it is stored.
+    Returns:
+        The records up to the first that is refused.
+    """
     number = len(payloads)
-    if (txids is None or (len(txids) == number == txids.count(None))) and (
-        list(map(type, payloads)).count(bytes) == number
-    ):
-        sizes = list(map(len, payloads))
-        if max(sizes, default=0) <= RECORD_BYTES_MAX:
-            return Taken(payloads, sizes, None)
-    return _one_by_one([None] * number if txids is None else txids, payloads, 0, False, name, rule)
+    own: Any = None if txids is None else txids if type(txids) is list else list(txids)
+    if own and own[0] is None and len(own) == number == own.count(None):
+        own = None
+    if list(map(type, payloads)).count(bytes) == number:
+        unordered, plain = False, own is None or not number
+        if own and len(own) == number and rule != BYTES:
+            try:
+                # The sum of ints with anything that is no int is no int either, or fails.
+                if int is type(own[0]) is type(own[-1]) is type(sum(own)):
+                    unordered = not (max(last, 0) <= own[0] and sorted(own) == own)
+                    least = min(own) if unordered else own[0]
+                    plain = (
+                        not (unordered and strict)
+                        and least >= 0
+                        and (max(own) if unordered else own[-1]) <= TXID_MAX
+                        # But a bool is an int to it, and would be stored as one.
+                        and (least > 1 or list(map(type, own)).count(int) == number)
+                    )
+            except TypeError:
+                plain = False
+        if plain:
+            taken = Taken(own, payloads, list(map(len, payloads)), unordered=unordered)
+            if taken.bytes_of(0, number) <= RECORD_BYTES_MAX or (
+                max(taken.sizes) <= RECORD_BYTES_MAX
+            ):
+                return taken
+    return _one_by_one(own, payloads, last, strict, name, rule)
 
 
 def _one_by_one(
-    txids: Sequence[Any],
+    txids: Sequence[Any] | None,
     payloads: Sequence[bytes],
-    floor: int,
-    ordered: bool,
+    last: int,
+    strict: bool,
     name: str,
-    rule: str = GIVEN,
+    rule: str,
 ) -> Taken:
-    admitted: list[bytes] = []
+    own: list[int | None] = []
+    plain: list[bytes] = []
+    unordered, refusal = False, None
     try:
-        if len(txids) != len(payloads):
+        if txids is not None and len(txids) != len(payloads):
             raise InvalidRequest(f"{len(txids)} txids and {len(payloads)} payloads")
-        for txid, payload in zip(txids, payloads, strict=True):
-            admitted.append(admit(txid, payload, floor, name, rule))
-            if ordered:
-                floor = txid
+        for txid, payload in zip(txids or repeat(None), payloads, strict=False):
+            given, copied = admit(txid, payload, last if strict else 0, name, rule)
+            own.append(given)
+            plain.append(copied)
+            if given is not None:
+                unordered = unordered or given < last
+                last = max(last, given)
     except DistributedLogError as error:
-        return Taken(admitted, list(map(len, admitted)), error)
-    return Taken(admitted, list(map(len, admitted)), None)
+        refusal = error
+    without = own.count(None)
+    taken = Taken(
+        None if without == len(own) else own,
+        plain,
+        list(map(len, plain)),
+        refusal,
+        unordered=unordered,
+    )
+    taken.mixed = 0 < without < len(own)
+    return taken

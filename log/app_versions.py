@@ -9,7 +9,7 @@ from ..metadata.interface import Metadata
 from ..runtime.errors import LogNotFound
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import NUMBER_MAX, fit, number, optional, row, text
+from ..runtime.schema import NUMBER_MAX, fit, number, optional, reads_back, row, text
 from .keys import incarnation_text, state_key, txn_key
 from .state import decode_fields
 
@@ -57,6 +57,7 @@ class AppVersion:
     content: LinkContent | None = None
     """None: whoever linked did not say."""
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack(

@@ -26,7 +26,8 @@ class Batch:
 
     __slots__ = (
         "_callbacks", "_event", "bytes", "bytes_max", "carried", "columns", "count", "done", "entry", "error",
-        "first_slot", "payloads", "segment", "sets", "sizes", "stored_bytes", "txids",
+        "first_slot", "given", "max_txid", "payloads", "segment", "sets", "sizes", "stored_bytes", "txids",
+        "unordered",
     )  # fmt: skip
 
     def __init__(self, bytes_max: int = 0) -> None:
@@ -42,6 +43,12 @@ class Batch:
         """First slot and number of records of each set; None: there is none."""
         self.carried: Carried | None = None
         """What it has of producers; with openings or a snapshot it has no record."""
+        self.unordered = False
+        """Does one of its txids go back?"""
+        self.given = False
+        """Did its records come with txids? Set where a proxy fills in those of other batches."""
+        self.max_txid = -1
+        """The greatest of its segment up to this entry, once it was sent."""
         self.bytes = 0
         """Columns and payloads; what counts against the writer's bound."""
         self.stored_bytes = 0

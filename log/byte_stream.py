@@ -27,6 +27,7 @@ from .batch import PendingWrite
 from .reader import LogReader
 from .record import TXID_MAX
 from .state import BYTES, LogState
+from .txids import policy_name
 from .writer import LogWriter
 
 RECORD_BYTES = 255 * 1024
@@ -35,10 +36,10 @@ RECORD_BYTES = 255 * 1024
 
 def check_stream(state: LogState) -> None:
     """Raise `InvalidRequest` unless the log is one of bytes."""
-    if state.txid_rule != BYTES:
+    if state.policy != BYTES:
         raise InvalidRequest(
-            f'log "{state.name}" is no stream of bytes (its txids are "{state.txid_rule}"): '
-            f'make one with create_log(name, txids="{BYTES}")'
+            f'log "{state.name}" is no byte stream: its txid policy is "{policy_name(state.policy)}", not '
+            f'"{BYTES}"'
         )
 
 

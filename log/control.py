@@ -1,7 +1,7 @@
 """Control entries: what a writer says that has nothing to write, or says it of producers (pure).
 
 A control entry holds one empty row and no record. It counts the records before it, like every entry, and its
-txid is the last record's. Section 4 says where that record is:
+txid is the greatest of the segment so far. Section 4 says where that record is:
 
     entry i64 | slot i64 | first txid of the segment i64               24 bytes, little-endian
 
@@ -33,7 +33,7 @@ class LastRecord:
 
 def build_control(
     last: LastRecord | None,
-    last_txid: int,
+    max_txid: int,
     *,
     records_before: int,
     wall_ms: int,
@@ -48,7 +48,7 @@ def build_control(
         packed = _LAST.pack(last.entry, last.slot, last.first_txid)
         sections.append((SECTION_LAST_RECORD, 0, packed))
     return build(
-        (max(0, last_txid),),
+        (max(0, max_txid),),
         (b"",),
         records_before=records_before,
         wall_ms=wall_ms,

@@ -63,6 +63,7 @@ from .stored_settings import change_of_log, read_stored
 from .subscription import Subscription, subscribe
 from .takeover import take_over
 from .truncation import truncate
+from .txids import policy_name
 from .unlinked import collect, delete_unlinked
 from .work import WorkState
 from .work_queue import (
@@ -100,6 +101,11 @@ class LogDescription:
     size_bytes: int
     """Entry bytes of the closed segments, without replication; of a log whose state does not count them, of
     those among `segments`."""
+
+    @property
+    def txid_policy(self) -> str:
+        """The txid policy: ``auto``, ``strict``, ``count``, ``ms`` or ``bytes`` (`Namespace.create_log`)."""
+        return policy_name(self.state.policy)
 
 
 class Log:
@@ -432,8 +438,8 @@ class Log:
         ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
         the end: the next one's.
 
-        Costs some reads of single segments and entries, however long the log. Txids must not decrease
-        (``max_txid_check``): of a log where they did, a txid is refused.
+        Costs some reads of single segments and entries, however long the log. Records after that position may
+        have lower txids, where they went back. A log where they did under an older program refuses a txid.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -943,7 +949,7 @@ def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[Segme
 
 
 def _check_txid(txid: object) -> None:
-    if not isinstance(txid, int):
+    if type(txid) is not int:
         raise InvalidRequest(f"a txid is an int, not {txid!r:.80}")
 
 

@@ -8,7 +8,7 @@ the version noted, the log released. All of it or nothing, whatever fails; asked
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 
 import trio
@@ -37,7 +37,7 @@ from .lock_session import Claim
 from .ownership import may_pass
 from .ranges import SegmentToken
 from .segments import SegmentEnd, SegmentRecord
-from .state import LogState
+from .state import GIVEN, LogState
 from .takeover import recover_patiently
 from .txids import at_link
 
@@ -288,11 +288,12 @@ class Linking:
         laid: list[SegmentRecord] = []
         for one in ready:
             end, own = one.end, not one.end.wants_txid
-            state, base, rule = at_link(state, own, self._now_ms)
+            base, rule = at_link(state, own, end.records, self._now_ms)
             if not own:
                 end = end.with_txids(base, rule)
-            self._check_order(state, one, end)
-            unordered = end.unordered or end.first_txid < state.last_txid
+            if end.unordered or end.first_txid < state.last_txid:
+                self._check_order(state, one, end)
+                state = state.with_unordered()
             record = SegmentRecord(
                 state.last_segment + 1,
                 one.ledger_id,
@@ -302,15 +303,22 @@ class Linking:
                 txid_base=base,
                 txid_rule=rule,
             ).with_end(end, state, closed_ms=self._now_ms)
-            state = state.with_linked(replace(record.added, unordered=unordered))
+            state = state.with_linked(record.added)
             laid.append(record)
         return state, laid
 
     def _check_order(self, state: LogState, one: _Ready, end: SegmentEnd) -> None:
-        if self._options.max_txid_check and end.first_txid < state.last_txid:
+        if end.first_txid < state.last_txid and (
+            self._options.max_txid_check and state.policy == GIVEN
+        ):
             raise TransactionIdOutOfOrder(
-                f'log "{self._name}": ledger {one.ledger_id} has txids {end.first_txid} to '
-                f"{end.last_txid}, and would follow {state.last_txid}; nothing was linked"
+                f'log "{self._name}" has the txid policy "strict": ledger {one.ledger_id} has txids '
+                f"{end.first_txid} to {end.last_txid}, and would follow {state.last_txid}; nothing was linked"
+            )
+        if end.unordered and not end.greatest and state.searchable:
+            raise TransactionIdOutOfOrder(
+                f'log "{self._name}": the txids of ledger {one.ledger_id} go back, and an older program '
+                "wrote it, so that no search for a txid would be right: write it again; nothing was linked"
             )
 
     def _share(

@@ -4,7 +4,6 @@ A search reads little, however long the log: the keys of segments are dense, so 
 reads until `PAGE` are left, which are one page; in the segment that is found entries are.
 """
 
-from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -256,34 +255,44 @@ async def find_txid(
     metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
 ) -> DLSN:
     """The position of the first record whose txid is at least this one; after the end: where the next one
-    will be. Never below the truncation point. Raises `InvalidRequest` where txids ever went back."""
+    will be. Never below the truncation point. Raises `InvalidRequest` as `check_searchable`."""
     state = follower.state
-    check_ordered(state)
+    check_searchable(state)
     return await search_txid(
         state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
     )
 
 
-def check_ordered(state: LogState) -> None:
-    """Can a txid be searched for? Raises `InvalidRequest` where txids ever went back."""
-    if state.unordered_once:
+def check_searchable(state: LogState) -> None:
+    """Raise `InvalidRequest` where txids went back, and its entries do not say the greatest so far."""
+    if not state.searchable:
         raise InvalidRequest(
-            f'log "{state.name}": its txids are not in order, so none can be searched for; a time can'
+            f'log "{state.name}": an older program wrote txids that are not in order, so none can be '
+            "searched for; a time can"
         )
 
 
 async def search_txid(
     state: LogState, ledgers: Ledgers, segments: AsyncGenerator[SegmentRecord, None], txid: int
 ) -> DLSN:
-    """As `find_txid`, among these segments; the one in progress may say how far it is confirmed."""
+    """As `find_txid`, among these segments; the one in progress may say how far it is confirmed.
+
+    The first record with at least this txid is the first one at which the greatest txid so far is at least
+    that. So the search is by the greatest so far, which never goes back: of a log at a segment's end, of a
+    segment at an entry's end.
+    """
+
+    def first_slot(columns: Columns) -> int | None:
+        return next((slot for slot, one in enumerate(columns.txids) if one >= txid), None)
+
     return await _search(
         state,
         ledgers,
         segments,
         txid,
-        SegmentRecord.last_txid_of,
+        SegmentRecord.max_txid_of,
         lambda record: (record.first_txid, record.last_txid),
-        lambda columns: bisect_left(columns.txids, txid),
+        first_slot,
     )
 
 
@@ -325,11 +334,12 @@ async def _search(
     wanted: int,
     value: Callable[[SegmentRecord, EntryHeader], int],
     ends: Callable[[SegmentRecord], tuple[int, int]],
-    slot: Callable[[Columns], int],
+    slot: Callable[[Columns], int | None],
 ) -> DLSN:
     """The first entry of these segments whose value is at least ``wanted``, and the slot in it.
 
-    ``ends``: about the values of a closed segment's first and last entry.
+    ``ends``: about the values of a closed segment's first and last entry. ``slot``: None where none of its
+    records is meant: what gave the entry its value was truncated, or is in an entry before it.
     """
     earliest = state.earliest
     end = None
@@ -337,6 +347,8 @@ async def _search(
         async for record in segments:
             if record.start_sequence_id == UNKNOWN:
                 break  # after one in progress: not readable yet (H11)
+            if record.segment < earliest.segment:
+                continue  # it is truncated, and not removed yet
             reader = await open_segment(ledgers, record)
             try:
                 if not reader.closed:
@@ -377,7 +389,11 @@ async def _search(
                     if value_here(header) >= wanted:
                         origin = record.origin(entry, header)
                         columns = decode(found.payload, header, origin, state.name)
-                        return max(earliest, DLSN(record.segment, entry, slot(columns)))
+                        if record.segment == earliest.segment and entry == earliest.entry:
+                            columns = columns.cut(min(earliest.slot, columns.count), columns.count)
+                        at = slot(columns) if columns.count else None
+                        if at is not None:
+                            return DLSN(record.segment, entry, columns.first_slot + at)
                     entry, found = entry + 1, None
             finally:
                 reader.close()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..runtime.frames import pack
-from ..runtime.schema import fit, number, row, text
+from ..runtime.schema import fit, number, reads_back, row, text
 from .state import decode_fields
 
 FORMAT = 1
@@ -28,6 +28,7 @@ class LockRecord:
         """Of a new claim by this process; ``chance`` are 64 bits that it has drawn."""
         return cls(owner, f"{chance:016x}", now_ms, proxy)
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         fields = [FORMAT, self.owner, self.writer_id, self.since_ms]

@@ -57,7 +57,7 @@ from .settings import (
 from .settings_watch import SettingsWatch
 from .state import AUTO, LogState
 from .stored_settings import change_stored, read_stored
-from .txids import check_rule
+from .txids import stored_policy
 from .watch import LogWatch, read_name, watch_logs
 
 DRAWS = 5
@@ -150,14 +150,16 @@ class Namespace:
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
-        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
+        txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction.
 
         ``config`` are settings that are stored with it (`Log.set`), ``metadata`` the user's notes (8 KiB).
-        ``txids`` says who gives them, for good: ``given`` whoever writes, ``count`` the log (the last one and
-        1), ``ms`` the log (the time, never below the last one), ``bytes`` the log (the offset after the
-        record); ``auto``: ``given`` or ``ms``, as the first record comes with a txid or without.
+        ``txids`` is the txid policy, for good. A record's given txid is stored as it is; an omitted one is
+        filled in: by ``auto`` and ``strict`` the greater of the last one + 1 and the time in ms, by ``count``
+        the last one + 1, by ``ms`` the time, never below the last one. ``strict`` (of older clients:
+        ``given``) refuses a given txid below the last one. ``bytes`` makes a byte stream, whose txids are
+        offsets.
         ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
         is lost while one of them is left (G3), and one that is away holds writes up.
 
@@ -168,7 +170,7 @@ class Namespace:
         stored = StoredSettings().changed(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
             raise InvalidRequest('durability="all" or quorums of its own: give one of them')
-        await self._create(name, durability, stored, check_rule(txids))
+        await self._create(name, durability, stored, stored_policy(txids))
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
@@ -410,9 +412,7 @@ class Namespace:
         if self._closed:
             raise AlreadyClosed(f"namespace {self.path} is closed")
 
-    async def _create(
-        self, name: str, durability: str, stored: StoredSettings, txid_rule: str
-    ) -> int:
+    async def _create(self, name: str, durability: str, stored: StoredSettings, policy: str) -> int:
         self._check_open()
         name = check_new_log_name(name)
         ensemble, write_quorum, _ = self._quorums
@@ -420,7 +420,7 @@ class Namespace:
         for _ in range(DRAWS):
             log_id = self._random.getrandbits(LOG_ID_BITS)
             state = LogState(log_id, name, self.wall_ms())
-            state = replace(state, quorums=quorums, txid_rule=txid_rule)
+            state = replace(state, quorums=quorums, txid_rule=policy, txid_policy=policy)
             name_at, state_at = name_key(self.path, name), state_key(log_id)
             reply = await self.metadata.transact(
                 Transaction(

@@ -33,10 +33,10 @@ class OpenSegment:
     """A segment in progress, as its writer sees it."""
 
     __slots__ = (
-        "_age_share", "_begin", "_bytes", "_compression", "_confirmed", "_first_txid", "_last_time_ms",
-        "_last_txid", "_names_snapshot", "_newest_records", "_snapshot_after", "_snapshot_bytes",
-        "_snapshot_entry", "last_entry", "ledger", "number", "opened_at", "record", "sent_bytes",
-        "sent_records", "start_sequence_id",
+        "_age_share", "_begin", "_bytes", "_compression", "_confirmed", "_confirmed_txid", "_first_txid",
+        "_last_time_ms", "_max_txid", "_names_snapshot", "_newest_records", "_snapshot_after",
+        "_snapshot_bytes", "_snapshot_entry", "last_entry", "ledger", "number", "opened_at", "record",
+        "sent_bytes", "sent_records", "start_sequence_id",
     )  # fmt: skip
 
     def __init__(
@@ -68,7 +68,10 @@ class OpenSegment:
         self._names_snapshot = False
         """Does the last entry that is confirmed name one?"""
         self._first_txid = UNKNOWN  # of what was sent
-        self._last_txid = UNKNOWN
+        self._max_txid = (
+            UNKNOWN  # of what was sent: a search for a txid goes by the greatest so far
+        )
+        self._confirmed_txid = UNKNOWN  # the greatest of what is confirmed
         self._confirmed = (UNKNOWN, UNKNOWN, 0)
         """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
         from other threads."""
@@ -103,13 +106,23 @@ class OpenSegment:
 
         One without records becomes a control entry. ``producers``: of a log that has any.
         """
-        txids, entry = batch.txids, UNKNOWN
+        txids, entry, above = batch.txids, UNKNOWN, 0
+        if txids:
+            last = txids[-1]
+            greatest = max(txids) if batch.unordered else last
+            if greatest > self._max_txid:
+                self._max_txid = greatest
+            if self._max_txid > last:
+                above = self._max_txid
+            batch.max_txid = self._max_txid
         if len(txids) == 1 and producers is None and batch.columns is None:  # a set has two or more
-            buffers, length = build_lone(txids[0], batch.payloads[0], self.sent_records, wall_ms)
+            buffers, length = build_lone(
+                txids[0], batch.payloads[0], self.sent_records, wall_ms, above
+            )
         else:
             if producers is not None:
                 entry = self.ledger.last_entry + 1
-            buffers, length = self._built(batch, wall_ms, producers, entry)
+            buffers, length = self._built(batch, wall_ms, producers, entry, above)
         if self._begin is not None:
             buffers, length = self._begin.into(buffers, length)
             self._begin = None
@@ -131,9 +144,9 @@ class OpenSegment:
         self._last_time_ms = wall_ms
 
     def _built(
-        self, batch: Batch, wall_ms: int, producers: Producers | None, entry: int
+        self, batch: Batch, wall_ms: int, producers: Producers | None, entry: int, max_txid: int
     ) -> tuple[list[Buffer], int]:
-        """The buffers of its entry, and their length."""
+        """The buffers of its entry, and their length. ``max_txid``: as of `record.build`."""
         sections: tuple[tuple[int, int, Buffer], ...] = ()
         if producers is not None:
             section = producers.section(batch, entry, self._snapshot_entry)
@@ -149,8 +162,11 @@ class OpenSegment:
                 record_flags=None if batch.sets is None else batch.record_flags(),
                 sections=sections,
                 sizes=batch.sizes,
+                max_txid=max_txid,
             )
-        buffers, length = batch.columns.build(records_before=self.sent_records, wall_ms=wall_ms)
+        buffers, length = batch.columns.build(
+            records_before=self.sent_records, wall_ms=wall_ms, max_txid=max_txid
+        )
         for kind, _, data in sections:
             buffers, length = with_section(buffers, length, kind, data)
         return buffers, length
@@ -174,24 +190,24 @@ class OpenSegment:
             batch.finish()
             return
         records = self._confirmed[2]
-        self._last_txid = txids[-1]
+        self._confirmed_txid = batch.max_txid
         self._confirmed = (batch.entry, len(txids) - 1, records + len(txids))
         batch.finish()
 
     def _control(
         self, wall_ms: int, sections: tuple[tuple[int, int, Buffer], ...]
     ) -> tuple[list[Buffer], int]:
-        newest, records, last_txid, last = self._newest_records, self.sent_records, UNKNOWN, None
+        newest, records, max_txid, last = self._newest_records, self.sent_records, UNKNOWN, None
         if newest is not None:
             # What was sent before it is in front of it, wherever the ledger ends.
             entry, slot, _ = self._confirmed
-            last_txid = self._last_txid
+            max_txid = self._confirmed_txid
             if not newest.done:
                 entry, slot = newest.entry, len(newest.txids) - 1
-                last_txid = newest.txids[-1]
+                max_txid = newest.max_txid
             last = LastRecord(entry, slot, self._first_txid)
         return build_control(
-            last, last_txid, records_before=records, wall_ms=wall_ms, sections=sections
+            last, max_txid, records_before=records, wall_ms=wall_ms, sections=sections
         )
 
     def end(self) -> SegmentEnd:
@@ -202,7 +218,7 @@ class OpenSegment:
             self._bytes,
             records,
             self._first_txid if records else UNKNOWN,
-            self._last_txid,
+            self._confirmed_txid,
             user_entry,
             slot,
             self._last_time_ms,

@@ -20,7 +20,9 @@ class LogOptions:
     """Of the logs of a namespace; `open_log` may replace single ones for one log."""
 
     create_if_missing: bool = option(True, "", "a log appears with its first writer, as upstream")
-    max_txid_check: bool = option(True, "", "search by txid needs txids that do not decrease")
+    max_txid_check: bool = option(
+        True, "", "of a strict log: refuse a given txid below the last one"
+    )
     entry_bytes_max: int = option(
         256 * KIB - 256,
         "bytes",

@@ -47,12 +47,14 @@ class PackedColumns:
         assert len(txids) == len(self.txids), "each record has one"
         return replace(self, txids=memoryview(txids), ascending=True)
 
-    def build(self, *, records_before: int, wall_ms: int) -> tuple[list[Buffer], int]:
+    def build(
+        self, *, records_before: int, wall_ms: int, max_txid: int = 0
+    ) -> tuple[list[Buffer], int]:
         """As `record.build`: the buffers of the entry and their length in bytes."""
         txids = self.txids
         header = HEADER.pack(
             MAGIC, VERSION, self.flags, len(txids), len(self.payloads), self.column_bytes, 0,
-            txids[0], txids[-1], records_before, wall_ms, 0,
+            txids[0], txids[-1], records_before, wall_ms, max_txid,
         )  # fmt: skip
         ids, offsets = txids.cast("B"), self.offsets.cast("B")
         return [header, ids, offsets, self.payloads], HEADER_BYTES + self.column_bytes

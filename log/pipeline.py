@@ -130,11 +130,41 @@ class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
 
     __slots__ = (
-        "_byte_rate", "_due", "_entry_bytes_max", "_held_bytes", "_in_flight", "_in_order", "_last",
-        "_meters", "_now_ms", "_on_failed", "_opening", "_ready", "_record_rate", "_room", "_timed",
-        "_timed_at", "_turn", "_waiting", "batch", "buffered", "direct", "error", "last_stored",
-        "last_txid", "limits", "name", "outside_bytes", "over", "over_rate", "part", "pause", "producers",
-        "rated", "sent_bytes", "sink",
+        "_byte_rate",
+        "_due",
+        "_entry_bytes_max",
+        "_held_bytes",
+        "_in_flight",
+        "_in_order",
+        "_last",
+        "_meters",
+        "_now_ms",
+        "_on_failed",
+        "_opening",
+        "_ready",
+        "_record_rate",
+        "_room",
+        "_timed",
+        "_timed_at",
+        "_turn",
+        "_waiting",
+        "batch",
+        "buffered",
+        "direct",
+        "error",
+        "given",
+        "last_stored",
+        "limits",
+        "name",
+        "outside_bytes",
+        "over",
+        "over_rate",
+        "part",
+        "pause",
+        "producers",
+        "rated",
+        "sent_bytes",
+        "sink",
     )  # fmt: skip
 
     def __init__(
@@ -156,8 +186,8 @@ class Pipeline:
         """Why the writer has failed; sticks."""
         self.over: DistributedLogError | None = None
         """What the next call raises, once the writer has failed or was closed."""
-        self.last_txid = state.last_txid
-        """Of the batches before the open one, or of the log before."""
+        self.given = False
+        """Do the records of the open batch have txids? Asked behind proxies, which fill in the others'."""
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
         self.limits = context.latest
@@ -222,7 +252,7 @@ class Pipeline:
         """Nothing joins the open batch any more, in which there is something; the next one is open."""
         batch = self.batch
         self._last = batch
-        self.last_txid = batch.txids[-1]
+        batch.given = self.given
         if self.producers is not None:
             self.producers.closed(batch)
         self._ready.append(batch)

@@ -17,7 +17,7 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
-from ..runtime.schema import NUMBER_MAX, fit, number, row
+from ..runtime.schema import NUMBER_MAX, fit, number, reads_back, row
 from .dlsn import DLSN
 from .keys import incarnation_text, position_key, segment_key, state_key, subscriber_key
 from .lock_record import LockRecord
@@ -56,6 +56,7 @@ class PositionRecord:
     generation: int = 0
     """How often it was subscribed to. Who subscribes raises it, and each commit asks for its own (H155)."""
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms]

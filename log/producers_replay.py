@@ -14,7 +14,7 @@ from .producers import ProducerTable
 from .producers_format import Notes, notes_of
 from .segment_reader import open_segment
 from .segments import SegmentRecord
-from .state import PRODUCERS, LogState
+from .state import LogState
 
 READ_BYTES = 4 * 1024 * 1024
 """At once."""
@@ -30,7 +30,7 @@ async def replay(metadata: Metadata, ledgers: Ledgers, state: LogState) -> Produ
     Where somebody has declared entries lost that say it, all are forgotten: what they send is refused, and
     not stored twice. Raises `CorruptData`, and whatever keeps an entry from being read.
     """
-    if state.writer_format < PRODUCERS:
+    if not state.has_producers:
         return None
     if not state.producers:
         return ProducerTable()

@@ -2,7 +2,7 @@
 
     magic u32 | version u16 | flags u16 | count u32 | payload bytes u32 | uncompressed size u32
     | section bytes u32 | first txid i64 | last txid i64 | records of the segment before u64
-    | wall time ms i64 | reserved u64                                          64 bytes, little-endian
+    | wall time ms i64 | greatest txid u64                                     64 bytes, little-endian
     sections:  kind u16 | flags u16 | length u32 | bytes, padded to 8          any number
     columns:   txids i64[count] | offsets i32[count + 1] | record flags u8[count], if any | payloads
 
@@ -12,6 +12,8 @@ sections stay readable.
 A record has no time of its own, its entry has one, ``wall time``: when the entry was handed to its ledger
 (`OpenSegment.send`, `SegmentWriter.flush`), in ms since 1970 by the clock of the writer's machine, never
 below the entry before (`log_time.py`). Who wants a record's own time puts it into the txid or the payload.
+``greatest txid`` is the greatest of the segment up to this entry where that is not ``last txid``: 0 says
+that it is. A search for a txid goes by it, so that it is right also where txids go back (decision 109).
 ``uncompressed size`` counts the columns alone. A control entry holds no user record and advances no
 sequence id; an end-of-stream entry seals the log. A record's flag 0x01 says that the next slot belongs to the
 same set (`LogWriter.submit_set`); who does not know sets reads its records one by one. With flag 0x0080 the
@@ -110,8 +112,8 @@ class Origin:
 class LogRecord:
     """A record: ``LogRecord(txid, payload)`` to write; one that was read also knows its place and time.
 
-    ``txid`` is the application's, 0 to 2**63 - 2, not decreasing; without one, ``LogRecord(payload=…)``, the
-    log gives it. ``payload`` is ``bytes`` of at most 1,040,384 (``bytearray`` and ``memoryview`` are copied).
+    ``txid`` is the application's, 0 to 2**63 - 2. If it is omitted, ``LogRecord(payload=…)``, the log fills
+    it in. ``payload`` is ``bytes`` of at most 1,040,384 (``bytearray`` and ``memoryview`` are copied).
     Two are equal whose txids and payloads are, whether they were read or not. Unfrozen, and without a
     position object of its own, since one is made a record.
     """
@@ -215,8 +217,11 @@ def build(
     record_flags: Buffer | None = None,
     sections: Sequence[tuple[int, int, Buffer]] = (),
     sizes: list[int] | None = None,
+    max_txid: int = 0,
 ) -> tuple[list[Buffer], int]:
     """The buffers of one entry and their length in bytes, for one join by whoever sends it.
+
+    ``max_txid``: the greatest of the segment up to this entry, if it is not the last record's; else 0.
 
     ``records_before`` counts the user records of the segment before this entry. ``sections`` are
     (kind, flags, bytes). ``sizes``: of the payloads, bytes; fewer say nothing. At least one record,
@@ -236,7 +241,7 @@ def build(
     packed_sections = b"".join(_section(*section) for section in sections)
     header = HEADER.pack(
         MAGIC, VERSION, flags, number, payload_bytes, column_bytes, len(packed_sections),
-        txids[0], txids[-1], records_before, wall_ms, 0,
+        txids[0], txids[-1], records_before, wall_ms, max_txid,
     )  # fmt: skip
     buffers: list[Buffer] = [header, packed_sections, pack(f"<{number}q", *txids), offsets]
     if record_flags is not None:
@@ -257,13 +262,13 @@ def _offsets_of(sizes: list[int]) -> tuple[Buffer, int]:
 
 
 def build_lone(
-    txid: int, payload: Buffer, records_before: int, wall_ms: int
+    txid: int, payload: Buffer, records_before: int, wall_ms: int, max_txid: int = 0
 ) -> tuple[list[Buffer], int]:
     """As `build`, of one record with nothing beside it: each entry of a thousand busy logs is one."""
     size = len(payload)
     column_bytes = _LONE_COLUMN_BYTES + size
     head = _pack_lone(
-        MAGIC, VERSION, 0, 1, size, column_bytes, 0, txid, txid, records_before, wall_ms, 0,
+        MAGIC, VERSION, 0, 1, size, column_bytes, 0, txid, txid, records_before, wall_ms, max_txid,
         txid, 0, size,
     )  # fmt: skip
     return [head, payload], HEADER_BYTES + column_bytes
@@ -304,7 +309,7 @@ def find_section(entry: Buffer, header: "EntryHeader", kind: int) -> memoryview 
 class EntryHeader:
     """What the first 64 bytes of an entry say. ``first_txid`` and ``last_txid``: by slot, not by size.
 
-    Both are 0 in a segment whose txids were given when it was linked: ask `last_txid_in`.
+    All three txids are 0 in a segment whose txids were given when it was linked: ask `max_txid_in`.
     """
 
     flags: int
@@ -315,16 +320,23 @@ class EntryHeader:
     last_txid: int
     records_before: int
     wall_ms: int
+    max_txid: int
+    """The greatest of the segment up to this entry, as far as its writer was one that says it."""
 
     @property
     def control(self) -> bool:
         """Does the entry hold no user record?"""
         return bool(self.flags & FLAG_CONTROL)
 
-    def last_txid_in(self, base: int, rule: int) -> int:
-        """The last record's txid; ``base`` and ``rule``: what the segment's record says."""
+    def max_txid_in(self, base: int, rule: int) -> int:
+        """Return the greatest txid of the segment up to this entry.
+
+        Args:
+            base: The txid base in the segment's record.
+            rule: The txid rule in the segment's record.
+        """
         if rule == TXIDS_OWN:
-            return self.last_txid
+            return self.max_txid
         return base if rule == TXIDS_SAME else base + self.records_through - 1
 
     def origin(
@@ -507,7 +519,7 @@ def decode_header(entry: Buffer) -> EntryHeader:
         raise CorruptData(f"a log entry of {size} bytes, its header alone has {HEADER_BYTES}")
     (
         magic, version, flags, number, payload_bytes, column_bytes, section_bytes,
-        first_txid, last_txid, records_before, wall_ms, _,
+        first_txid, last_txid, records_before, wall_ms, max_txid,
     ) = HEADER.unpack_from(entry)  # fmt: skip
     if magic != MAGIC:
         raise CorruptData(f"not a log entry: it begins with {bytes(entry[:4]).hex()}")
@@ -529,8 +541,9 @@ def decode_header(entry: Buffer) -> EntryHeader:
             f"{HEADER_BYTES + section_bytes + column_bytes}"
         )
     return EntryHeader(
-        flags, number, payload_bytes, section_bytes, first_txid, last_txid, records_before, wall_ms
-    )
+        flags, number, payload_bytes, section_bytes, first_txid, last_txid, records_before, wall_ms,
+        max_txid or last_txid,
+    )  # fmt: skip
 
 
 def _check_compressed(number: int, column_bytes: int, compressed_bytes: int) -> None:

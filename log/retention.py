@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
-from ..runtime.schema import NUMBER_MAX, fit, number, row, rows
+from ..runtime.schema import NUMBER_MAX, fit, number, reads_back, row, rows
 from .state import decode_fields
 
 FORMAT = 1
@@ -60,6 +60,7 @@ class Stamps:
         """The segments up to this one have been given up."""
         return replace(self, marks=tuple(one for one in self.marks if one[0] > segment))
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         marks = [list(one) for one in self.marks]

@@ -24,7 +24,7 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Buffer
-from .admission import admit_columns, out_of_order
+from .admission import admit_columns
 from .app_versions import LinkContent
 from .compression import Compression
 from .context import LogContext
@@ -35,8 +35,9 @@ from .packed import own_packed
 from .ranges import SegmentToken
 from .record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd
-from .state import LogState
+from .state import GIVEN, LogState
 from .takeover import CREATE_ATTEMPTS
+from .txids import out_of_order
 from .unlinked import UnlinkedLedger, delete_unlinked
 
 ENTRY_BYTES = 256 * 1024
@@ -73,8 +74,9 @@ class SegmentWriter:
         self._compression = compression
         self._content = LinkContent(0, 0) if digest else None
         """Of what was sent."""
-        self._ordered = context.options.max_txid_check
-        self._floor = 0
+        self._strict = context.options.max_txid_check and state.policy == GIVEN
+        self._last = UNKNOWN
+        """The greatest txid so far."""
         self._at_link: bool | None = None
         """Are the txids given when it is linked? None: no record has come yet."""
         self._txids: list[int] = []
@@ -124,8 +126,8 @@ class SegmentWriter:
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only.
 
-        With None for the txids, the log gives them when the segment is linked: by its rule, and where whoever
-        writes gives them, its last one to all. All of a segment have txids, or none has.
+        With None for the txids, the log fills them in when the segment is linked, by its policy. All of a
+        segment have txids, or none has.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
         refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
@@ -134,9 +136,17 @@ class SegmentWriter:
         """
         self._check_open()
         self._decide(at_link=txids is None)
-        own = [0] * len(payloads) if txids is None else list(txids)
-        taken = admit_columns(own, payloads, self._floor, self._ordered, self._name)
-        taken.keep(None)
+        rule = self._state.policy
+        taken = admit_columns(txids, payloads, self._last, self._strict, self._name, rule)
+        taken.keep()
+        if txids is None:
+            own = [0] * taken.number
+        elif taken.mixed or (taken.number and taken.txids is None):
+            raise self._mixed()
+        else:
+            own = taken.txids or []
+            if own:
+                self._last = max(self._last, max(own) if taken.unordered else own[-1])
         at = 0
         while at < taken.number:
             stop = taken.stop(at, self._entry_bytes, self._bytes)
@@ -144,8 +154,6 @@ class SegmentWriter:
                 self._txids += own[at:stop]
                 self._payloads += taken.payloads[at:stop]
                 self._bytes += taken.bytes_of(at, stop)
-                if self._ordered:
-                    self._floor = self._txids[-1]
                 at = stop
             if at < taken.number or self._bytes >= self._entry_bytes:
                 await self.flush()
@@ -170,17 +178,21 @@ class SegmentWriter:
         except RecordTooLarge as error:
             raise RecordTooLarge(f'log "{self._name}": {error}') from None
         first_txid, last_txid = columns.txids[0], columns.txids[-1]
-        if self._ordered:
-            if first_txid < self._floor:
-                raise out_of_order(first_txid, self._floor, self._name)
-            if not columns.ascending:
+        if txids is not None:
+            if self._strict and first_txid < self._last:
+                raise out_of_order(first_txid, self._last, self._name)
+            if self._strict and not columns.ascending:
                 raise out_of_order(last_txid, first_txid, self._name)
-            self._floor = last_txid
+            self._last = max(self._last, last_txid if columns.ascending else max(columns.txids))
         if self._content is not None:
             self._content += LinkContent.of(columns.txids, columns.each_payload())
-        buffers, length = columns.build(records_before=self._end.records, wall_ms=self._stamp())
+        buffers, length = columns.build(
+            records_before=self._end.records,
+            wall_ms=self._stamp(),
+            max_txid=self._last if self._last > last_txid else 0,
+        )
         await self._add(
-            buffers, length, len(columns.txids), first_txid, last_txid,
+            buffers, length, len(columns.txids), first_txid, self._last,
             ascending=columns.ascending,
         )  # fmt: skip
 
@@ -196,17 +208,17 @@ class SegmentWriter:
         self._txids, self._payloads, self._bytes = [], [], 0
         if self._content is not None:
             self._content += LinkContent.of(txids, payloads)
+        ascending = self._strict or sorted(txids) == txids
+        greatest = max(self._end.last_txid, txids[-1] if ascending else max(txids))
         buffers, length = build(
             txids,
             payloads,
             records_before=self._end.records,
             wall_ms=self._stamp(),
             flags=FLAG_TXID_AT_LINK if self._at_link else 0,
+            max_txid=greatest if greatest > txids[-1] else 0,
         )
-        await self._add(
-            buffers, length, len(txids), txids[0], txids[-1],
-            ascending=self._ordered or sorted(txids) == txids,
-        )  # fmt: skip
+        await self._add(buffers, length, len(txids), txids[0], greatest, ascending=ascending)
 
     async def aclose(self) -> SegmentToken:
         """Wait until everything is durable, close the ledger, return its token. Idempotent.
@@ -302,12 +314,13 @@ class SegmentWriter:
         length: int,
         count: int,
         first_txid: int,
-        last_txid: int,
+        greatest: int,
         *,
         ascending: bool,
     ) -> None:
+        """``greatest``: of all txids up to this entry."""
         if self._at_link:
-            first_txid = last_txid = UNKNOWN
+            first_txid = greatest = UNKNOWN
         if self._compression.number:
             buffers, length = self._compression.compress(buffers, length)
         ledger = self._ledger
@@ -322,11 +335,12 @@ class SegmentWriter:
             size_bytes=end.size_bytes + length,
             records=end.records + count,
             first_txid=end.first_txid if end.records else first_txid,
-            last_txid=max(end.last_txid, last_txid),
+            last_txid=greatest,
             last_user_entry=entry,
             last_slot=count - 1,
             last_time_ms=self._time_ms,
             unordered=end.unordered or first_txid < end.last_txid or not ascending,
+            greatest=True,
         )
 
     async def _close_ledger(self) -> None:

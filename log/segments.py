@@ -12,10 +12,10 @@ from typing import Any
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import NUMBER_MAX
+from ..runtime.schema import NUMBER_MAX, reads_back
 from .dlsn import DLSN
 from .record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, EntryHeader, Origin
-from .state import Added, LogState, format_and_fields
+from .state import Added, LogState, flag_as_txid, format_and_fields
 
 FORMAT = 3
 """1: without what is after `SegmentRecord.last_slot`; 2: one field after it, the txid of all its records."""
@@ -26,6 +26,8 @@ UNKNOWN = -1
 FIELDS_1, FIELDS, FIELDS_SHARED = 14, 20, 21
 _TYPES = [int] * 5 + [bool] + [int] * 15
 """Of the fields of a `SegmentRecord`, in order."""
+_TXIDS = slice(7, 9)
+"""Where its first and last txid are among them."""
 _LENGTHS = {
     1: FIELDS_1 + 1, 2: FIELDS_1 + 2, FORMAT: FIELDS + 1, FORMAT_SHARED: FIELDS_SHARED + 1,
 }  # fmt: skip
@@ -122,9 +124,9 @@ class SegmentRecord:
             time_floor_ms=self.time_floor_ms,
         )
 
-    def last_txid_of(self, header: EntryHeader) -> int:
-        """The txid of the last record of one of its entries."""
-        return header.last_txid_in(self.txid_base, self.txid_rule)
+    def max_txid_of(self, header: EntryHeader) -> int:
+        """Return the greatest of its txids up to one of its entries."""
+        return header.max_txid_in(self.txid_base, self.txid_rule)
 
     def time_of(self, header: EntryHeader) -> int:
         """The log time of one of its entries."""
@@ -157,6 +159,7 @@ class SegmentRecord:
             last_slot=end.last_slot,
         )
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         written_in, more = (FORMAT_SHARED, [self.base_bytes]) if self.shared else (FORMAT, [])
@@ -200,6 +203,8 @@ class SegmentRecord:
             rule = TXIDS_OWN if given == UNKNOWN else TXIDS_SAME
             known = [*fields[:FIELDS_1], UNKNOWN, 0, 0, given, rule, 0, UNKNOWN]
         # Not by a form: a log may have a hundred thousand of these.
+        if [*map(type, known)] != _TYPES:
+            known[_TXIDS] = map(flag_as_txid, known[_TXIDS])
         if [*map(type, known)] != _TYPES or min(known) < -1 or max(known) > NUMBER_MAX:
             raise CorruptData("a segment's record has a field that is not a number in range")
         kept = {FORMAT: FIELDS, FORMAT_SHARED: FIELDS_SHARED}.get(written_in, len(fields))
@@ -223,6 +228,12 @@ class SegmentRecord:
         return record
 
 
+def stores_flag(value: Buffer) -> bool:
+    """Whether a segment's record stores true or false as a txid (`flag_as_txid`). Raises as its decoding."""
+    _, fields = format_and_fields(value, _LENGTHS, "a segment's record")
+    return bool in map(type, fields[_TXIDS])
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentEnd:
     """What the one who closes a segment knows about it: its writer by counting, recovery by reading.
@@ -241,6 +252,9 @@ class SegmentEnd:
     """The stamp of its last entry; 0: not known, or it holds none."""
     unordered: bool = False
     """Do its txids go back somewhere? As its writer counted: recovery does not look."""
+    greatest: bool = False
+    """Is its last txid the greatest of them, and do its entries say the greatest so far? Of older programs it
+    is the last record's."""
     producers: bool = False
     """Does its last entry name a snapshot of the log's producers? Not encoded: who closes a segment knows."""
 
@@ -255,17 +269,20 @@ class SegmentEnd:
         last = base + self.records - 1 if rule == TXIDS_INDEX else base
         return replace(self, first_txid=base, last_txid=last)
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number: a ledger's own account, kept in its record."""
-        return pack([END_FORMAT, *astuple(self)[:-1]])
+        return pack([END_FORMAT, *astuple(self)[:9], *([True] if self.greatest else ())])
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentEnd":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         written_in, fields = format_and_fields(value, {1: 8, END_FORMAT: 10}, "a segment's end")
-        fields = fields[:7] + (fields[7:9] if written_in == END_FORMAT else [0, False])
+        fields = fields[:7] + (fields[7:10] if written_in == END_FORMAT else [0, False])
+        fields += [False] * (10 - len(fields))
+        fields[3:5] = map(flag_as_txid, fields[3:5])  # first and last txid
         if (
-            [*map(type, fields)] != [int] * 8 + [bool]
+            [*map(type, fields)] != [int] * 8 + [bool] * 2
             or min(fields) < -1
             or max(fields) > NUMBER_MAX
         ):

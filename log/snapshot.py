@@ -81,7 +81,7 @@ async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> Seg
             records, size_bytes = header.records_through, found[0].length_so_far
             if records:
                 first_txid = (await read_header(reader, 0)).first_txid
-                last_txid = max(last_txid, header.last_txid)
+                last_txid = max(last_txid, header.max_txid)
     finally:
         reader.close()
     return replace(

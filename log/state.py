@@ -23,21 +23,21 @@ from ..runtime.errors import (
 )
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import fit, flag, list_of_any, number, optional, row, stored, text
+from ..runtime.schema import fit, flag, list_of_any, number, optional, reads_back, row, stored, text
 from .dlsn import DLSN
 
 FORMAT = 2
-WRITER_FORMAT = 3
+WRITER_FORMAT = 5
 """Of the changes that this program makes: it changes no log that wants a newer one."""
-PLAIN, PRODUCERS = 2, 3
-"""Of a log that has never had producers; of one that has: who does not keep them must not write to it."""
+PLAIN, PRODUCERS, UNORDERED, BOTH = 2, 3, 4, 5
+"""Of a log that has never had producers; of one that has: who does not keep them must not write to it. Of one
+whose txids have gone back: programs that close a segment by its last txid, not by its greatest, must not."""
 STATE_BYTES_MAX = 1024
 IN_PROGRESS_MAX = 2
 """Segments: whoever takes the log over makes a list of them, whatever its state says."""
 OWNER_BYTES_MAX = 200
 GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
-"""Who says a record's txid. ``given``: whoever writes it; ``count``: the last one's and 1; ``ms``: the time,
-never below the last one's; ``bytes``: the offset after it; ``auto``: given or ms, by the first record."""
+"""The txid policies, as they are stored (`txids.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,6 @@ class Added:
     """Log time at their end."""
     last_dlsn: DLSN | None = None
     """Of their last record."""
-    unordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +112,17 @@ class LogState:
     """Entry bytes of all closed segments that the log ever had, without replication; -1: not known, of a log
     that was begun in format 1."""
     txid_rule: str = AUTO
-    """One of `TXID_RULES`, or a newer program's."""
+    """What programs without policies go by, and change: of ``auto`` they make ``given`` or ``ms``."""
     unordered_once: bool = False
-    """Txids have gone back somewhere in this log: nothing can be searched for by them."""
+    """Txids have gone back somewhere in this log."""
     writer_format: int = PLAIN
     """Programs that know less must not change the log."""
     producers: int = 0
     """The newest closed segment whose last entry names a snapshot of the producers; 0: none does."""
     last_dlsn: DLSN | None = None
     """Of the last record in the closed segments; None: there was none yet (or it is not known, as above)."""
+    txid_policy: str = ""
+    """One of `TXID_RULES`, or a newer program's. "": no program with policies has written to this log."""
     later: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
 
@@ -137,6 +138,21 @@ class LogState:
     def earliest(self) -> DLSN:
         """The first position that is left: segments go whole, a truncation ends anywhere."""
         return max(self.truncated_to, DLSN(self.first_segment, 0, 0))
+
+    @property
+    def policy(self) -> str:
+        """The txid policy: of a log of an older program the one that it behaved by."""
+        return self.txid_policy or self.txid_rule
+
+    @property
+    def searchable(self) -> bool:
+        """Whether a txid can be searched for: none went back, or all entries say the greatest so far."""
+        return not self.unordered_once or self.writer_format in (UNORDERED, BOTH)
+
+    @property
+    def has_producers(self) -> bool:
+        """Whether its entries say what they hold of producers."""
+        return self.writer_format in (PRODUCERS, BOTH)
 
     @property
     def in_progress(self) -> range:
@@ -176,27 +192,33 @@ class LogState:
 
     def with_segment(self) -> "LogState":
         """One more segment is in progress."""
-        return replace(self, last_segment=self.last_segment + 1)
+        return replace(self, last_segment=self.last_segment + 1, txid_policy=self.policy)
 
     def with_linked(self, added: Added) -> "LogState":
         """A closed segment follows the last one; none is in progress (H13)."""
         assert not self.in_progress, "segments are linked after closed ones"
         assert not self.sealed, "a sealed log takes no more segments"
         last = self.last_segment + 1
-        return replace(self._with(added), open_from=last + 1, last_segment=last)
-
-    def with_txid_rule(self, rule: str) -> "LogState":
-        """It is decided who says the txids, once and for all."""
-        assert self.txid_rule == AUTO, "a rule that was decided stays"
-        return replace(self, txid_rule=rule)
+        return replace(
+            self._with(added), open_from=last + 1, last_segment=last, txid_policy=self.policy
+        )
 
     def with_unordered(self) -> "LogState":
-        """A txid is about to go back."""
-        return replace(self, unordered_once=True)
+        """Return the state of a log whose txids are about to go back.
+
+        Where they went back under an older program, whose entries do not say the greatest so far, no search
+        is right any more, and the log stays as it is.
+        """
+        if self.unordered_once:
+            return self
+        raised = {PLAIN: UNORDERED, PRODUCERS: BOTH}
+        newer = raised.get(self.writer_format, self.writer_format)
+        return replace(self, unordered_once=True, writer_format=newer)
 
     def with_producers(self) -> "LogState":
         """Its entries are about to say what they hold of producers (H71)."""
-        return replace(self, writer_format=max(self.writer_format, PRODUCERS))
+        raised = {PLAIN: PRODUCERS, UNORDERED: BOTH}
+        return replace(self, writer_format=raised.get(self.writer_format, self.writer_format))
 
     def with_producers_in(self, segment: int) -> "LogState":
         """What is known of producers is found from this closed segment alone."""
@@ -237,15 +259,17 @@ class LogState:
             time_ms=max(self.time_ms, added.last_time_ms),
             bytes_total=self.bytes_total + added.size_bytes if known else -1,
             last_dlsn=added.last_dlsn or self.last_dlsn,
-            unordered_once=self.unordered_once or added.unordered,
-            # Records that came with txids are sent before this is stored, others after (`txids.py`).
-            txid_rule=GIVEN if self.txid_rule == AUTO and added.records else self.txid_rule,
+            # In a log of an older program these came with txids: else it had stored ``ms`` before.
+            txid_rule=GIVEN
+            if self.policy == AUTO and not self.txid_policy and added.records
+            else self.txid_rule,
         )
 
     def released(self) -> "LogState":
         """The writer has gone in good order; its epoch stays."""
         return replace(self, owner="", writer_id="")
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """At most 1 KiB (H40), in the newest format: whoever changes a log of an older one lifts it.
 
@@ -284,6 +308,7 @@ class LogState:
                 self.writer_format,
                 self.producers,
                 None if self.last_dlsn is None else list(self.last_dlsn),
+                *([self.txid_policy] if self.txid_policy or self.later else ()),
                 *self.later,
             ]
         )
@@ -303,11 +328,12 @@ class LogState:
             # Of its segments' times and bytes nothing is known here, and whoever wrote gave the txids.
             fresh = before[4] == 0  # no epoch: nobody ever wrote
             bytes_total, txids = (0, AUTO) if fresh else (-1, GIVEN)
-            added = (0, bytes_total, txids, False, PLAIN, 0, None, ())
+            added = (0, bytes_total, txids, False, PLAIN, 0, None, "", ())
         else:
             *some, last_dlsn = fit(fields[18:25], _ADDED, what)
             last_dlsn = None if last_dlsn is None else DLSN(*last_dlsn)
-            added = (*some, last_dlsn, tuple(fields[25:]))
+            policy = fit(fields[25], _POLICY, what) if len(fields) > 25 else ""
+            added = (*some, last_dlsn, policy, tuple(fields[26:]))
         rest = (truncated_sequence_id, sealed, deleting, quorums, end, *added)
         try:
             return cls(*(*before, DLSN(*truncated_to), *rest))
@@ -315,6 +341,20 @@ class LogState:
             raise CorruptData(f"{what} cannot be: {error}") from None
 
 
+def flag_as_txid(value: Any) -> Any:
+    """Read a stored txid that is true or false as 1 or 0; return any other value as it is.
+
+    Programs of format 3 and before stored what the caller gave, so that ``txid=True`` closed a segment with a
+    record that its own log could not read any more.
+    """
+    return int(value) if type(value) is bool else value
+
+
+def _txid(value: Any) -> int:
+    return int(_LEAST_TXID(flag_as_txid(value)))
+
+
+_LEAST_TXID = number(-1)
 _NUMBER = number()
 _DLSN = row(number(), number(), number())
 _END = row(number(), number(), number(), number(), flag)
@@ -329,7 +369,7 @@ _STATE = row(
     number(1),
     number(1),
     _NUMBER,  # last segment
-    number(-1),  # last txid
+    _txid,  # last txid
     _NUMBER,  # next sequence id
     _DLSN,
     _NUMBER,
@@ -337,6 +377,7 @@ _STATE = row(
     flag,
     optional(row(number(1), number(1), number(1))),
 )
+_POLICY = text(16)
 _ADDED = row(
     _NUMBER,  # time
     number(-1),  # bytes

@@ -129,7 +129,7 @@ async def _records_before(
     said = last_record(last_entry, found.payload, last) if last.control else None
     if said is not None:  # however many control entries there are
         return SegmentEnd(
-            last_entry, length, records, said.first_txid, last.last_txid, said.entry, said.slot, time_ms
+            last_entry, length, records, said.first_txid, last.max_txid, said.entry, said.slot, time_ms
         )  # fmt: skip
     while last.control and user_entry > 0:
         user_entry -= 1
@@ -148,7 +148,7 @@ async def _records_before(
             low, high = (at + 1, high) if header.records_through == 0 else (low, middle)
         _, first = await _first_left(reader, low, user_entry)
     return SegmentEnd(
-        last_entry, length, records, first.first_txid, last.last_txid, user_entry, last.count - 1, time_ms
+        last_entry, length, records, first.first_txid, last.max_txid, user_entry, last.count - 1, time_ms
     )  # fmt: skip
 
 

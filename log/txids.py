@@ -1,64 +1,81 @@
-"""Who says a record's txid: a rule of the log, kept in its state, the same for all who write (H147; pure).
+"""Txid policies: who gives a record's txid, and what is checked (pure; decision 109).
 
-``given``: whoever writes the record. ``count``, ``ms``, ``bytes``: the log. ``auto``: not decided yet; the
-first record decides: with a txid ``given``, without ``ms``. ``ms`` is stored *before* that record is sent;
-``given`` by the close of its segment, for whoever finds a record in a log of ``auto`` knows that it came with
-a txid. Two that open an empty log cannot decide differently: the second one fences the first, and closes its
-segments before it writes.
+Any client may append with or without a txid. A given txid is stored as it is. One that is omitted is filled
+in by the policy, which is chosen when the log is made and stored in its state:
+
+    auto (default)   max(last + 1, now in ms)
+    strict           the same; a given txid below the last one is refused. Stored as ``given``
+    count            last + 1
+    ms               max(last, now in ms)
+    bytes            the offset after the record, of a log that is a byte stream; it takes no given txid
+
+"Last" is the greatest txid so far. Where a given one is below it, the log's state says so before the record
+is sent: from then on only programs that know of greatest txids write to it (`LogState.with_unordered`).
 """
 
 from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
-from ..runtime.errors import InvalidRequest, UnsupportedFormat
+from ..runtime.errors import InvalidRequest, TransactionIdOutOfOrder, UnsupportedFormat
 from .record import TXID_MAX, TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME
 from .segments import UNKNOWN
 from .state import AUTO, BYTES, COUNT, GIVEN, MS, TXID_RULES, LogState
 
-
-def check_rule(rule: str) -> str:
-    """Return it, or raise `InvalidRequest` saying which there are."""
-    if rule not in TXID_RULES:
-        known = ", ".join(f'"{one}"' for one in TXID_RULES)
-        raise InvalidRequest(f"txids is one of {known}, not {rule!r:.40}")
-    return rule
+STRICT = "strict"
+POLICIES = (AUTO, STRICT, COUNT, MS, BYTES)
+"""As users name them."""
 
 
-def misfit(rule: str, given: bool, name: str) -> InvalidRequest:
-    """The error of a record with a txid in a log that gives them, or without in one that does not."""
-    if given:
-        return InvalidRequest(
-            f'log "{name}" gives its records\' txids itself (txids="{rule}"): write the payload alone, '
-            'or make a log with create_log(name, txids="given")'
-        )
+def stored_policy(name: str) -> str:
+    """Return what is stored for a policy's name. Raises `InvalidRequest` for an unknown one.
+
+    Clients of version 0.1 send ``given``, which is what ``strict`` was called.
+    """
+    if name not in (*POLICIES, GIVEN):
+        known = ", ".join(POLICIES)
+        raise InvalidRequest(f"unknown txid policy {name!r:.40}: use one of {known}")
+    return GIVEN if name == STRICT else name
+
+
+def policy_name(stored: str) -> str:
+    """Return the name of a stored policy."""
+    return STRICT if stored == GIVEN else stored
+
+
+def refuse_given(name: str) -> InvalidRequest:
+    """Return the error of a record with a txid in a byte stream."""
     return InvalidRequest(
-        f'log "{name}" wants a txid with each record (txids="{rule}"): write LogRecord(txid, payload), '
-        'or make a log with create_log(name, txids="count") or "ms"'
+        f'log "{name}" is a byte stream, and its txids are byte offsets: send records without a txid'
     )
 
 
-def decided_by(given: bool) -> str:
-    """The rule of a log whose first record comes with a txid, or without."""
-    return GIVEN if given else MS
+def out_of_order(txid: int, last: int, name: str) -> TransactionIdOutOfOrder:
+    """Return the error of a txid that is lower than one before it."""
+    return TransactionIdOutOfOrder(
+        f'log "{name}" has the txid policy "{STRICT}": txid {txid} is lower than {last} before it'
+    )
 
 
-def rule_of(txids: Sequence[object] | None) -> str:
-    """As `decided_by`, of many."""
-    return decided_by(txids is not None and len(txids) > 0 and txids[0] is not None)
+_CLOCKED = (AUTO, GIVEN)
 
 
 class TxidSource:
-    """The txids that one writer gives, in a log that gives them itself."""
+    """Fills in the txids of one writer's records, and has the greatest txid so far."""
+
+    __slots__ = ("_wall_ms", "last", "rule")
 
     def __init__(self, rule: str, last: int, wall_ms: Callable[[], int], name: str) -> None:
         """``last``: the log's greatest so far, -1: none. Raises `UnsupportedFormat` for an unknown rule."""
         if rule not in TXID_RULES:
             raise UnsupportedFormat(
-                f'log "{name}" has txids by the rule "{rule}", which this program does not know'
+                f'log "{name}" has the txid policy "{rule}", which this program does not know'
             )
         self.rule = rule
+        """The policy, as it is stored."""
         self.last = last
+        """The greatest so far; who takes records with txids raises it."""
         self._wall_ms = wall_ms
 
     def draw(self, sizes: Sequence[int]) -> list[int]:
@@ -66,11 +83,13 @@ class TxidSource:
         number, last = len(sizes), self.last
         if self.rule == MS:
             txids = [min(max(self._wall_ms(), last), TXID_MAX)] * number
-        elif self.rule == COUNT:
-            txids = list(range(last + 1, last + 1 + number))
-        else:
-            assert self.rule == BYTES, "else whoever writes gives them"
+        elif self.rule == BYTES:
             txids = list(accumulate(sizes, initial=max(last, 0)))[1:]
+        else:
+            first = self._next()
+            txids = list(range(first, first + number))
+            if txids[-1] > TXID_MAX:
+                txids = [min(txid, TXID_MAX) for txid in txids]
         self.last = txids[-1]
         return txids
 
@@ -79,27 +98,39 @@ class TxidSource:
         number, last = len(offsets) - 1, self.last
         if self.rule == MS:
             txids = array("q", [min(max(self._wall_ms(), last), TXID_MAX)]) * number
-        elif self.rule == COUNT:
-            txids = array("q", range(last + 1, last + 1 + number))
-        else:
-            assert self.rule == BYTES, "else whoever writes gives them"
+        elif self.rule == BYTES:
             before = max(last, 0)
             txids = array("q", [before + end for end in offsets[1:].tolist()])
+        else:
+            first = self._next()
+            if first + number - 1 > TXID_MAX:
+                txids = array("q", [min(first + k, TXID_MAX) for k in range(number)])
+            else:
+                txids = array("q", _counted(first, number))
         self.last = txids[-1]
         return txids
 
     def draw_one(self, size: int) -> int:
         """As `draw`, of one record."""
         rule, last = self.rule, self.last
-        if rule == COUNT:
+        if rule in _CLOCKED:
+            txid = self._wall_ms()
+            if txid <= last:
+                txid = last + 1
+        elif rule == COUNT:
             txid = last + 1
         elif rule == MS:
-            txid = min(max(self._wall_ms(), last), TXID_MAX)
+            txid = max(self._wall_ms(), last)
         else:
-            assert rule == BYTES, "else whoever writes gives them"
             txid = max(last, 0) + size
+        if txid > TXID_MAX:
+            txid = TXID_MAX
         self.last = txid
         return txid
+
+    def _next(self) -> int:
+        """The first txid that is filled in now, where each next one is one more."""
+        return self.last + 1 if self.rule == COUNT else max(self._wall_ms(), self.last + 1)
 
     def draw_for_sets(self, number: int, sets: Sequence[tuple[int, int]]) -> list[int]:
         """As `draw`, of ``number`` records of which some are in sets: first record and number of each, in
@@ -115,22 +146,40 @@ class TxidSource:
         return [txid for txid, many in zip(drawn, numbers, strict=True) for _ in range(many)]
 
 
-def at_link(state: LogState, own: bool, now_ms: int) -> tuple[LogState, int, int]:
-    """The state with its rule decided, and the base and rule of the txids of a segment that is linked next.
+def _counted(first: int, number: int) -> bytes:
+    """So many int64, each one more than the one before: all are added as the lanes of one integer."""
+    ones, ramp = _lanes(number)
+    return (ones * first + ramp).to_bytes(8 * number, "little")
 
-    ``own``: its records have txids of their own. Those without get, in a log whose txids are given, the last
-    one: a clock would poison it for good (H147). Raises `InvalidRequest` where they do not fit the rule.
+
+@lru_cache(maxsize=4)
+def _lanes(number: int) -> tuple[int, int]:
+    """So many lanes of 64 bits: 1 in each; 0, 1, 2 and so on."""
+    ramp = int.from_bytes(array("q", range(number)).tobytes(), "little")
+    return int.from_bytes(array("q", [1]).tobytes() * number, "little"), ramp
+
+
+def at_link(state: LogState, own: bool, records: int, now_ms: int) -> tuple[int, int]:
+    """Return the base and the rule of the txids of a segment that is linked next (`SegmentRecord`).
+
+    Args:
+        state: Of the log, with all segments before it.
+        own: Whether its records have txids of their own. Otherwise the policy fills them in.
+        records: How many it has.
+        now_ms: The time of the link.
+    Raises:
+        InvalidRequest: The log is a byte stream.
     """
-    if state.txid_rule == AUTO:
-        state = state.with_txid_rule(decided_by(own))
-    rule, last = state.txid_rule, state.last_txid
-    if rule == BYTES or rule not in TXID_RULES:
-        raise InvalidRequest(f'log "{state.name}" has txids="{rule}": nothing is linked to it')
+    policy, last = state.policy, state.last_txid
+    if policy == BYTES or policy not in TXID_RULES:
+        raise InvalidRequest(
+            f'log "{state.name}" has the txid policy "{policy}": nothing is linked to it'
+        )
     if own:
-        if rule != GIVEN:
-            raise misfit(rule, True, state.name)
-        return state, UNKNOWN, TXIDS_OWN
-    if rule == COUNT:
-        return state, last + 1, TXIDS_INDEX
-    base = max(last, 0) if rule == GIVEN else min(max(now_ms, last), TXID_MAX)
-    return state, base, TXIDS_SAME
+        return UNKNOWN, TXIDS_OWN
+    if policy == MS:
+        return min(max(now_ms, last), TXID_MAX), TXIDS_SAME
+    base = last + 1 if policy == COUNT else max(now_ms, last + 1)
+    if base + records - 1 > TXID_MAX:
+        return TXID_MAX, TXIDS_SAME
+    return base, TXIDS_INDEX

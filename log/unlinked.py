@@ -11,7 +11,7 @@ from ..metadata.transaction import Delete, Transaction
 from ..runtime.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ..runtime.frames import pack
 from ..runtime.log_lines import get_logger
-from ..runtime.schema import NUMBER_MAX, fit, number, row, text
+from ..runtime.schema import NUMBER_MAX, fit, number, reads_back, row, text
 from .app_versions import AppVersion
 from .keys import ids_of_unlinked, incarnation_text, txn_key, unlinked_key, unlinked_prefix
 from .ledgers import LedgerFinder
@@ -35,6 +35,7 @@ class UnlinkedLedger:
     created_ms: int
     """Wall clock of its writer."""
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack([FORMAT, self.app, self.version, self.created_ms])

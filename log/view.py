@@ -15,7 +15,7 @@ from .dlsn import DLSN
 from .follower import StateFollower, follow
 from .keys import incarnation_text, segment_key
 from .ledgers import LedgerReader, Ledgers
-from .locate import check_ordered, search_time, search_txid
+from .locate import check_searchable, search_time, search_txid
 from .ranges import SegmentRange, ranges_between
 from .record import EntryHeader, decode_header
 from .segment_reader import open_segment
@@ -211,9 +211,9 @@ class LogView:
     async def first_with_txid(self, txid: int) -> DLSN:
         """The first position whose record has a txid of at least this; the end where there is none.
 
-        Raises `InvalidRequest` where txids ever went back, as far as closed segments tell.
+        Raises `InvalidRequest` as `check_searchable`, as far as closed segments tell.
         """
-        check_ordered(self.state)
+        check_searchable(self.state)
         try:
             found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
         except NoSuchLedger:
@@ -315,7 +315,7 @@ class LogView:
         header = decode_header(entry.payload)
         return replace(
             before,
-            last_txid=before.last_txid_of(header),
+            last_txid=before.max_txid_of(header),
             last_time_ms=before.time_of(header),
             records=header.records_through,
             size_bytes=entry.length_so_far,

@@ -15,7 +15,7 @@ from typing import Any
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.host import Buffer
-from ..runtime.schema import NUMBER_MAX, fit, number, row, rows
+from ..runtime.schema import NUMBER_MAX, fit, number, reads_back, row, rows
 from .dlsn import DLSN
 from .ranges import SegmentInfo
 from .retention import UNHELD
@@ -207,6 +207,7 @@ class WorkState:
 
     # --- as it is stored --------------------------------------------------------------------------
 
+    @reads_back(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number, `BYTES_MAX` at most."""
         line = [

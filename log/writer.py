@@ -24,16 +24,8 @@ from ..runtime.errors import (
     WriteFailed,
 )
 from ..runtime.host import Buffer
-from .admission import (
-    Taken,
-    admit,
-    admit_columns,
-    admit_payloads,
-    admit_set,
-    out_of_order,
-    sets_of_frame,
-)
-from .batch import PendingBulk, PendingWrite
+from .admission import admit, admit_columns, admit_set, sets_of_frame
+from .batch import Batch, PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
@@ -57,11 +49,13 @@ from .record import (
     columns_of,
     txid_and_payload,
 )
-from .state import AUTO, GIVEN, PRODUCERS, LogState
+from .state import BYTES, GIVEN, LogState
 from .truncation import truncate
-from .txids import TxidSource, decided_by, misfit, rule_of
+from .txids import TxidSource, out_of_order, refuse_given
 
 NOTE_RETRY_S = 0.2
+NONE_IS_FINE = -2
+"""Below each txid, and below the -1 that stands for an empty log's last one."""
 
 
 class LogWriter:
@@ -100,14 +94,23 @@ class LogWriter:
         self._owner_looks = (0, 0)  # begun; the last one that found the log to be ours
         self._owner_turn = trio.Lock()
         self._entry_bytes_max = options.entry_bytes_max
-        self._decide_timeout_s = options.recover_timeout_s
-        self._wall_ms = context.wall_ms
-        self._strict = options.max_txid_check
+        self._note_timeout_s = options.recover_timeout_s
         self._closed = False
-        self._floor = 0
-        """What a txid must not be below to be plainly fine."""
-        self._asked_for_ms = False
-        self._take_rule(claimed.owned.state)
+        state = claimed.owned.state
+        self._source = TxidSource(state.policy, state.last_txid, context.wall_ms, self._name)
+        self.checks_txids = options.max_txid_check and state.policy == GIVEN
+        """Is a given txid below the last one refused?"""
+        self._back_noted = state.unordered_once
+        """Does the log's state say that its txids go back?"""
+        self._note_first = False
+        """A frame whose txids go back waits until it does (`frame_room`)."""
+        self._apart = self._sink.append_after is not None
+        """Is the log a proxy's, which fills in txids? Then all records of an entry have one, or none has."""
+        self._draws = True
+        """Is a payload alone plainly fine?"""
+        self._most = NONE_IS_FINE
+        """The greatest txid that is plainly fine."""
+        self._set_plain()
         claimed.when_lost(self.pipeline.fail)
 
     def __repr__(self) -> str:
@@ -123,10 +126,9 @@ class LogWriter:
     async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
         """Take one record; waits for room only. ``await`` what it returns for the DLSN.
 
-        A payload alone is a record without txid. The first of a log whose rule is ``auto`` waits for the rule
-        to be stored. Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy`
-        (``at_limit``; the writer goes on), `AlreadyClosed`, or the first error, for good. Cancelled, the
-        record may or may not be in.
+        A payload alone is a record without txid, which the log fills in. Raises `RecordTooLarge`,
+        `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (``at_limit``; the writer goes on),
+        `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not be in.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -136,14 +138,14 @@ class LogWriter:
             await pipeline.before_submit()
         txid: Any
         payload: Any
-        batch = pipeline.batch
+        batch, source = pipeline.batch, self._source
         if self._draws and type(record) is bytes:
             size = len(record)
             if size > RECORD_BYTES_MAX or (
                 (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
                 return await self._submit_slowly(None, record)
-            txid, payload = self._source.draw_one(len(record)), record
+            txid, payload = source.draw_one(len(record)), record
         else:
             try:
                 txid, payload = record.txid, record.payload  # type: ignore[union-attr]
@@ -152,13 +154,12 @@ class LogWriter:
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
-                or not self._floor <= txid <= TXID_MAX
+                or not source.last <= txid <= self._most
                 or (size := len(payload)) > RECORD_BYTES_MAX
                 or (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
                 return await self._submit_slowly(txid, payload)
-            if self._ordered:
-                self._floor = txid
+            source.last = txid
         batch.bytes = size
         txids = batch.txids
         slot = len(txids)
@@ -172,20 +173,21 @@ class LogWriter:
         return pending
 
     async def _submit_slowly(self, txid: object, payload: object) -> PendingWrite:
-        """A record that is not plainly fine, whose txid the log gives, or for which there is no room yet."""
+        """A record that is not plainly fine, or for which there is no room yet."""
         pipeline = self.pipeline
         while True:
             own, plain = await self._admit(txid, payload)
             size = len(plain) + RECORD_COLUMN_BYTES
+            self._begin_kind(given=own is not None)
             if pipeline.fit(1, size):
                 break
             await pipeline.wait_fit(1, size)
             payload = plain  # others may have written meanwhile: it is looked at again
+        batch = pipeline.batch
         if own is None:
             own = self._source.draw_one(len(plain))
-        if self._ordered:
-            self._floor = own
-        batch = pipeline.batch
+        else:
+            self._took_given(batch, own, own, own)
         if not batch.txids:
             pipeline.wake()
         batch.txids.append(own)
@@ -230,25 +232,20 @@ class LogWriter:
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log gives them.
+        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log fills them in.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        pipeline = self.pipeline
+        pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
-        taken: Taken
-        own: Any
-        if txids is not None and self._ordered and self._strict:
-            bulk = PendingBulk(len(txids))
-            own = txids
-            taken = admit_columns(own, payloads, self._floor, True, self._name)
-        else:
-            bulk = PendingBulk(len(payloads) if txids is None else len(txids))
-            taken, own = await self._admit_columns(txids, payloads)
+        bulk = PendingBulk(len(payloads) if txids is None else len(txids))
+        taken = admit_columns(
+            txids, payloads, source.last, self.checks_txids, self._name, source.rule
+        )
         at = wanted = 0  # where it is, and for how many bytes there was no room there
         while at < taken.number:
             if pipeline.pause or wanted:
-                own = taken.keep(own)
+                taken.keep()
                 try:
                     if wanted:
                         await pipeline.wait_fit(1, wanted)
@@ -263,14 +260,25 @@ class LogWriter:
                         raise
                     bulk.refused(at, error)
                     return bulk
-                if own and self._ordered and own[at] < self._floor:
-                    # Another task wrote greater ones while this waited.
-                    if self._strict:
-                        bulk.refused(at, out_of_order(own[at], self._floor, self._name))
+            own = taken.txids
+            given = own is not None and own[at] is not None
+            if given and (taken.unordered or own[at] < source.last):
+                if self.checks_txids:  # another task wrote greater ones while this waited
+                    bulk.refused(at, out_of_order(own[at], source.last, self._name))
+                    return bulk
+                if not self._back_noted:
+                    taken.keep()
+                    try:
+                        await self._note_unordered()
+                    except DistributedLogError as error:
+                        if at == 0:
+                            raise
+                        bulk.refused(at, error)
                         return bulk
-                    await self._note_unordered()
+                    continue  # others may have written meanwhile
+            self._begin_kind(given=given)
             batch = pipeline.batch
-            stop = taken.stop(at, self._entry_bytes_max, batch.bytes)
+            stop = taken.kind_stop(at, taken.stop(at, self._entry_bytes_max, batch.bytes))
             if stop == at:
                 pipeline.close_batch()
                 continue
@@ -286,13 +294,17 @@ class LogWriter:
             if not batch.txids:
                 pipeline.wake()
             bulk.took(at, batch, len(batch.txids))
-            ids, span, sizes = own, taken.payloads, taken.sizes
+            span, sizes = taken.payloads, taken.sizes
             if stop - at < len(bulk):  # else they are not copied
-                ids, span, sizes = own[at:stop], span[at:stop], sizes[at:stop]
-            batch.take_columns(ids or self._source.draw(sizes), span, sizes)
+                span, sizes = span[at:stop], sizes[at:stop]
+                own = own[at:stop] if given else None
+            if given:
+                greatest = max(own) if taken.unordered else own[-1]
+                self._took_given(batch, own[0], own[-1], greatest, unordered=taken.unordered)
+            else:
+                own = source.draw(sizes)
+            batch.take_columns(own, span, sizes)
             batch.bytes += size
-            if self._ordered:
-                self._floor = own[stop - 1]
             at = stop
         if taken.refusal is not None:
             bulk.refused(at, taken.refusal)
@@ -306,7 +318,7 @@ class LogWriter:
     ) -> PendingBulk:
         """Take records as the columns of one entry, as Arrow lays them out: no work a record, all or none.
 
-        ``txids``: int64 each, None where the log gives them; ``offsets``: int32, one more than there are
+        ``txids``: int64 each, None to have the log fill them in; ``offsets``: int32, one more than there are
         records, the first 0; ``payloads``: the bytes back to back, as long as the last offset says; all
         little-endian, none without records, at most 1,040,384 bytes in sum, best a quarter of that. What was
         taken before goes first, what comes later into other entries. Buffers that are not ``bytes`` are
@@ -318,15 +330,14 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline = self.pipeline
+        pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
         given = txids is not None
         columns = own_packed(txids, offsets, payloads)
-        await self._fit(given)
+        if given and source.rule == BYTES:
+            raise refuse_given(self._name)
         first, last = columns.txids[0], columns.txids[-1]
-        if self._ordered and not columns.ascending and not self._strict:
-            await self._note_unordered()
-        if self._ordered and not columns.ascending:
+        if given and self.checks_txids and not columns.ascending:
             listed = columns.txids.tolist()
             falls = next(b for a, b in pairwise(listed) if b < a)
             raise out_of_order(falls, max(listed[: listed.index(falls)]), self._name)
@@ -334,21 +345,23 @@ class LogWriter:
             await pipeline.before_submit()
         size = columns.column_bytes - 4
         while True:
-            if self._ordered and first < self._floor:
-                if self._strict:
-                    raise out_of_order(first, self._floor, self._name)
+            if given and (not columns.ascending or first < source.last):
+                if self.checks_txids:
+                    raise out_of_order(first, source.last, self._name)
                 await self._note_unordered()
             if pipeline.batch.txids:
                 pipeline.close_batch()
                 pipeline.raise_if_over()  # what it sent may have met the writer's end
+            self._begin_kind(given=given)
             if pipeline.fit(len(columns.txids), size):
                 break
             await pipeline.wait_fit(len(columns.txids), size)
-        if self._ordered:
-            self._floor = last
-        if not given:
-            columns = columns.with_txids(self._source.draw_packed(columns.offsets))
         batch = pipeline.batch
+        if given:
+            greatest = last if columns.ascending else max(columns.txids)
+            self._took_given(batch, first, last, greatest, unordered=not columns.ascending)
+        else:
+            columns = columns.with_txids(source.draw_packed(columns.offsets))
         batch.take_packed(columns)
         bulk = PendingBulk(len(columns.txids))
         bulk.took(0, batch, 0)
@@ -361,9 +374,9 @@ class LogWriter:
         the DLSNs.
 
         They are next to each other in one entry, so that whatever fails readers see all of them or none, and
-        have one txid: each is given the same, or none where the log gives it (which counts one for the set).
+        have one txid: each is given the same, or none, and the log fills it in.
         `LogRecord.more` and `LogReader.read_set` tell them. At least one, at most 1,040,384 bytes in sum with
-        13 bytes a record. Not in a log of ``txids="bytes"``.
+        13 bytes a record. Not in a byte stream.
 
         Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (nothing is taken, the
         writer goes on), `AlreadyClosed`, or the first error, for good.
@@ -379,14 +392,15 @@ class LogWriter:
         while True:
             txid, plain = await self._admit_set(txids, payloads)
             size = sum(map(len, plain)) + len(plain) * RECORD_COLUMN_BYTES
+            self._begin_kind(given=txid is not None)
             if pipeline.fit(len(plain), size):
                 break
             await pipeline.wait_fit(len(plain), size)
+        batch = pipeline.batch
         if txid is None:
             txid = self._source.draw_one(sum(map(len, plain)))
-        if self._ordered:
-            self._floor = txid
-        batch = pipeline.batch
+        else:
+            self._took_given(batch, txid, txid, txid)
         if not batch.txids:
             pipeline.wake()
         bulk = PendingBulk(len(plain))
@@ -463,12 +477,17 @@ class LogWriter:
     ) -> tuple[list[int] | None, list[bytes]]:
         """Records as a frame has them."""
         txids, payloads = columns_of(records)
-        given = rule_of(txids) == GIVEN
+        given = bool(txids) and txids[0] is not None
         if any((txid is not None) != given for txid in txids):
             raise InvalidRequest("all records of a frame have a txid, or none has")
-        await self.decide_txids(given)
-        plain = [admit(None, payload, 0, self._name, AUTO) for payload in payloads]
-        return txids if given else None, plain
+        await trio.lowlevel.checkpoint()
+        rule = self._source.rule
+        admitted = [
+            admit(txid, payload, 0, self._name, rule)
+            for txid, payload in zip(txids, payloads, strict=True)
+        ]
+        own = [txid for txid, _ in admitted if txid is not None]
+        return own if given else None, [payload for _, payload in admitted]
 
     @staticmethod
     def _places(frame: Frame) -> list[DLSN]:
@@ -505,9 +524,7 @@ class LogWriter:
         await self.commit()  # what this writer took before is in front
         found = await append(expect, payload, txid)
         if txid is not None:
-            self.pipeline.last_txid = max(self.pipeline.last_txid, txid)
-            if self._ordered:
-                self._floor = max(self._floor, txid)
+            self._source.last = max(self._source.last, txid)
         return found
 
     def _note_own(self) -> None:
@@ -547,14 +564,11 @@ class LogWriter:
 
     @property
     def last_txid(self) -> int:
-        """The txid of the newest record taken, of this writer or before it; -1 in an empty log."""
-        batch = self.pipeline.batch
-        return batch.txids[-1] if batch.txids else self.pipeline.last_txid
+        """The greatest txid so far, of what this writer has taken or what was before it; -1 in an empty log.
 
-    @property
-    def checks_txids(self) -> bool:
-        """Is a txid refused that is below the one before? As the options say that hold for the log."""
-        return self._strict
+        Of a log behind proxies, whose txids they fill in, it is about that.
+        """
+        return self._source.last
 
     @property
     def position(self) -> Position:
@@ -567,8 +581,7 @@ class LogWriter:
 
     @property
     def txid_rule(self) -> str:
-        """Who gives the txids: ``given`` (whoever writes), ``count``, ``ms``, ``bytes`` (the log); ``auto``:
-        that is not decided yet."""
+        """The txid policy as it is stored: ``auto``, ``given`` (strict), ``count``, ``ms`` or ``bytes``."""
         return self._source.rule
 
     @property
@@ -631,13 +644,6 @@ class LogWriter:
 
     # --- frames, for who writes for others --------------------------------------------------------
 
-    async def decide_txids(self, given: bool) -> None:
-        """Before the first frame: whether they come with txids. Where that is open it is decided, and stored.
-
-        Raises `InvalidRequest` where the log wants the other thing.
-        """
-        await self._fit(given)
-
     def take_frame(
         self,
         payloads: list[bytes],
@@ -650,9 +656,9 @@ class LogWriter:
     ) -> Frame | None:
         """Take records that one producer sent in one go, whole into one entry; waits for nothing.
 
-        None: there is no room now (`frame_room`), nothing was taken. ``on_done`` is called once, with the
+        None: it must wait (`frame_room`), nothing was taken. ``on_done`` is called once, with the
         frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
-        where the log gives them; `decide_txids` comes first. At least one record; payloads of at most
+        to have the log fill them in. At least one record; payloads of at most
         1,040,384 bytes, with 12 more for each record after the first. ``record_flags``: a byte a record,
         where some belong together, as an entry has them (`docs/formats.md`).
 
@@ -660,18 +666,14 @@ class LogWriter:
         before it. One that was taken before is not taken again; it is told when its first copy is durable.
 
         Raises `InvalidRequest` (also for a frame that leaves a gap, or repeats one with other borders),
-        `RecordTooLarge`, `TransactionIdOutOfOrder` (also where the log lets txids go back and none has),
+        `RecordTooLarge`, `TransactionIdOutOfOrder`,
         `ProducerFenced`, `ProducerForgotten`, or what ended the writer; nothing is taken then. What rests on
         the writer's knowing of producers is told to others after `check_owner` only.
         """
-        pipeline = self.pipeline
+        pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
         number = len(payloads)
-        rule = self._source.rule
-        if rule == AUTO:
-            raise InvalidRequest(f'log "{self._name}": who gives its txids is to be decided first')
-        if (txids is not None) != (rule == GIVEN):
-            raise misfit(rule, txids is not None, self._name)
+        rule = source.rule
         if set(map(type, payloads)) != {bytes}:
             raise InvalidRequest("a frame holds at least one payload, and payloads are bytes")
         sizes = list(map(len, payloads))
@@ -695,24 +697,29 @@ class LogWriter:
             if met is not Met.NEW:
                 return self._repeated(met, number, on_done, producer, sequence)
             size += SPAN_BYTES
+        unordered = False
         if txids is not None:
-            refusal = admit_columns(txids, payloads, self._floor, self._ordered, self._name).refusal
-            if refusal is not None:
-                raise refusal
+            taken = admit_columns(txids, payloads, source.last, self.checks_txids, self._name, rule)
+            if taken.refusal is not None:
+                raise taken.refusal
+            txids, unordered = taken.txids, taken.unordered
+            if unordered and not self._back_noted:
+                self._note_first = True
+                return None
         batch = pipeline.batch
         if pipeline.pause or batch.bytes + size > batch.bytes_max:
             if not pipeline.fit_frame(number, size):
                 return None
             batch = pipeline.batch
         if txids is not None:
-            if self._ordered:
-                self._floor = txids[-1]
+            greatest = max(txids) if unordered else txids[-1]
+            self._took_given(batch, txids[0], txids[-1], greatest, unordered=unordered)
         elif number == 1:
-            txids = [self._source.draw_one(sizes[0])]
+            txids = [source.draw_one(sizes[0])]
         elif sets is None:
-            txids = self._source.draw(sizes)
+            txids = source.draw(sizes)
         else:
-            txids = self._source.draw_for_sets(number, sets)
+            txids = source.draw_for_sets(number, sets)
         slot = len(batch.txids)
         if not slot:
             pipeline.wake()
@@ -747,10 +754,15 @@ class LogWriter:
         """Wait until a frame of so many records and payload bytes may be taken: then `take_frame` without a
         checkpoint between, which may say None again, for others write too.
 
-        Raises `TooBusy` where the log refuses what is above a limit, as `next_sequence`, and what ended the
-        writer.
+        Where its txids go back, the log's state says so first. Raises `TooBusy` where the log refuses what is
+        above a limit, `WriteCancelled` where its state cannot be changed, as `next_sequence`, and what ended
+        the writer.
         """
         pipeline = self.pipeline
+        if self._note_first:
+            self._note_first = False
+            await self._note_unordered()
+            return
         while producer and pipeline.producers is not None:
             first = pipeline.producers.first_on_way(producer)
             if first is None:
@@ -852,9 +864,7 @@ class LogWriter:
         pipeline = self.pipeline
         pipeline.raise_if_over()
         if pipeline.producers is None:
-            await self._note(
-                LogState.with_producers, lambda state: state.writer_format >= PRODUCERS
-            )
+            await self._note(LogState.with_producers, lambda state: state.has_producers)
             if pipeline.producers is None:
                 pipeline.producers = Producers(ProducerTable(), self._name)
         number, batch = pipeline.producers.open(name)
@@ -928,86 +938,64 @@ class LogWriter:
 
     # --- txids ------------------------------------------------------------------------------------
 
-    def _take_rule(self, state: LogState) -> None:
-        self._source = TxidSource(state.txid_rule, state.last_txid, self._wall_ms, self._name)
-        own = state.txid_rule == GIVEN
-        self._ordered = own and (self._strict or not state.unordered_once)
-        """Must a txid be looked at before it is taken: refused, or noted in the state?"""
-        # Where the log gives them no record that has one is plainly fine, so that `submit` need not ask.
-        self._floor = max(0, state.last_txid if self._ordered else 0) if own else TXID_MAX + 1
-        self._draws = not own and state.txid_rule != AUTO
-        """Is a payload alone plainly fine?"""
+    def _set_plain(self) -> None:
+        """Say what `submit` takes without a look; of an empty log it looks at the first given txid."""
+        given = self.pipeline.given
+        self._draws = not (self._apart and given)
+        fine = self._source.rule != BYTES and self._source.last >= 0
+        self._most = TXID_MAX if fine and (given or not self._apart) else NONE_IS_FINE
+
+    def _begin_kind(self, *, given: bool) -> None:
+        """Records with a txid follow, or records without; behind proxies no entry has both."""
+        pipeline = self.pipeline
+        if self._apart and pipeline.given != given:
+            if pipeline.batch.txids:
+                pipeline.close_batch()
+                pipeline.raise_if_over()  # what it sent may have met the writer's end
+            pipeline.given = given
+            self._set_plain()
+
+    def _took_given(
+        self, batch: Batch, first: int, last: int, greatest: int, *, unordered: bool = False
+    ) -> None:
+        """A batch takes these txids: what is the greatest now, and does one of them go back?"""
+        source = self._source
+        if unordered or first < source.last:
+            batch.unordered = True
+            source.last = max(source.last, greatest)
+        else:
+            source.last = last
+        if self._most < 0:
+            self._set_plain()
 
     async def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:
-        """A record that is not plainly fine; its txid is None where the log gives it."""
-        rule = self._source.rule
-        floor = self._floor if rule == GIVEN and self._strict else 0
-        plain = admit(txid, payload, floor, self._name, rule)
-        if rule == AUTO:
-            await self._decide(decided_by(txid is not None))
-            return await self._admit(txid, plain)  # another task may have decided otherwise
-        if rule != GIVEN:
-            return None, plain
-        assert isinstance(txid, int), "it was admitted"
-        if txid < self._floor:
+        """A record that is not plainly fine; None for a txid that the log fills in."""
+        source = self._source
+        floor = source.last if self.checks_txids else 0
+        own, plain = admit(txid, payload, floor, self._name, source.rule)
+        if own is not None and own < source.last:
             await self._note_unordered()
-        return txid, plain
+        return own, plain
 
     async def _admit_set(
         self, txids: Sequence[object], payloads: Sequence[object]
     ) -> tuple[int | None, list[bytes]]:
         """As `_admit`, of a set."""
-        rule = self._source.rule
-        floor = self._floor if rule == GIVEN and self._strict else 0
-        plain = admit_set(txids, payloads, floor, self._name, rule)
-        return (await self._admit(txids[0], plain[0]))[0], plain
-
-    async def _admit_columns(
-        self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
-    ) -> tuple[Taken, Any]:
-        """What is taken of many, and their txids; none where the log gives them."""
-        rule = self._source.rule
-        if rule == AUTO:
-            rule = rule_of(txids)
-        own: Any = []
-        if rule == GIVEN:
-            own = [None] * len(payloads) if txids is None else txids
-            floor = self._floor if self._strict and self._source.rule == GIVEN else 0
-            taken = admit_columns(own, payloads, floor, self._strict, self._name)
-            if self._ordered and not self._strict and taken.number:
-                first = own[: taken.number]
-                if first[0] < self._floor or sorted(first) != first:
-                    own = taken.keep(own)
-                    await self._note_unordered()
-        else:
-            taken = admit_payloads(txids, payloads, self._name, rule)
-        if self._source.rule == AUTO and taken.number:
-            await self._decide(rule)
-            return await self._admit_columns(txids, payloads)
-        return taken, own
-
-    async def _fit(self, given: bool) -> None:
-        """Raise `InvalidRequest` unless records with a txid, or without, are what the log takes."""
-        if self._source.rule == AUTO:
-            await self._decide(decided_by(given))
-        if given != (self._source.rule == GIVEN):
-            raise misfit(self._source.rule, given, self._name)
-
-    async def _decide(self, rule: str) -> None:
-        state = self._claim.owned.state
-        if rule == GIVEN and not self._asked_for_ms:
-            self._take_rule(state.with_txid_rule(rule))  # stored by the close of its segment
-            return
-        self._asked_for_ms = True  # whatever came of it: it may be done late
-        await self._note(
-            lambda state: state.with_txid_rule(rule), lambda state: state.txid_rule != AUTO
-        )
-        if self._source.rule == AUTO:  # else another task was first, and has taken records since
-            self._take_rule(self._claim.owned.state)
+        source = self._source
+        floor = source.last if self.checks_txids else 0
+        own, plain = admit_set(txids, payloads, floor, self._name, source.rule)
+        if own is not None and own < source.last:
+            await self._note_unordered()
+        return own, plain
 
     async def _note_unordered(self) -> None:
-        await self._note(LogState.with_unordered, lambda state: state.unordered_once)
-        self._ordered, self._floor = False, 0
+        """Have the log's state say that txids go back, before the first one that does is sent.
+
+        Programs that would close its segments by their last txid cannot change the log from then on.
+        """
+        if not self._back_noted:
+            await self._note(LogState.with_unordered, lambda state: state.unordered_once)
+            self._back_noted = True
 
     async def _note(
         self, apply: Callable[[LogState], LogState], done: Callable[[LogState], bool]
@@ -1015,7 +1003,7 @@ class LogWriter:
         """Have the state say what a record is, before the record is sent. What fails here takes no record."""
         pipeline, owned = self.pipeline, self._claim.owned
         pipeline.direct = False  # this waits, and others may submit meanwhile
-        until = trio.current_time() + self._decide_timeout_s
+        until = trio.current_time() + self._note_timeout_s
         while True:
             try:
                 await owned.change(apply, done=done)

@@ -94,8 +94,6 @@ class ProducerSink:
         self._pipeline: Pipeline | None = None
         self._stream: OpenStream | None = None
         self._first: ProduceOpened | None = None
-        self.given: Callable[[], bool] = bool
-        """Do records come with txids? Asked of the writer, once there is one."""
         self._serial = 0
         """Of the last batch that was sent, in the pipeline's eyes."""
         self._next = 0
@@ -209,7 +207,7 @@ class ProducerSink:
             stream.number,
             first,
             through,
-            batch.txids if self.given() else None,
+            batch.txids if batch.given else None,
             payloads,
             record_flags=None if batch.sets is None else batch.record_flags(),
         )

@@ -26,8 +26,8 @@ from ..log.reader import LogReader
 from ..log.segments import SegmentRecord
 from ..log.settings import StoredSettings, refuse_stored_only, storable
 from ..log.skips import Skipped
-from ..log.state import GIVEN, LogState
-from ..log.txids import check_rule
+from ..log.state import LogState
+from ..log.txids import stored_policy
 from ..log.writer import LogWriter
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, ProtocolError
 from ..runtime.options import check_seconds, check_wait, check_whole, overlaid
@@ -128,7 +128,6 @@ class ProxiedLog(Log):
         try:
             right: Any = StreamRight(state)
             writer = LogWriter(through.context, right, sink.bind)
-            sink.given = lambda: writer.txid_rule == GIVEN
             if sink.own is not None:
                 writer.owned_by(sink.own)
             through.start(writer.run)
@@ -338,7 +337,7 @@ class ProxiedNamespace(Namespace):
         durability: Literal["standard", "all"] = "standard",
         config: Mapping[str, Any] | None = None,
         metadata: Mapping[str, bytes] | None = None,
-        txids: Literal["auto", "given", "count", "ms", "bytes"] = "auto",
+        txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
         """Make an empty log, in one transaction; see `Namespace.create_log`.
 
@@ -347,7 +346,7 @@ class ProxiedNamespace(Namespace):
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
         StoredSettings().changed(config or {}, metadata or {})
-        given = [durability, storable(config or {}), dict(metadata or {}), check_rule(txids)]
+        given = [durability, storable(config or {}), dict(metadata or {}), stored_policy(txids)]
         await self.make_call("create", check_new_log_name(name), *given, form=_nothing)
 
     async def rename_log(self, old: str, new: str) -> None:

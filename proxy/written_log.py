@@ -1,8 +1,8 @@
 """One log that this proxy writes: its producers' streams, and what waits for room in its writer.
 
-A frame goes to the log's writer in the call that received it. Only where that has no room, it is not decided
-yet who gives the log's txids, or it is to come directly after some record, does it wait in the inbox; a task
-runs as long as something is there.
+A frame goes to the log's writer in the call that received it. Only where that has no room, its txids go back
+and the log's state is to say so first, or it is to come directly after some record, does it wait in the
+inbox; a task runs as long as something is there.
 """
 
 from collections import deque
@@ -14,7 +14,6 @@ import trio
 from ..log.containment import contained
 from ..log.dlsn import DLSN
 from ..log.frames import Frame
-from ..log.state import AUTO
 from ..log.writer import LogWriter
 from ..runtime.errors import (
     DistributedLogError,
@@ -84,7 +83,7 @@ class WrittenLog:
     def take(self, stream: ProducerStream, frame: ProducedFrame) -> None:
         """A frame of one of its streams, which has accepted it."""
         self.used = True
-        waits = self._inbox or frame.expect is not None or self.writer.txid_rule == AUTO
+        waits = self._inbox or frame.expect is not None
         if waits or not self._try(stream, frame):
             if stream.error is not None:
                 return  # it was refused: by the log, or because that is over
@@ -243,9 +242,6 @@ class WrittenLog:
         try:
             if stream.error is not None and frame.first >= stream.refused_from:
                 await trio.lowlevel.checkpoint()
-            elif self.writer.txid_rule == AUTO:
-                await self.writer.decide_txids(frame.txids is not None)
-                return False
             elif frame.expect is not None:
                 # What was taken before is stored first, and whatever comes after waits here.
                 with trio.CancelScope() as self._serving:

@@ -7,9 +7,10 @@ error of its own, and a secret may stand in it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
-from .errors import CorruptData, ProtocolError, UnsupportedFormat
+from .errors import CorruptData, InvalidRequest, ProtocolError, UnsupportedFormat
 from .frames import unpack
 from .host import Buffer
 
@@ -57,6 +58,43 @@ def fit(value: Any, form: Form, what: str) -> Any:
         return form(value)
     except Misfit as error:
         raise CorruptData(f"{what} cannot be read: {error}") from None
+
+
+R = TypeVar("R")
+
+
+def reads_back(
+    decode: Callable[[R, bytes], R],
+) -> Callable[[Callable[[R], bytes]], Callable[[R], bytes]]:
+    """Check each value that ``encode`` makes: decoded, it must give the same record again.
+
+    Every record of the metadata store is encoded through this, once per transaction. A value that decoding
+    refuses, or reads as another one, is never sent: it would make a log or a ledger unreadable for good.
+
+    Args:
+        decode: Gives the record of an encoded value. The first argument is the record that was encoded.
+    """
+
+    def of(encode: Callable[[R], bytes]) -> Callable[[R], bytes]:
+        @wraps(encode)
+        def checked(record: R) -> bytes:
+            value = encode(record)
+            try:
+                found = decode(record, value)
+            except (CorruptData, UnsupportedFormat) as error:
+                raise InvalidRequest(
+                    f"not stored, for it could not be read again: {error}"
+                ) from None
+            # By its bytes too: True equals 1, and a lenient decoding reads one as the other.
+            if found != record or encode(found) != value:
+                raise InvalidRequest(
+                    f"not stored: a {type(record).__name__} would be read again as another one"
+                )
+            return value
+
+        return checked
+
+    return of
 
 
 def _unpacked(value: Buffer, what: str) -> Any:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -191,7 +190,6 @@ class Sink:
                 f'log "{name}" was deleted and made again while the batch was written: nothing of it is '
                 "linked; write it again"
             )
-        check_order(name, tokens)
         incarnation = tokens[0].incarnation if tokens else None
         target = held.namespace.open_log(name, incarnation=incarnation)
         link = partial(
@@ -349,13 +347,3 @@ def of_batch(failed: Mapping[str, DistributedLogError], logs: int) -> Distribute
         f'log "{first}" is not linked: {error}; {logs - len(failed)} of the batch\'s {logs} logs are, and '
         f"are found in when it is repeated{also}"
     )
-
-
-def check_order(name: str, tokens: Sequence[SegmentToken]) -> None:
-    """Do the txids of consecutive segments ascend? Raises `TransactionIdOutOfOrder` naming both."""
-    for before, after in pairwise(tokens):
-        if after.first_txid < before.last_txid:
-            raise TransactionIdOutOfOrder(
-                f'log "{name}": a partition with txids {after.first_txid} to {after.last_txid} follows one '
-                f"with {before.first_txid} to {before.last_txid}; {HINT}"
-            )

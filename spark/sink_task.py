@@ -307,21 +307,12 @@ class AppendTarget:
         assert self._writer is not None
         writer = self._writer
         for rows in entries:
-            # As the log's writer: nobody comes between. A clock would poison a log whose txids are
-            # given (H147).
-            same = max(writer.last_txid, 0) if writer.txid_rule == "given" else None
             if (
                 rows.size_bytes > ENTRY_BYTES_MAX
             ):  # one record near the limit: no packed entry takes it
-                txids = rows.listed_txids()
-                if txids is None and same is not None:
-                    txids = [same] * rows.count
-                await (await writer.submit_columns(txids, rows.payloads()))
+                await (await writer.submit_columns(rows.listed_txids(), rows.payloads()))
                 continue
-            ids, offsets, payloads = rows.packed()
-            if ids is None and same is not None:
-                ids = same.to_bytes(8, "little") * rows.count
-            await writer.submit_packed(ids, offsets, payloads)
+            await writer.submit_packed(*rows.packed())
 
     async def finish(self) -> list[SegmentToken]:
         """Commit, and let the next task write."""

@@ -367,6 +367,7 @@ def test_where_readers_begin_and_end_and_how_they_wait(face: Face) -> None:
 def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 assert writer.last_txid == -1
@@ -399,6 +400,7 @@ def test_txids_do_not_go_down_and_a_refusal_is_of_one_record(face: Face) -> None
 def test_a_set_is_one_entry_and_is_read_as_one(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 lone = await face.submit(writer, rec(1, b"a"))
@@ -431,6 +433,7 @@ def test_a_producer_goes_on_where_it_was_and_repeats_nothing(face: Face) -> None
 
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer(producer="p")) as writer:
                 assert (writer.producer.next_sequence, writer.producer.known) == (0, False)
@@ -468,6 +471,7 @@ def test_a_record_is_directly_after_another_or_nowhere(
 
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 last = await done(writer.write(rec(1, b"a"), expect=DLSN.NONE))
@@ -562,7 +566,7 @@ def test_what_is_above_a_limit_waits_or_is_refused_or_counted(face: Face) -> Non
 
 
 def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
-    """H147: the first record decides where nothing was said; what does not fit is refused in words."""
+    """What is omitted is filled in by the policy; a given txid is stored by all of them."""
 
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
@@ -572,8 +576,6 @@ def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
                 assert writer.txid_rule == "count"
                 assert await face.write(writer, b"0") < await face.write(writer, bytearray(b"1"))
                 await done(writer.write_bulk([b"2", LogRecord(payload=b"3")]))
-                with pytest.raises(InvalidRequest, match="payload alone"):
-                    await face.write(writer, rec(4))
                 assert writer.last_txid == 3
             async with opened(log.open_reader(since=0, to="end")) as reader:
                 records = await collect(reader)
@@ -590,10 +592,14 @@ def test_a_log_gives_txids_and_is_read_and_cut_by_time(face: Face) -> None:
                 assert writer.txid_rule == "auto"
                 with pytest.raises(InvalidRequest):
                     await face.write(writer, rec(-1))
-                await face.write(writer, b"decides")
-                assert writer.txid_rule == "ms"
-                with pytest.raises(InvalidRequest, match="payload alone"):
-                    await face.write(writer, rec(1))
+                await face.write(writer, b"filled in")
+                await face.write(writer, rec(1))
+                await done(writer.write_bulk([b"a", rec(2), b"b"]))
+            async with opened(auto.open_reader(to="end")) as reader:
+                txids = [record.txid for record in await collect(reader)]
+            assert (txids[1], txids[3]) == (1, 2)
+            assert txids[0] < txids[2] < txids[4]
+            assert (await done(auto.describe())).txid_policy == "auto"
 
     face.play(scenario, f"rules-{face.name}")
 
@@ -603,6 +609,7 @@ def test_bulks_are_taken_whole_or_up_to_a_bad_record(face: Face) -> None:
 
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as namespace:
+            await done(namespace.create_log(name, txids="strict"))
             log = namespace.open_log(name)
             async with opened(log.open_writer()) as writer:
                 lone = await done(writer.submit(rec(1)))

@@ -52,6 +52,7 @@ async def rows(reader: Any) -> list[tuple[int, bytes]]:
 def test_columns_are_written_as_an_entry_in_their_turn(face: Face) -> None:
     async def scenario(face: Face, name: str) -> None:
         async with opened(face.namespace()) as ns:
+            await done(ns.create_log(name, txids="strict"))
             log = ns.open_log(name)
             async with opened(log.open_writer()) as writer:
                 await face.submit(writer, LogRecord(1, b"1"))
@@ -226,23 +227,24 @@ def test_logs_that_come_and_go_are_told(face: Face) -> None:
     face.play(scenario, f"watched-{face.name}")
 
 
-def test_a_rule_that_was_decided_otherwise_is_learned(cluster: Any) -> None:
-    """H147: the buffer assumes that the first record decides; where it did not, it learns what did."""
-    with blocking.open_namespace(cluster.uri) as ns, ns.open_log("assumed").open_writer() as writer:
-        assert len(writer.submit_packed(None, struct.pack("<2i", 0, 1), b"a")) == 1
-        assert writer.txid_rule == "ms"
-        writer._buffer._take_rule("auto")  # as it was before: the mutex is not taken twice
-        writer.write(b"a")
-        writer.flush()  # the chunk is out of the way
-        writer._buffer._take_rule("given")  # as an append had it that the packed one overtook
-        with pytest.raises(InvalidRequest, match="payload alone"):
-            writer.submit(LogRecord(1, b"no")).result()  # in the loop, or here
-        writer.flush()
-
-        with pytest.raises(InvalidRequest, match="payload alone"):
-            writer.submit(LogRecord(2, b"no"))
-        writer.write_bulk([b"b", b"c"])
-        assert writer.commit() is not None
+def test_records_with_and_without_txids_are_mixed(cluster: Any) -> None:
+    """Also where a packed bulk overtakes the buffer; what goes back is found by its txid."""
+    with blocking.open_namespace(cluster.uri) as ns:
+        log = ns.open_log("mixed")
+        with log.open_writer() as writer:
+            assert len(writer.submit_packed(None, struct.pack("<2i", 0, 1), b"a")) == 1
+            writer.write(LogRecord(1, b"b"))
+            writer.submit(b"c")
+            writer.submit_columns([2, None, 3], [b"d", b"e", b"f"])
+            with pytest.raises(InvalidRequest, match="whole number"):
+                writer.submit(LogRecord(True, b"no"))
+            writer.write_bulk([b"g", LogRecord(4, b"h")])
+            assert writer.commit() is not None
+        with log.open_reader(to="end") as reader:
+            found = list(reader)
+        assert b"".join(one.payload for one in found) == b"abcdefgh"
+        assert log.find(txid=4) == found[0].dlsn
+        assert log.find(txid=found[0].txid + 1) == found[2].dlsn
 
 
 # --- each option that is stored with a log --------------------------------------------------------

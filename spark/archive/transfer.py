@@ -108,7 +108,7 @@ def import_log(
 
     Raises `InvalidRequest` where there is no archive, `CorruptData` naming a file that is not as the
     manifest states, `ForeignData` naming one that does not belong there, `LogExists` where the log has
-    other records, `TransactionIdOutOfOrder` where the archive's go back. Then nothing is written.
+    other records. Then nothing is written.
     """
     from .source import FORMAT_NAME, ArchiveSource
 

@@ -8,6 +8,7 @@ import pytest
 
 from distributedlog.blocking import open_namespace
 from distributedlog.cluster.processes import environment
+from distributedlog.log.record import LogRecord
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
@@ -193,3 +194,54 @@ def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
     process.stdout.close()
+
+
+def test_any_program_appends_to_any_log(cluster: Cluster) -> None:
+    """Lines, JSON with and without txids, and a Python program, by turns; the policy is shown."""
+    for policy in ("auto", "count", "ms", "strict"):
+        name = f"any-{policy}"
+        cluster.ok("log", "create", name, "--txid-policy", policy)
+        cluster.ok("log", "write", name, stdin=b"a\n")
+        with open_namespace(cluster.uri) as namespace:
+            log = namespace.open_log(name)
+            with log.open_writer() as writer:
+                writer.write(b"b")
+                writer.write(LogRecord(writer.last_txid + 1, b"c"))
+        mixed = b'{"payload": "d"}\n{"txid": 4000000000000, "payload": "e"}\n{"payload": "f"}\n'
+        cluster.ok("log", "write", name, "--format", "jsonl", stdin=mixed)
+        cluster.ok("log", "write", name, "--txid", "count", stdin=b"g\n")
+        if policy != "strict":
+            back = b'{"txid": 1, "payload": "h"}\n'
+            cluster.ok("log", "write", name, "--format", "jsonl", stdin=back)
+            cluster.ok("log", "write", name, stdin=b"i\n")
+        assert (
+            cluster.ok("log", "read", name)
+            == b"a\nb\nc\nd\ne\nf\ng\nh\ni\n"[: 14 if policy == "strict" else 18]
+        )
+        assert f"txids      {policy}" in cluster.ok("log", "show", name).decode()
+        assert json.loads(cluster.ok("log", "show", name, "--json"))["txid_policy"] == policy
+        e = json.loads(cluster.ok("log", "find", name, "--txid", "4000000000000", "--json"))["dlsn"]
+        assert cluster.ok("log", "read", name, "--from", e, "--limit", "1") == b"e\n"
+
+
+def test_a_record_that_is_refused_leaves_no_segment(cluster: Cluster) -> None:
+    """Who is told so sits at a shell: no message names a call of Python."""
+    cluster.ok("log", "create", "refused", "--txid-policy", "strict")
+    cluster.ok(
+        "log", "write", "refused", "--format", "jsonl", stdin=b'{"txid": 9, "payload": "a"}\n'
+    )
+    cluster.ok("log", "create", "stream", "--txid-policy", "bytes")
+    for name, line, code, said in (
+        ("refused", b'{"txid": 8, "payload": "b"}', 5, "txid 8 is lower than 9"),
+        ("refused", b'{"txid": true, "payload": "b"}', 2, "txid is True"),
+        ("refused", b'{"txid": 9223372036854775807, "payload": "b"}', 2, "whole number"),
+        ("stream", b'{"txid": 8, "payload": "b"}', 2, "without a txid"),
+    ):
+        words = cluster.fails(code, "log", "write", name, "--format", "jsonl", stdin=line + b"\n")
+        assert said in words
+        assert "create_log" not in words
+        assert "LogRecord" not in words
+    cluster.ok("log", "write", "empty", "--create", stdin=b"")
+    for name, segments in (("refused", 1), ("stream", 0), ("empty", 0)):
+        shown = json.loads(cluster.ok("log", "show", name, "--json"))
+        assert len(shown["segments"]) == segments

@@ -80,7 +80,9 @@ ATTACKS: dict[str, Operations] = {
         :1
     ],
     "a segment is closed with its ledger open": closes(ended_segment(), OPEN),
-    "a segment is added in front": (Put(log_keys.segment_key(LOG, 0), segment(0).encode()),),
+    "a segment is added in front": (
+        Put(log_keys.segment_key(LOG, 0), SegmentRecord.encode.__wrapped__(segment(0))),
+    ),
     "a segment is added over a gap": (
         Put(log_keys.segment_key(LOG, 6), SegmentRecord(6, 14, 4, 0).encode()),
         state(last_segment=6, open_from=5),

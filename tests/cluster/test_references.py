@@ -12,6 +12,7 @@ from distributedlog.log.segments import SegmentRecord
 from distributedlog.metadata.interface import RangePage
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
+from distributedlog.runtime.frames import pack, unpack
 
 BOOKIES = ("b1", "b2", "b3")
 
@@ -31,7 +32,7 @@ async def _stored(metadata: LocalMetadata, count: int) -> None:
         await _do(metadata, Put(segment_key(*owner), segment.encode()))
 
 
-async def _found(metadata: LocalMetadata) -> list[tuple[int, str]]:
+async def _found(metadata: LocalMetadata) -> list[tuple[int | None, str]]:
     return [(one.ledger, one.what) async for one in References(metadata).audit()]
 
 
@@ -41,7 +42,8 @@ async def test_what_fits_is_counted_and_nothing_is_found() -> None:
     await _do(metadata, Put(keys.ledger_key(26), b"junk"), Put(keys.on_prefix("b1") + b"x", b""))
 
     references = References(metadata)
-    assert [one async for one in references.audit()] == []
+    (found,) = [one async for one in references.audit()]
+    assert (found.ledger, keys.shown(keys.ledger_key(26)) in found.what) == (None, True)
     assert (references.ledgers, references.segments, references.entries) == (25, 25, 75)
 
 
@@ -85,12 +87,28 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
 
 @pytest.mark.parametrize("key", [keys.ledger_key(7), segment_key(8, 7)])
 async def test_a_record_that_cannot_be_read_does_not_end_the_audit(key: bytes) -> None:
-    """`dlog status` names it; what is wrong beside it is found."""
+    """It is named, and what is wrong beside it is found."""
     metadata = LocalMetadata()
     await _stored(metadata, 9)
     await _do(metadata, Put(key, b"junk"), Delete(keys.on_key("b2", 9)))
 
-    assert await _found(metadata) == [(9, "its record names bookie b2")]
+    (ledger, what), *others = sorted(await _found(metadata), key=lambda one: one[0] or 0)
+    assert (ledger, keys.shown(key) in what) == (None, True)
+    assert others == [(9, "its record names bookie b2")]
+
+
+async def test_a_log_whose_records_store_a_flag_as_a_txid_is_found() -> None:
+    """Older programs stored what they were given, and could read such a log no more."""
+    metadata = LocalMetadata()
+    await _stored(metadata, 9)
+    fields = unpack(SegmentRecord(8, 7, 1, 0).encode(), "as it is")
+    fields[8] = fields[9] = True
+    await _do(metadata, Put(segment_key(8, 7), pack(fields)), Put(b"log/%016x/state" % 8, b"junk"))
+
+    found = dict(await _found(metadata))
+
+    assert "segment 8 of log 0000000000000008 stores true or false" in found[7]
+    assert "state" in found[None]
 
 
 class Changing(LocalMetadata):

@@ -316,3 +316,28 @@ async def test_a_tail_goes_on_after_the_last_event_elsewhere() -> None:
         await two.stop()
         async with w.namespace.open_log("news").open_reader() as reader:
             assert len(await reader.read_bulk(6, wait_s=5)) == 6
+
+
+@pytest.mark.parametrize("through", [False, True])
+async def test_requests_with_and_without_txids_are_mixed_in_one_log(through: bool) -> None:
+    """With those of a producer, and of a program; what is shown names the policy."""
+    async with behind("w1") as (w, uri):
+        door = await gate(w.nursery, uri if through else w.uri)
+        assert (await door.ask("PUT", "/v1/logs/mixed", json.dumps({"config": ONE}))).status == 201
+        for txid in ({}, {"dlog_txid": "5"}, {}, {"dlog_txid": "3"}):
+            answer = await door.ask("POST", "/v1/logs/mixed/records", "x", **txid)
+            assert answer.status == 200, answer
+        producer = await opened(door, "mixed")
+        for number, line in enumerate(('{"payload": "y", "txid": 4}', '"z"')):
+            headers = {**producer, "dlog_sequence": str(number), **JSON_LINES}
+            answer = await door.ask("POST", "/v1/logs/mixed/records", line, **headers)
+            assert answer.status == 200, answer
+        found = (await read(door, "mixed", "", 6))["records"]
+        assert [one["txid"] for one in found if one["txid"] < 10] == [5, 3, 4]
+        filled = [one["txid"] for one in found if one["txid"] > 10]
+        assert filled == sorted(set(filled))
+        assert (await read(door, "mixed", "?txid=4", 5))["records"][0] == found[0]
+        assert (await door.ask("GET", "/v1/logs/mixed")).json["txids"] == "auto"
+        assert (await door.ask("PUT", "/v1/logs/s", '{"txids": "strict"}')).status == 201
+        assert (await door.ask("GET", "/v1/logs/s")).json["txids"] == "strict"
+        assert (await door.ask("PUT", "/v1/logs/t", '{"txids": "other"}')).status == 400

@@ -37,10 +37,10 @@ class World:
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def log(self, name: str) -> AsyncIterator[Log]:
+    async def log(self, name: str, *, txids: Any = "auto") -> AsyncIterator[Log]:
         """An empty log, in a process of its own."""
         async with self.process() as namespace:
-            await namespace.create_log(name)
+            await namespace.create_log(name, txids=txids)
             yield namespace.open_log(name)
 
     def namespace(

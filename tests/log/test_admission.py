@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from distributedlog.log.admission import admit_columns
 from distributedlog.log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
+from distributedlog.log.state import AUTO
 from tests.examples import examples
 
 ENTRY_BYTES_MAX = 1000
@@ -23,7 +24,7 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
     ``used`` above the bound is an entry that holds such a record already.
     """
     taken = admit_columns(
-        list(range(len(lengths))), [bytes(length) for length in lengths], 0, True, "a"
+        list(range(len(lengths))), [bytes(length) for length in lengths], 0, True, "a", AUTO
     )
     at, closed, records_in_entry = 0, 0, 1 if used else 0
     while at < taken.number:
@@ -43,7 +44,7 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
 
 def test_the_largest_record_is_taken() -> None:
     """With its bytes and those of its columns it may be larger than an entry of small ones."""
-    taken = admit_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a")
+    taken = admit_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a", AUTO)
     assert (taken.number, taken.refusal) == (1, None)
     assert taken.bytes_of(0, 1) == RECORD_BYTES_MAX + RECORD_COLUMN_BYTES
 
@@ -51,12 +52,13 @@ def test_the_largest_record_is_taken() -> None:
 def test_what_is_kept_before_a_wait_is_copied_once() -> None:
     """A call may wait for each of a thousand entries, and its lists are as long."""
     txids, payloads = [1, 2], [b"a", b"b"]
-    taken = admit_columns(txids, payloads, 0, True, "a")
+    taken = admit_columns(txids, payloads, 0, True, "a", AUTO)
 
-    own = taken.keep(txids)
-    kept = taken.payloads
+    taken.keep()
+    own, kept = taken.txids, taken.payloads
     txids[1], payloads[1] = 0, b"c"
 
     assert (own, kept) == ([1, 2], [b"a", b"b"])
-    assert taken.keep(own) is own
+    taken.keep()
+    assert taken.txids is own
     assert taken.payloads is kept

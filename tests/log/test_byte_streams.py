@@ -174,7 +174,7 @@ async def test_other_logs_are_no_streams_and_truncated_bytes_are_said(
             ns.open_log("records").open_byte_writer(),
             ns.open_log("records").open_byte_reader(),
         ):
-            with pytest.raises(InvalidRequest, match='txids="bytes"'):
+            with pytest.raises(InvalidRequest, match='policy is "auto", not "bytes"'):
                 await opening
         log = await stream(ns)
         with pytest.raises(InvalidRequest):

@@ -141,8 +141,6 @@ async def test_what_is_in_front_is_waited_for(world: World, autojump_clock: Mock
             assert DLSN(1, 2, 0) in outcomes, "a guess that was right"
             assert sorted(one for one in outcomes if isinstance(one, str))[0] == "1.1.0"
             assert len(await everything(log)) == 3
-            with pytest.raises(InvalidRequest, match="wants a txid"):
-                await writer.write(b"x", expect=DLSN(1, 2, 0))
             with pytest.raises(RecordTooLarge):
                 await writer.write(rec(2, bytes(2_000_000)), expect=DLSN(1, 2, 0))
             with pytest.raises(InvalidRequest, match="DLSN"):
@@ -156,7 +154,6 @@ async def test_who_expects_what_is_far_ahead_is_told_while_others_write(
     async with world.process() as ns:
         log = ns.open_log("l")
         async with log.open_writer() as writer:
-            await writer.decide_txids(True)
             enough = False
 
             def write_on(_: Frame) -> None:

@@ -21,7 +21,7 @@ from distributedlog.log.tombstone import Tombstone
 from distributedlog.log.tombstone import encode as encode_tombstones
 from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import CorruptData, UnsupportedFormat
+from distributedlog.runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from distributedlog.runtime.frames import pack, unpack
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -39,9 +39,15 @@ END = SegmentEnd(1, 300, 2, -1, -1, 1, 0, 1000, True)
 GOLDEN: list[tuple[Any, str]] = [
     (STATE, "dc001a0205a5612f6c6f67110503a26d65a2773102040508289302010003c2c293030302c0cd03e8cd0384a5636f"
             "756e74c3020393030701"),
+    (
+        replace(STATE, txid_policy=COUNT),
+        "dc001b0205a5612f6c6f67110503a26d65a2773102040508289302010003c2c293030302c0cd03e8cd0384a5636f"
+        "756e74c3020393030701a5636f756e74",
+    ),
     (SEGMENT, "dc0015030308040928c30c323302cd012c010100cd0258cd0384cd03e8320200"),
     (SHARED, "dc0016040308040928c30c323302cd012c010100cd0258cd0384cd03e83202070f"),
     (END, "9a0201cd012c02ffff0100cd03e8c3"),
+    (replace(END, greatest=True), "9b0201cd012c02ffff0100cd03e8c3c3"),
     (LockRecord("me", "w1", 9), "9401a26d65a2773109"),
     (UnlinkedLedger("etl", 4, 9), "9401a365746c0409"),
     (AppVersion(4, "q", 9, 1, 2), "960104a171090102"),
@@ -104,12 +110,32 @@ def test_a_newer_format_is_refused_and_a_short_one_is_damaged(value: Any, newest
 
 
 def test_a_segment_that_is_not_where_it_was_written_is_refused_by_who_does_not_look_there() -> None:
-    with pytest.raises(UnsupportedFormat):
-        SegmentRecord.decode(replace(SEGMENT, base_entry=7).encode())
-    with pytest.raises(UnsupportedFormat):
-        SegmentRecord.decode(replace(SEGMENT, txid_rule=3).encode())
-    with pytest.raises(CorruptData):
-        SegmentRecord.decode(replace(SEGMENT, txid_base=-1).encode())
+    """Nor does anybody write such a record: what is encoded is read back first."""
+    written: Any = SegmentRecord.encode
+    for record, error in (
+        (replace(SEGMENT, base_entry=7), UnsupportedFormat),
+        (replace(SEGMENT, txid_rule=3), UnsupportedFormat),
+        (replace(SEGMENT, txid_base=-1), CorruptData),
+    ):
+        with pytest.raises(error):
+            SegmentRecord.decode(written.__wrapped__(record))
+        with pytest.raises(InvalidRequest, match="not stored"):
+            record.encode()
+
+
+@pytest.mark.parametrize("txid", [True, False])
+def test_a_stored_flag_is_read_as_a_txid_and_stored_as_one_from_then_on(txid: bool) -> None:
+    """Older programs stored ``txid=True`` as it was given: the log must open, and be deleted."""
+    segment = replace(SEGMENT, first_txid=txid, last_txid=txid, txid_base=-1, txid_rule=TXIDS_OWN)
+    end, state = replace(END, first_txid=txid, last_txid=txid), replace(STATE, last_txid=txid)
+    records: list[Any] = [segment, end, state]
+    for record in records:
+        found = type(record).decode(type(record).encode.__wrapped__(record))
+        assert found == record
+        assert type(found.last_txid) is int
+        assert type(found).decode(found.encode()) == found
+        with pytest.raises(InvalidRequest, match="not stored"):
+            record.encode()
 
 
 async def change(world: World, log_id: int, apply: Callable[[LogState], LogState]) -> None:

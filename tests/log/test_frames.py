@@ -37,7 +37,6 @@ async def test_frames_of_many_lie_whole_in_shared_entries(
         log = ns.open_log("l")
         done: list[Frame] = []
         async with log.open_writer() as writer:
-            await writer.decide_txids(given=False)
             frames = []
             for n in range(60):
                 payloads = [b"%d.%d" % (n, k) for k in range(n % 7 + 1)]
@@ -135,12 +134,10 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
     full = RECORD_BYTES_MAX
     async with world.process() as ns:
         done: list[Frame] = []
-        async with ns.open_log("given").open_writer() as writer:
-            with pytest.raises(InvalidRequest, match="decided first"):
-                writer.take_frame([b"x"], done.append)
+        await ns.create_log("strict", txids="strict")
+        async with ns.open_log("strict").open_writer() as writer:
             await writer.write(rec(5))
             wrong: list[tuple[list[bytes], list[int] | None, type[DistributedLogError], str]] = [
-                ([b"x"], None, InvalidRequest, "wants a txid"),
                 ([], [], InvalidRequest, "at least one"),
                 ([b"x", bytearray(b"y")], [5, 5], InvalidRequest, "are bytes"),  # type: ignore[list-item]
                 ([b"x"], [5, 6], InvalidRequest, "2 txids and 1 payloads"),
@@ -159,11 +156,9 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
             await writer.commit()
             assert [frame.error for frame in done] == [None, None]
             assert writer.last_txid == 6
-        await ns.create_log("count", txids="count")
-        async with ns.open_log("count").open_writer() as writer:
-            with pytest.raises(InvalidRequest):
-                await writer.decide_txids(given=True)
-            with pytest.raises(InvalidRequest, match="gives its records' txids"):
+        await ns.create_log("stream", txids="bytes")
+        async with ns.open_log("stream").open_writer() as writer:
+            with pytest.raises(InvalidRequest, match="byte stream"):
                 writer.take_frame([b"x"], done.append, txids=[1])
 
 

@@ -511,8 +511,8 @@ async def put_many(buffer: WriteBuffer, txids: list[int], payloads: list[bytes])
     bulk, taken = buffer.offered(txids, payloads)
     at = 0
     while at < taken.number:
-        stop = buffer.append_many(bulk, txids, taken, at)
-        at = stop if stop > at else await buffer.append_many_when_room(bulk, txids, taken, at)
+        stop = buffer.append_many(bulk, taken, at)
+        at = stop if stop > at else await buffer.append_many_when_room(bulk, taken, at)
     told = trio.Event()
     bulk.when_done(told.set)
     await told.wait()
@@ -589,7 +589,7 @@ async def test_a_buffer_of_stuck_logs_leaves_room_for_one_that_can_be_written(
 async def test_a_record_is_not_taken_before_there_is_room_for_it(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Of 1 MiB into a small rest; and the rule of an ``auto`` log is not decided by what is refused."""
+    """Of 1 MiB into a small rest."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await buffered(ns, "stuck")
         world.ledgers.dead = {stuck.writer.pipeline.keeper.current.ledger.ledger_id}
@@ -602,7 +602,6 @@ async def test_a_record_is_not_taken_before_there_is_room_for_it(
         chunk, slot = await put(other, LogRecord(payload=b"without"))
         await other.commit()
         assert chunk.result(slot)
-        assert other.writer.txid_rule == "ms"
 
 
 async def test_a_rate_holds_in_the_buffer(world: World, autojump_clock: MockClock) -> None:

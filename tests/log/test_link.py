@@ -84,8 +84,8 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
 async def test_the_next_link_and_the_next_writer_come_after_what_was_linked(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """Txids do not go back, whoever brought the greatest."""
-    async with world.log("orders") as log:
+    """In a strict log txids do not go back, whoever brought the greatest."""
+    async with world.log("orders", txids="strict") as log:
         await log.link_segments([await segment(log, 10, 12)])
 
         with pytest.raises(TransactionIdOutOfOrder):
@@ -225,6 +225,7 @@ async def test_what_must_not_be_linked_is_refused_and_nothing_is_done(
     world: World, autojump_clock: MockClock
 ) -> None:
     async with world.process() as ns:
+        await ns.create_log("orders", txids="strict")
         log = ns.open_log("orders")
         await put(log, 10)
         good, low, mid = await segment(log, 12, 13), await segment(log, 9), await segment(log, 12)
@@ -427,7 +428,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
 async def test_columns_that_cannot_be_read_are_not_written(
     world: World, autojump_clock: MockClock
 ) -> None:
-    async with world.log("orders") as log:
+    async with world.log("orders", txids="strict") as log:
         writer = await log.open_segment_writer()
         ids, data = struct.pack("<2q", 1, 2), b"abc"
         await writer.write_packed(ids, struct.pack("<3i", 0, 1, 3), data)
@@ -479,12 +480,12 @@ async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
         linked = await log.link_segments([first, second])
         later = await log.link_segments([await without_txids(log, b"e")])
         async with log.open_writer() as writer:
-            await writer.write(LogRecord(high + 1, b"3"))
+            await writer.write(LogRecord(high + 6, b"3"))
 
         found = [(record.txid, record.payload) for record in await everything(log)]
         assert found == [
-            (1, b"1"), (high, b"2"), (high, b"a"), (high, b"b"), (high, b"c"), (high, b"d"),
-            (high, b"e"), (high + 1, b"3"),
+            (1, b"1"), (high, b"2"), (high + 1, b"a"), (high + 2, b"b"), (high + 3, b"c"), (high + 4, b"d"),
+            (high + 5, b"e"), (high + 6, b"3"),
         ]  # fmt: skip
         assert linked.first_dlsn is not None
         snapshot = await log.snapshot()
@@ -494,11 +495,11 @@ async def test_a_txid_that_nobody_asked_for_is_given_at_the_link(
             read = [pair async for columns in reader for pair in columns.tuples()]
         assert read == found
         assert await log.find(txid=high) == DLSN(2, 0, 0)
-        assert await log.find(txid=high + 1) == DLSN(later.last_segment + 1, 0, 0)
-        async with log.open_reader(txid=high + 1, to="end") as reader:
+        assert await log.find(txid=high + 6) == DLSN(later.last_segment + 1, 0, 0)
+        async with log.open_reader(txid=high + 6, to="end") as reader:
             assert [record.payload async for record in reader] == [b"3"]
         shown = {one.segment: (one.first_txid, one.last_txid) for one in snapshot.segments}
-        assert shown[linked.first_segment] == (high, high)
+        assert shown[linked.first_segment] == (high + 1, high + 3)
 
 
 async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
@@ -517,7 +518,9 @@ async def test_a_clock_says_the_txid_where_the_log_is_behind_it(
     async with world.log("given") as log:
         after = [await segment(log, 2_000_000_000_000), await without_txids(log, b"b")]
         await log.link_segments(after)
-        assert [record.txid for record in await everything(log)] == [2_000_000_000_000] * 2
+        assert [record.txid for record in await everything(log)] == [
+            2_000_000_000_000, 2_000_000_000_001,
+        ]  # fmt: skip
 
 
 async def test_records_of_a_segment_have_txids_or_none_has(

@@ -190,6 +190,7 @@ async def test_columns_that_do_not_fit_are_refused_whole(
 ) -> None:
     """Nothing of them is taken, nothing of what is buffered is lost, and the writer goes on."""
     async with world.process() as ns:
+        await ns.create_log("l", txids="strict")
         log = ns.open_log("l")
         async with log.open_writer() as writer:
             pending = await writer.submit(rec(4))

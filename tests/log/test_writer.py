@@ -33,8 +33,9 @@ async def test_the_largest_record_and_one_byte_more(
 
 
 async def test_txids_do_not_decrease(world: World, autojump_clock: MockClock) -> None:
-    """On the same writer and after reopening."""
+    """In a strict log, on the same writer and after reopening."""
     async with world.process() as ns:
+        await ns.create_log("l", txids="strict")
         log = ns.open_log("l")
         for _ in range(2):
             async with log.open_writer() as writer:

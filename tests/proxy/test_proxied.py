@@ -69,8 +69,6 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
                 dlsns = [one.result() for one in pending]
                 assert sorted(dlsns) == dlsns
                 assert len({*dlsns, *bulk.result()}) == 150
-                with pytest.raises(InvalidRequest):
-                    await writer.write(LogRecord(7, b"the log gives them"))
 
             stored = await it.stored("orders")
             assert [one for one in stored if one != b"others"][1:] == [
@@ -91,8 +89,7 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
             await namespace.delete_log("orders")
 
 
-async def test_the_first_records_of_several_tasks_decide_together() -> None:
-    """Who gives the log's txids is open until the first record: each of them finds that so."""
+async def test_the_first_records_of_several_tasks_are_taken() -> None:
     async with world() as it:
         node = await it.proxy("w1")
         async with (
@@ -154,11 +151,12 @@ async def test_sets_are_there_whole_in_one_entry(producer: str | None) -> None:
         assert await read_sets(it.namespace.open_log("given")) == [[(7, b"x"), (7, b"y")]]
 
 
-async def test_given_txids_are_judged_at_the_owner() -> None:
+async def test_a_strict_log_is_strict_at_the_owner() -> None:
     async with world() as it:
         node = await it.proxy("w1")
         async with open_namespace(uri_of(node.address)) as namespace:
-            log = namespace.open_log("given")
+            await namespace.create_log("strict", txids="strict")
+            log = namespace.open_log("strict")
             async with log.open_writer() as one, log.open_writer() as other:
                 await one.write(LogRecord(10, b"ten"))
                 await other.write(LogRecord(20, b"twenty"))
@@ -169,7 +167,38 @@ async def test_given_txids_are_judged_at_the_owner() -> None:
                     await one.write(LogRecord(30, b"the first error sticks"))
                 await one.abort()
                 await other.write(LogRecord(30, b"thirty"))
-        assert await it.stored("given") == [b"ten", b"twenty", b"thirty"]
+        assert await it.stored("strict") == [b"ten", b"twenty", b"thirty"]
+
+
+async def test_writers_of_one_log_mix_given_txids_and_none() -> None:
+    """An entry's records go to the owner with txids, or without; the owner fills them in, and notes what goes
+    back."""
+    async with world() as it:
+        node = await it.proxy("w1")
+        async with open_namespace(uri_of(node.address)) as namespace:
+            log = namespace.open_log("mixed")
+            async with log.open_writer() as one, log.open_writer(producer="p") as other:
+                pending = []
+                for n in range(20):
+                    pending.append(await one.submit(LogRecord(n, b"given")))
+                    pending.append(await one.submit(b"filled"))
+                    pending.append(await other.submit(b"filled"))
+                    pending.append(await other.submit(LogRecord(n, b"given")))
+                bulk = await one.submit_columns([5, None, 6], [b"given", b"filled", b"given"])
+                for write in pending:
+                    await write
+                await bulk
+                await one.write(b"filled", expect=await one.commit())
+            assert await log.find(txid=19) is not None
+        async with it.namespace.open_log("mixed").open_reader(to="end") as reader:
+            found = [(record.txid, record.payload) async for record in reader]
+        assert sorted(txid for txid, payload in found if payload == b"given") == sorted(
+            [*range(20), *range(20), 5, 6]
+        )
+        filled = [txid for txid, payload in found if payload == b"filled"]
+        assert len(filled) == 42
+        assert min(filled) > 1_600_000_000_000
+        assert filled == sorted(set(filled))
 
 
 async def test_a_writer_that_fills_its_window_goes_on() -> None:

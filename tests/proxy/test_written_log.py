@@ -30,9 +30,10 @@ class Writer:
 
     over = None
 
-    def __init__(self, rule: str) -> None:
+    def __init__(self, *, waits: bool = False) -> None:
+        """``waits``: a frame is taken when `go_on` is set, as where its txids go back."""
         self.position = SimpleNamespace(incarnation="0" * 16)
-        self.txid_rule = rule
+        self.waits = waits
         self.taken: list[int] = []
         self.go_on = trio.Event()
         self.refuses: DistributedLogError | None = None
@@ -44,11 +45,12 @@ class Writer:
     def take_frame(self, payloads: Any, on_done: Any, *, sequence: int, **rest: Any) -> object:
         if self.refuses is not None:
             raise self.refuses
+        if self.waits and not self.go_on.is_set():
+            return None
         self.taken.append(sequence)
         return object()
 
-    async def decide_txids(self, given: bool) -> None:
-        self.txid_rule = "count"
+    async def frame_room(self, *size: int) -> None:
         await self.go_on.wait()
 
     async def check_owner(self) -> None:
@@ -61,13 +63,13 @@ class Writer:
         self.taken.append(sequence)
 
 
-@pytest.mark.parametrize("why", ["nobody has decided who gives txids", "a frame expects a record"])
+@pytest.mark.parametrize("why", ["its txids go back", "a frame expects a record"])
 async def test_a_frame_passes_none_that_waits(
     nursery: trio.Nursery, autojump_clock: MockClock, why: str
 ) -> None:
     """G1: also where there is room for it at once."""
     expects = "expects" in why
-    writer = Writer("count" if expects else "auto")
+    writer = Writer(waits=not expects)
     storage: Any = writer
     log = WrittenLog("default", "orders", storage)
     stream = ProducerStream(
@@ -97,7 +99,7 @@ async def test_a_no_that_rests_on_what_is_known_of_producers_is_said_while_the_l
     lost: DistributedLogError | None,
 ) -> None:
     """H64: an owner that was paused knows less than was stored since; its no ends a producer for good."""
-    writer, told = Writer("count"), list[Refusal]()
+    writer, told = Writer(), list[Refusal]()
     writer.refuses, writer.lost = error, lost
     storage: Any = writer
     log = WrittenLog("default", "orders", storage)
@@ -136,7 +138,7 @@ async def test_many_who_go_at_once_do_not_each_look_at_all_that_waits(
                 yield one
 
     monkeypatch.setattr(written_log, "deque", Looked)
-    writer = Writer("auto")
+    writer = Writer(waits=True)
     storage: Any = writer
     log = WrittenLog("default", "orders", storage)
     streams = [
@@ -168,7 +170,7 @@ class Narrow(Writer):
     """Takes so many frames, and then none until there is more room."""
 
     def __init__(self) -> None:
-        super().__init__("count")
+        super().__init__()
         self.room = 0
         self.payloads: list[bytes] = []
         self.more = trio.Event()

@@ -82,13 +82,13 @@ async def test_a_batch_without_txids_is_linked_whoever_appended_meanwhile() -> N
 
         await namespace.open_log("out").link_segments(tokens)
 
-        assert await txids(namespace) == [3_000_000_000_000] * 3
+        assert await txids(namespace) == [3_000_000_000_000 + n for n in range(3)]
 
 
-async def test_mode_append_takes_its_txids_as_the_logs_writer() -> None:
-    """The task waited for its turn behind another writer: its records get that one's last txid, for whoever
-    writes to this log gives them (H147)."""
+async def test_mode_append_has_its_txids_filled_in_by_the_log() -> None:
+    """The task waited for its turn behind another writer, and counts on from that one's last txid."""
     async with namespace_in_memory() as namespace:
+        await namespace.create_log("out", txids="count")
         await append(namespace, 5)
         rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
         target = AppendTarget(namespace.open_log("out"), OPTIONS)
@@ -98,13 +98,14 @@ async def test_mode_append_takes_its_txids_as_the_logs_writer() -> None:
         await target.write([rows])
         await target.finish()
 
-        assert await txids(namespace) == [5, 2_000, 2_000, 2_000, 2_000, 2_000]
+        assert await txids(namespace) == [5, 2_000, 2_001, 2_002, 2_003, 2_004]
 
 
 @pytest.mark.parametrize("payload", [b"late", bytes(1_030_000)])
 async def test_mode_append_says_what_the_writer_refuses(payload: bytes) -> None:
     """It looked at no outcome: records whose txids went back were dropped, and the task succeeded."""
     async with namespace_in_memory() as namespace:
+        await namespace.create_log("out", txids="strict")
         await append(namespace, 5)
         rows = columns_of(
             pa.record_batch({"txid": [6, 4], "payload": pa.array([b"a", payload], pa.binary())}),

@@ -124,3 +124,38 @@ def test_mixed_cluster_serves_clients_of_both_builds(tmp_path: Path, older_pytho
 
         assert_exactly_once(read_all(cluster, older_python), reports)
         assert_exactly_once(read_all(cluster, sys.executable), reports)
+
+
+def test_clients_of_both_builds_append_to_logs_with_and_without_txids(
+    tmp_path: Path, older_python: str
+) -> None:
+    """The older one is refused as it was. Where txids went back it reads, and neither writes nor searches."""
+    new = sys.executable
+    with cluster_of(new, tmp_path) as cluster:
+
+        def told(python: str, log: str, *txids: str) -> dict[str, Any]:
+            program = [python, str(HERE / "txid_program.py"), cluster.uri, log, *txids]
+            done = subprocess.run(
+                program,
+                env=environment_for(python),
+                cwd=cluster.directory,
+                capture_output=True,
+                timeout=PROGRAM_S,
+                check=True,
+            )
+            found: dict[str, Any] = json.loads(done.stdout)
+            return found
+
+        assert told(older_python, "older", "1", "-")["outcomes"] == ["ok", "InvalidRequest"]
+        found = told(new, "older", "-", "1")  # `given` of the older build is strict
+        assert found["outcomes"] == ["ok", "TransactionIdOutOfOrder"]
+        assert told(new, "clock", "-")["outcomes"] == ["ok"]
+        assert told(older_python, "clock", "-", "1")["outcomes"] == ["ok", "InvalidRequest"]
+        found = told(new, "clock", "-", "1", "6", "-")
+        assert found["outcomes"] == ["ok"] * 4
+        assert [txid for txid in found["txids"] if txid < 9] == [1, 6]
+        assert found["find"] == "1.0.0"
+        refused = told(older_python, "clock", "-")
+        assert refused["outcomes"] == ["UnsupportedFormat"]
+        assert (refused["txids"], refused["find"]) == (found["txids"], "InvalidRequest")
+        assert told(new, "clock", "2")["outcomes"] == ["ok"]
