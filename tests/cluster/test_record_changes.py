@@ -1,5 +1,6 @@
 """What a client that speaks the metadata protocol itself can change in the records of logs and ledgers."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -81,7 +82,7 @@ ATTACKS: dict[str, Operations] = {
     ],
     "a segment is closed with its ledger open": closes(ended_segment(), OPEN),
     "a segment is added in front": (
-        Put(log_keys.segment_key(LOG, 0), SegmentRecord.encode.__wrapped__(segment(0))),
+        Put(log_keys.segment_key(LOG, 0), inspect.unwrap(SegmentRecord.encode)(segment(0))),
     ),
     "a segment is added over a gap": (
         Put(log_keys.segment_key(LOG, 6), SegmentRecord(6, 14, 4, 0).encode()),
