@@ -53,7 +53,7 @@ def command() -> None:
 def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
     """Create a log. Exit code 3 when there is one of that name.
 
-    A record may come with a transaction ID (txid) or without. A given one is stored as it is. By policy, an
+    A record may come with a transaction ID (txid) or without. A given one is stored unchanged. By policy, an
     omitted one is: auto: the log's last + 1 or the time in ms, whichever is greater; count: the last + 1;
     ms: the time, never below the last. strict is auto, and refuses a given txid below the last.
     bytes makes a byte stream, whose txids are byte offsets.

@@ -170,7 +170,7 @@ class _Source:
         self._ended = False
 
     async def next(self) -> Any:
-        """Return the records of the next chunks that hold any; none at the end, and before what is wrong."""
+        """Return the records of the next chunks that hold any; none at the end, or before a malformed one."""
         items: Any = []
         while not (items or self._ended or self._cut.error is not None):
             # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
@@ -233,8 +233,11 @@ async def _copy(
 def _columns(
     items: Any, last: int, fill: str | None
 ) -> tuple[Sequence[int | None] | None, list[bytes]]:
-    """Txids and payloads. ``fill``: what is given to records without: None leaves them to the log; ``time``
-    is one for all that came in together, never below the last one."""
+    """Return txids and payloads.
+
+    ``fill``: how to give a txid to records without one. None leaves them to the log. ``time`` gives the same
+    one to all records of the call, never below the last one.
+    """
     if isinstance(items[0], bytes):
         if fill is None:
             return None, items

@@ -52,7 +52,7 @@ class References:
         """Of the reverse index."""
 
     async def audit(self) -> AsyncIterator[Mismatch]:
-        """Yield every mismatch, as it is found."""
+        """Yield every mismatch."""
         found: list[Mismatch] = []
         segments = await self._segments(found)
         for one in found:

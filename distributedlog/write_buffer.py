@@ -304,8 +304,8 @@ class WriteBuffer:
 
     __slots__ = (
         "__weakref__", "_background", "_chunk", "_closed", "_entered", "_failed", "_floor", "_given_up",
-        "_handed", "_handed_bytes", "_handing", "_idle", "_in_order", "_most", "_mutex", "_ordered",
-        "_over", "_pipeline", "_rule", "_scope", "_wake", "lone", "name", "writer",
+        "_handed", "_handed_bytes", "_handing", "_idle", "_in_order", "_most", "_mutex", "_ordered", "_over",
+        "_pipeline", "_rule", "_scope", "_wake", "lone", "name", "writer",
     )  # fmt: skip
 
     def __init__(self, writer: LogWriter, background: Background, name: str) -> None:
@@ -317,7 +317,7 @@ class WriteBuffer:
         self._rule = writer.txid_rule
         self._ordered = writer.checks_txids
         self._floor = max(0, writer.last_txid) if self._ordered else 0
-        """What a given txid must not be below."""
+        """The least given txid that is accepted."""
         self._most = TXID_MAX if self._rule != BYTES else -1
         """The greatest that is plainly fine; -1: none is."""
         self._mutex = Mutex()

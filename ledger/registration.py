@@ -12,8 +12,8 @@ from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
 from ..runtime.health_conditions import HealthCondition, conditions_form, legacy_form
 from ..runtime.host import Address, Buffer
-from ..runtime.schema import fields, flag, mapping, number, reads_back, row, text, versioned
-from .keys import bookie_id_of, bookie_key, shown
+from ..runtime.schema import fields, flag, mapping, number, row, text, versioned
+from .keys import bookie_id_of, shown
 
 FORMAT = 1
 LISTENERS_MAX = 64
@@ -88,7 +88,6 @@ class BookieRegistration:
                 return self.addresses[name]
         return None
 
-    @reads_back(lambda record, value: type(record).decode(bookie_key(record.id), value))
     def encode(self) -> bytes:
         """As the value of the bookie's key."""
         return pack(

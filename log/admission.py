@@ -24,7 +24,7 @@ def exact_txid(txid: Any) -> int:
     """Return a caller's txid as a plain int. Raises `InvalidRequest` for what is no txid.
 
     Whole numbers of other types are accepted, such as NumPy's or an `IntEnum`'s member. True and False are
-    not: whoever reads them back takes them for no numbers.
+    refused, because decoding refuses them.
     """
     if type(txid) is not int:
         try:
@@ -43,14 +43,14 @@ def exact_txid(txid: Any) -> int:
 def admit(
     txid: object, payload: object, floor: int, name: str, rule: str
 ) -> tuple[int | None, bytes]:
-    """Return the txid and the payload of a record that is not plainly fine, as an int and bytes of its own.
+    """Check one record and return its txid and payload as plain int and bytes.
 
     Args:
         txid: None for a record without.
-        payload: Bytes, or what can be copied into bytes.
+        payload: Bytes, or a buffer, which is copied.
         floor: Of a log that checks the order: the greatest txid so far. Otherwise 0.
         name: Of the log.
-        rule: Its txid policy, as it is stored.
+        rule: The stored name of its txid policy.
     Raises:
         InvalidRequest: It is no record, or has a txid and the log is a byte stream.
         RecordTooLarge: The payload is above the limit.
@@ -145,7 +145,7 @@ class Taken:
         self.mixed = False
         """Do some have a txid and others none?"""
         self.unordered = unordered
-        """Does a given txid go back, as far as it was known when they were checked?"""
+        """Is a given txid lower than one before it, when they are checked?"""
         self.payloads = payloads
         self.sizes = sizes
         """Of the payloads, bytes."""
@@ -219,7 +219,7 @@ def admit_columns(
         last: The greatest txid so far.
         strict: Whether a txid below it, or below one before it in the call, is refused.
         name: Of the log.
-        rule: Its txid policy, as it is stored.
+        rule: The stored name of its txid policy.
     Returns:
         The records up to the first that is refused.
     """

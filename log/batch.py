@@ -44,7 +44,7 @@ class Batch:
         self.carried: Carried | None = None
         """What it has of producers; with openings or a snapshot it has no record."""
         self.unordered = False
-        """Does one of its txids go back?"""
+        """Is one of its txids lower than one before it?"""
         self.given = False
         """Did its records come with txids? Set where a proxy fills in those of other batches."""
         self.max_txid = -1

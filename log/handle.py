@@ -438,8 +438,8 @@ class Log:
         ``since`` (a datetime with a time zone, or ms since 1970; ``wall_ms`` is an older name for it); after
         the end: the next one's.
 
-        Costs some reads of single segments and entries, however long the log. Records after that position may
-        have lower txids, where they went back. A log where they did under an older program refuses a txid.
+        Costs some reads of single segments and entries, however long the log. Later records may have lower
+        txids. A log where an older program let txids decrease refuses a txid.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.

@@ -264,7 +264,7 @@ async def find_txid(
 
 
 def check_searchable(state: LogState) -> None:
-    """Raise `InvalidRequest` where txids went back, and its entries do not say the greatest so far."""
+    """Raise `InvalidRequest` if txids decreased and the entries do not store the greatest so far."""
     if not state.searchable:
         raise InvalidRequest(
             f'log "{state.name}": an older program wrote txids that are not in order, so none can be '
@@ -278,7 +278,7 @@ async def search_txid(
     """As `find_txid`, among these segments; the one in progress may say how far it is confirmed.
 
     The first record with at least this txid is the first one at which the greatest txid so far is at least
-    that. So the search is by the greatest so far, which never goes back: of a log at a segment's end, of a
+    that. So the search uses the greatest so far, which never decreases: of a log at a segment's end, of a
     segment at an entry's end.
     """
 
@@ -338,8 +338,8 @@ async def _search(
 ) -> DLSN:
     """The first entry of these segments whose value is at least ``wanted``, and the slot in it.
 
-    ``ends``: about the values of a closed segment's first and last entry. ``slot``: None where none of its
-    records is meant: what gave the entry its value was truncated, or is in an entry before it.
+    ``ends``: about the values of a closed segment's first and last entry. ``slot``: None if no record
+    of the entry matches, because an earlier record gave the entry its value.
     """
     earliest = state.earliest
     end = None

@@ -68,10 +68,8 @@ class OpenSegment:
         self._names_snapshot = False
         """Does the last entry that is confirmed name one?"""
         self._first_txid = UNKNOWN  # of what was sent
-        self._max_txid = (
-            UNKNOWN  # of what was sent: a search for a txid goes by the greatest so far
-        )
-        self._confirmed_txid = UNKNOWN  # the greatest of what is confirmed
+        self._max_txid = UNKNOWN  # sent; a search for a txid uses the greatest so far
+        self._confirmed_txid = UNKNOWN  # the greatest confirmed one
         self._confirmed = (UNKNOWN, UNKNOWN, 0)
         """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
         from other threads."""

@@ -321,7 +321,7 @@ class EntryHeader:
     records_before: int
     wall_ms: int
     max_txid: int
-    """The greatest of the segment up to this entry, as far as its writer was one that says it."""
+    """The greatest of the segment up to this entry; the last one, if an older program wrote it."""
 
     @property
     def control(self) -> bool:

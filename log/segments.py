@@ -253,8 +253,8 @@ class SegmentEnd:
     unordered: bool = False
     """Do its txids go back somewhere? As its writer counted: recovery does not look."""
     greatest: bool = False
-    """Is its last txid the greatest of them, and do its entries say the greatest so far? Of older programs it
-    is the last record's."""
+    """Is its last txid the greatest of them, and do its entries store the greatest so far? Older programs
+    store the last record's."""
     producers: bool = False
     """Does its last entry name a snapshot of the log's producers? Not encoded: who closes a segment knows."""
 

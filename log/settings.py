@@ -35,7 +35,7 @@ from ..runtime.options import (
     overlaid,
     unknown,
 )
-from ..runtime.schema import NUMBER_MAX, Misfit, blob, fit, mapping, reads_back, row
+from ..runtime.schema import NUMBER_MAX, Misfit, blob, fit, mapping, row
 from .options import LogOptions
 from .retention import HOLD_MAX_S_MIN
 from .state import decode_fields
@@ -240,7 +240,6 @@ class StoredSettings:
             )
         return ensemble, write, ack
 
-    @reads_back(lambda record, value: type(record).decode(value, record.version))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack([FORMAT, dict(self.settings), dict(self.metadata)])

@@ -30,14 +30,15 @@ FORMAT = 2
 WRITER_FORMAT = 5
 """Of the changes that this program makes: it changes no log that wants a newer one."""
 PLAIN, PRODUCERS, UNORDERED, BOTH = 2, 3, 4, 5
-"""Of a log that has never had producers; of one that has: who does not keep them must not write to it. Of one
-whose txids have gone back: programs that close a segment by its last txid, not by its greatest, must not."""
+"""Of a log that has never had producers; of one that has, which only programs that keep them change; of one
+whose txids have decreased, which only programs change that close a segment by its greatest txid; of one with
+both."""
 STATE_BYTES_MAX = 1024
 IN_PROGRESS_MAX = 2
 """Segments: whoever takes the log over makes a list of them, whatever its state says."""
 OWNER_BYTES_MAX = 200
 GIVEN, COUNT, MS, BYTES, AUTO = TXID_RULES = ("given", "count", "ms", "bytes", "auto")
-"""The txid policies, as they are stored (`txids.py`)."""
+"""The stored names of the txid policies (`txids.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,9 @@ class LogState:
     """Entry bytes of all closed segments that the log ever had, without replication; -1: not known, of a log
     that was begun in format 1."""
     txid_rule: str = AUTO
-    """What programs without policies go by, and change: of ``auto`` they make ``given`` or ``ms``."""
+    """Used, and changed, by programs without policies: they replace ``auto`` by ``given`` or ``ms``."""
     unordered_once: bool = False
-    """Txids have gone back somewhere in this log."""
+    """A txid of this log was lower than one before it."""
     writer_format: int = PLAIN
     """Programs that know less must not change the log."""
     producers: int = 0
@@ -146,12 +147,12 @@ class LogState:
 
     @property
     def searchable(self) -> bool:
-        """Whether a txid can be searched for: none went back, or all entries say the greatest so far."""
+        """Whether a txid can be searched for: none decreased, or all entries store the greatest so far."""
         return not self.unordered_once or self.writer_format in (UNORDERED, BOTH)
 
     @property
     def has_producers(self) -> bool:
-        """Whether its entries say what they hold of producers."""
+        """Whether its entries have a section on producers."""
         return self.writer_format in (PRODUCERS, BOTH)
 
     @property
@@ -204,10 +205,10 @@ class LogState:
         )
 
     def with_unordered(self) -> "LogState":
-        """Return the state of a log whose txids are about to go back.
+        """Return the state of a log whose txids are about to decrease.
 
-        Where they went back under an older program, whose entries do not say the greatest so far, no search
-        is right any more, and the log stays as it is.
+        If they decreased under an older program, whose entries do not store the greatest so far, no search is
+        right any more, and the log stays unsearchable.
         """
         if self.unordered_once:
             return self
@@ -342,7 +343,7 @@ class LogState:
 
 
 def flag_as_txid(value: Any) -> Any:
-    """Read a stored txid that is true or false as 1 or 0; return any other value as it is.
+    """Read a stored txid that is true or false as 1 or 0; return any other value unchanged.
 
     Programs of format 3 and before stored what the caller gave, so that ``txid=True`` closed a segment with a
     record that its own log could not read any more.

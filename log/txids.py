@@ -1,7 +1,7 @@
-"""Txid policies: who gives a record's txid, and what is checked (pure; decision 109).
+"""Txid policies: how an omitted txid is filled in, and a given one checked (pure; decision 109).
 
-Any client may append with or without a txid. A given txid is stored as it is. One that is omitted is filled
-in by the policy, which is chosen when the log is made and stored in its state:
+Any client may append with or without a txid. A given txid is stored unchanged. One that is omitted is
+filled in by the policy, which is chosen when the log is made and stored in its state:
 
     auto (default)   max(last + 1, now in ms)
     strict           the same; a given txid below the last one is refused. Stored as ``given``
@@ -9,8 +9,8 @@ in by the policy, which is chosen when the log is made and stored in its state:
     ms               max(last, now in ms)
     bytes            the offset after the record, of a log that is a byte stream; it takes no given txid
 
-"Last" is the greatest txid so far. Where a given one is below it, the log's state says so before the record
-is sent: from then on only programs that know of greatest txids write to it (`LogState.with_unordered`).
+"Last" is the greatest txid so far. Before a given one below it is sent, the log's state records that.
+Afterwards only programs that store greatest txids write to the log (`LogState.with_unordered`).
 """
 
 from array import array
@@ -73,9 +73,9 @@ class TxidSource:
                 f'log "{name}" has the txid policy "{rule}", which this program does not know'
             )
         self.rule = rule
-        """The policy, as it is stored."""
+        """The stored name of the policy."""
         self.last = last
-        """The greatest so far; who takes records with txids raises it."""
+        """The greatest so far. The writer raises it for given txids."""
         self._wall_ms = wall_ms
 
     def draw(self, sizes: Sequence[int]) -> list[int]:

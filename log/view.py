@@ -211,7 +211,7 @@ class LogView:
     async def first_with_txid(self, txid: int) -> DLSN:
         """The first position whose record has a txid of at least this; the end where there is none.
 
-        Raises `InvalidRequest` as `check_searchable`, as far as closed segments tell.
+        Raises `InvalidRequest` as `check_searchable`.
         """
         check_searchable(self.state)
         try:

@@ -101,9 +101,9 @@ class LogWriter:
         self.checks_txids = options.max_txid_check and state.policy == GIVEN
         """Is a given txid below the last one refused?"""
         self._back_noted = state.unordered_once
-        """Does the log's state say that its txids go back?"""
+        """Does the log's state record that its txids decrease?"""
         self._note_first = False
-        """A frame whose txids go back waits until it does (`frame_room`)."""
+        """A frame whose txids decrease waits until it does (`frame_room`)."""
         self._apart = self._sink.append_after is not None
         """Is the log a proxy's, which fills in txids? Then all records of an entry have one, or none has."""
         self._draws = True
@@ -275,7 +275,7 @@ class LogWriter:
                             raise
                         bulk.refused(at, error)
                         return bulk
-                    continue  # others may have written meanwhile
+                    continue  # other tasks may have written
             self._begin_kind(given=given)
             batch = pipeline.batch
             stop = taken.kind_stop(at, taken.stop(at, self._entry_bytes_max, batch.bytes))
@@ -564,7 +564,7 @@ class LogWriter:
 
     @property
     def last_txid(self) -> int:
-        """The greatest txid so far, of what this writer has taken or what was before it; -1 in an empty log.
+        """The greatest txid so far, of this writer's records and of all before them; -1 in an empty log.
 
         Of a log behind proxies, whose txids they fill in, it is about that.
         """
@@ -581,7 +581,7 @@ class LogWriter:
 
     @property
     def txid_rule(self) -> str:
-        """The txid policy as it is stored: ``auto``, ``given`` (strict), ``count``, ``ms`` or ``bytes``."""
+        """The stored name of the txid policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
         return self._source.rule
 
     @property
@@ -754,9 +754,8 @@ class LogWriter:
         """Wait until a frame of so many records and payload bytes may be taken: then `take_frame` without a
         checkpoint between, which may say None again, for others write too.
 
-        Where its txids go back, the log's state says so first. Raises `TooBusy` where the log refuses what is
-        above a limit, `WriteCancelled` where its state cannot be changed, as `next_sequence`, and what ended
-        the writer.
+        If its txids decrease, the log's state records that first. Raises `TooBusy` if the log is over a
+        limit, `WriteCancelled` if its state cannot be changed, as `next_sequence`, and the writer's error.
         """
         pipeline = self.pipeline
         if self._note_first:
@@ -939,7 +938,7 @@ class LogWriter:
     # --- txids ------------------------------------------------------------------------------------
 
     def _set_plain(self) -> None:
-        """Say what `submit` takes without a look; of an empty log it looks at the first given txid."""
+        """Set which records `submit` accepts without `_admit`; not the first given txid of an empty log."""
         given = self.pipeline.given
         self._draws = not (self._apart and given)
         fine = self._source.rule != BYTES and self._source.last >= 0
@@ -958,7 +957,7 @@ class LogWriter:
     def _took_given(
         self, batch: Batch, first: int, last: int, greatest: int, *, unordered: bool = False
     ) -> None:
-        """A batch takes these txids: what is the greatest now, and does one of them go back?"""
+        """Update the greatest txid for given ones of a batch, and mark a batch where one decreases."""
         source = self._source
         if unordered or first < source.last:
             batch.unordered = True
@@ -989,9 +988,9 @@ class LogWriter:
         return own, plain
 
     async def _note_unordered(self) -> None:
-        """Have the log's state say that txids go back, before the first one that does is sent.
+        """Record in the log's state that txids decrease, before the first lower one is sent.
 
-        Programs that would close its segments by their last txid cannot change the log from then on.
+        Programs that would close its segments by their last txid cannot change the log afterwards.
         """
         if not self._back_noted:
             await self._note(LogState.with_unordered, lambda state: state.unordered_once)

@@ -1,8 +1,8 @@
 """One log that this proxy writes: its producers' streams, and what waits for room in its writer.
 
-A frame goes to the log's writer in the call that received it. Only where that has no room, its txids go back
-and the log's state is to say so first, or it is to come directly after some record, does it wait in the
-inbox; a task runs as long as something is there.
+A frame goes to the log's writer in the call that received it. It waits in the inbox if that has no room, if
+its txids decrease and the log's state must record that first, or if it must directly follow some record. A
+task runs while the inbox is not empty.
 """
 
 from collections import deque
