@@ -69,11 +69,10 @@ GROWTH = 4
 """Of the bound of a buffer that is used, until it is the one above."""
 
 
-MUTEX_WAIT_S = 0.001
-"""How long the loop's thread blocks for the mutex: a caller that runs needs microseconds."""
+MUTEX_YIELDS = 10
+"""So often the loop lets callers go on that hold the mutex it wants."""
 MUTEX_RETRY_S = 0.005
 """Then its task sleeps so long: the caller was interrupted."""
-
 DROPPED_WAIT_S = 1.0
 """How long the records of a writer that was dropped unclosed are waited for."""
 
@@ -363,9 +362,18 @@ class WriteBuffer:
             )
 
     async def _at_step(self, step: Callable[[], T]) -> T:
-        """In the loop: make a step under the mutex. Never blocks the loop for long, see `MUTEX_WAIT_S`."""
-        while not self._mutex.acquire(timeout=MUTEX_WAIT_S):  # noqa: ASYNC110
-            await trio.sleep(MUTEX_RETRY_S)  # callers release it without a word
+        """In the loop: make a step under the mutex. Its thread never blocks for that.
+
+        A caller may hold it that has let the interpreter go: it needs microseconds, once it has it again.
+        Blocking would also cost each caller a system call for each record that it appends meanwhile.
+        """
+        yields = 0
+        while not self._mutex.acquire(blocking=False):
+            if yields < MUTEX_YIELDS:
+                yields += 1
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.sleep(MUTEX_RETRY_S)
         try:
             self._entered = True
             return step()

@@ -369,10 +369,12 @@ def test_a_line_that_is_logged_in_the_loop_is_handled_beside_it(
 ) -> None:
     """A handler may use the client, and wait: it is users' code."""
     seen: list[tuple[str, int]] = []
+    handled = threading.Event()
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             seen.append((threading.current_thread().name, background.run(double, 4)))
+            handled.set()
 
     logger = logging.getLogger("distributedlog.test")
     handler = Handler()
@@ -380,6 +382,7 @@ def test_a_line_that_is_logged_in_the_loop_is_handled_beside_it(
     try:
         with caplog.at_level(logging.INFO, "distributedlog"):
             background.run(tell, "said in the loop")
+            assert handled.wait(10)
             background.stop()  # waits for handlers, for a while
     finally:
         logger.removeHandler(handler)
