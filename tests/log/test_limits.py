@@ -494,6 +494,9 @@ class Here:
     def check_running(self) -> None:
         pass
 
+    def watch_writes(self, writes: object) -> None:
+        """Nothing ends here."""
+
 
 async def buffered(ns: Any, name: str, **config: Any) -> WriteBuffer:
     log = ns.open_log(name, config=config)
