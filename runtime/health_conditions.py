@@ -313,7 +313,8 @@ def _bounded(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 def _line(value: str) -> str:
     """One printable line: names in it may be chosen by others, and must not move a terminal's cursor."""
-    line = " ".join(value.split())[:TEXT_CHARACTERS_MAX]
+    # Not a space at the end: the value that is read back must be the one that was sent.
+    line = " ".join(value.split())[:TEXT_CHARACTERS_MAX].rstrip()
     return "".join(c if c.isprintable() else "?" for c in line)
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.runtime.condition_texts import (
     TEXTS,
     as_json,
@@ -37,14 +38,14 @@ CODES = """
 admin_refused admin_requested bookie_down bookie_down_no_replacement bookie_down_unused bookie_drained
 bookie_leaving bookie_read_only certificate_ended certificate_ends checkpoint_no_space copies_together
 damaged_reads damaged_records deletions_held disk_read_errors domain_unknown entries_corrupt
-entries_corrupt_without_copy entries_repaired index_behind index_disk_low index_memory_full journal_disk_low
-journal_file_no_space legacy_text limbo limbo_ended metadata_disk_low metadata_log_incomplete
-metadata_majority_lost metadata_node_damaged metadata_node_down metadata_node_empty metadata_node_learner
-metadata_lists_differ metadata_peer_differs metadata_state_differs more_conditions no_cluster_formed
-no_metadata_answer no_metadata_quorum
-no_new_ledgers no_repair one_copy_left placement_at_limit read_only_requested reserve_missing rights_unknown
-stop_copies_uncertain stop_more stop_no_acks stop_no_copy stop_no_majority stop_no_new_ledgers
-stop_no_recovery stop_one_copy stop_record_unreadable under_replicated work_failed
+entries_corrupt_without_copy entries_repaired index_behind index_disk_low index_memory_full
+journal_disk_low journal_file_no_space legacy_text limbo limbo_ended metadata_disk_low
+metadata_lists_differ metadata_log_incomplete metadata_majority_lost metadata_node_damaged
+metadata_node_down metadata_node_empty metadata_node_learner metadata_peer_differs
+metadata_state_differs more_conditions no_cluster_formed no_metadata_answer no_metadata_quorum
+no_new_ledgers no_repair one_copy_left placement_at_limit read_only_requested reserve_missing
+rights_unknown stop_copies_uncertain stop_more stop_no_acks stop_no_copy stop_no_majority
+stop_no_new_ledgers stop_no_recovery stop_one_copy stop_record_unreadable under_replicated work_failed
 """
 """A code is added here, and never changed."""
 
@@ -112,6 +113,15 @@ def test_a_condition_comes_back_from_its_form_in_registrations_and_status() -> N
 
     assert conditions_form(json.loads(json.dumps(as_maps(found)))) == tuple(found)
     assert [set(one) for one in as_json(found[:1])] == [{"code", "severity", "parameters", "text"}]
+
+
+def test_a_long_text_comes_back_as_it_was_sent() -> None:
+    """Wherever it is cut: a registration that reads back as another one is refused."""
+    for cut in range(TEXT_CHARACTERS_MAX - 3, TEXT_CHARACTERS_MAX + 3):
+        found = condition(Code.LIMBO, ledgers=1, below=0, cause="x" * cut + "  \x1b y\n z")
+        one = BookieRegistration("b1", {"": ("h", 1)}, conditions=(found,))
+
+        assert BookieRegistration.decode(b"bookie/b1", one.encode()) == one
 
 
 @pytest.mark.parametrize(
