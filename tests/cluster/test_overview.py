@@ -13,7 +13,7 @@ from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.frames import pack
+from distributedlog.runtime.frames import pack, unpack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, Severity, condition
 from tests.conditions import codes_of
 
@@ -182,6 +182,29 @@ async def test_a_cluster_in_which_no_ledger_can_be_created_is_down(
     assert no_ledgers["parameters"]["writable"] == len(bookies)
 
 
+@pytest.mark.parametrize(
+    ("closed", "health"), [((), "healthy"), (("b1",), "degraded"), (("b1", "b2"), "down")]
+)
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_health_follows_the_bookies_that_can_take_a_new_ledger(
+    closed: tuple[str, ...], health: str, leaves: bool
+) -> None:
+    """A ledger can be created while one of three is read-only or leaves, and not while two are."""
+    quorum = await _quorum("b1", "b2", "b3")
+    for bookie in closed:
+        one = BookieRegistration(bookie, {"": ("h", 1)}, read_only=True, pulls=True)
+        await quorum.transact(Transaction((), (Put(keys.bookie_key(bookie), one.encode()),)))
+        if leaves:
+            await leaving.ask_to_leave(quorum, bookie)
+
+    found = await _look(quorum)
+
+    if leaves and len(closed) == 1:
+        health = "healthy"  # no ledger needs it
+    assert found["health"] == health
+    assert (Code.NO_NEW_LEDGERS in codes_of(found["conditions"])) == (len(closed) == 2)
+
+
 async def test_repairs_of_the_last_hour_are_shown_and_nothing_is_wrong() -> None:
     """`dlog status --wait healthy` ends; an operator who looks within an hour sees it."""
     repaired = (condition(Code.ENTRIES_REPAIRED, ledgers=3),)
@@ -248,12 +271,17 @@ async def test_that_nobody_would_repair_is_told() -> None:
 
 async def test_names_of_others_move_no_cursor() -> None:
     """H265: a label is what a bookie says of itself."""
-    odd = HealthCondition("odd\x07", Severity.DEGRADED, {"what": "\x1b[2J"})
-    quorum = await _quorum("b1", label="\x1b[2Jb\u202e1\n", conditions=(odd,))
+    quorum = await _quorum("b1", label="\x1b[2Jb\u202e1\n")
+    sent = unpack(BookieRegistration("b1", {"": ("h", 1)}).encode(), "a registration")
+    sent["conditions"] = [
+        {"code": "odd\x07", "severity": "degraded", "parameters": {"what": "\x1b[2J"}}
+    ]
+    await quorum.transact(Transaction((), (Put(keys.bookie_key("b1"), pack(sent)),)))
 
     found = await _look(quorum)
 
     assert all(reason.isprintable() for reason in found["reasons"])
+    assert "odd?" in codes_of(found["conditions"])
 
 
 async def test_without_a_leader_it_is_said_after_an_elections_time(

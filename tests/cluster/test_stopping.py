@@ -93,6 +93,14 @@ async def test_one_of_three_bookies_may_be_stopped_and_two_may_not(world: World)
     assert recovery.parameters == {"ledger": 2, "log": "orders", "segment": 2}
 
 
+async def test_no_bookie_may_be_stopped_if_no_ledger_could_be_created_then(world: World) -> None:
+    assert (await world.ask("b1")).may
+    await world.registered(B2, read_only=True)
+
+    assert codes_of((await world.ask("b1")).conditions) == [Code.STOP_NO_NEW_LEDGERS]
+    assert (await world.ask("b2")).may  # it takes none now either
+
+
 async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
     await world.bookies(B4)
     await world.ledger(1, (B1, B2, B3))
