@@ -98,7 +98,7 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     cluster.fails(3, "log", "inspect", "missing")
     cluster.ok("log", "create", "packed")
     cluster.ok("log", "config", "packed", "set", "codec=lz4")
-    cluster.ok("log", "write", "packed", stdin=b"the same\n" * 500)
+    cluster.ok("log", "write", "packed", "--txid", "time", stdin=b"the same\n" * 500)
     (packed,) = cluster.ok("log", "inspect", "packed", "--json").splitlines()
     assert json.loads(packed)["flags"] == ["lz4"]
     assert (
