@@ -112,7 +112,7 @@ async def outcome_of(_: Background, outcome: Promise[T]) -> T:
 
 
 def told_by(outcome: Promise[T]) -> "asyncio.Future[None]":
-    """What is set in the event loop of this task when there is an outcome."""
+    """Return a future of this event loop that is set when there is an outcome."""
     loop = asyncio.get_running_loop()
     told = loop.create_future()
 
@@ -131,8 +131,8 @@ def told_by(outcome: Promise[T]) -> "asyncio.Future[None]":
 async def shielded(wait: "asyncio.Future[Any]", wait_s: float) -> None:
     """Wait until it is done. Cancelled, wait for ``wait_s`` at most, and raise the cancellation then.
 
-    anyio cancels a task again in each iteration of the event loop, until its scope is left: what has to end
-    before that is waited for in spite of it.
+    anyio cancels a task in each iteration of the event loop until the task leaves its scope. A cleanup that
+    must end before that is awaited with this function.
     """
     loop = asyncio.get_running_loop()
     until: float | None = None
@@ -1651,8 +1651,8 @@ class Namespace:
 class _Opened(Generic[T]):
     """An async context manager over one that the background loop holds. Once only.
 
-    It ends whatever cancels its task: the end is waited for in spite of that, for some seconds, and comes in
-    any case.
+    It ends even if its task is cancelled again: ``__aexit__`` waits for the end for some seconds, and the
+    background thread ends in any case.
     """
 
     async def __aexit__(

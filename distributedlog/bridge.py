@@ -36,7 +36,7 @@ C = TypeVar("C", bound="Owned")
 log = get_logger("distributedlog.client")
 
 GIVEN_UP_S = 0.1
-"""How long a call of a reader waits for the end of another one, which may have been given up."""
+"""How long a call of a reader waits for another one that was cancelled to end."""
 IN_USE = "another call of this reader is waiting: one thread or task at a time may use it"
 GIVE_UP_S = 2.0
 """How long the end of a block that an exception ends waits until what it opened is given up."""
@@ -55,7 +55,7 @@ class Owned:
         give_up: Callable[[], Awaitable[object]],
         drop: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
-        """``drop``: what the loop calls instead of ``give_up`` where the object was dropped unclosed."""
+        """``drop``: called in the loop instead of ``give_up`` if the object was dropped unclosed."""
         self._background = background
         self._give_up = give_up
         """In the loop."""
@@ -122,7 +122,7 @@ def hand_over_claim(
 def beside_loop(
     background: Background, call: Callable[[T], object] | None
 ) -> Callable[[T], object] | None:
-    """What the loop may call in place of users' code, which is then called in a thread beside it."""
+    """Wrap users' code for the loop: a separate thread calls it."""
     return None if call is None else lambda value: background.aside(partial(call, value))
 
 
@@ -178,8 +178,8 @@ class HeldContext(Generic[T]):
 class Inbox(Generic[T]):
     """What the loop has fetched for a caller; who gave up a wait finds at the next call what came of it.
 
-    `fill` in the loop; ``items`` from the caller's thread. Two calls that wait at the same time are refused:
-    each would get a part of what comes, as it happens.
+    `fill` in the loop; ``items`` from the caller's thread. Of two calls that wait at the same time one is
+    refused, because each would get an arbitrary part of the items.
     """
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Inbox(Generic[T]):
         self._filling = trio.Lock()
 
     async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> bool:
-        """Until there is something, or ``fetch`` gave nothing; is there something?"""
+        """Wait for an item, or until ``fetch`` gave nothing. Return whether there is an item."""
         await self._begin()
         try:
             if not self.items:
@@ -220,7 +220,7 @@ class Inbox(Generic[T]):
         try:
             self._filling.acquire_nowait()
         except trio.WouldBlock:
-            with trio.move_on_after(GIVEN_UP_S):  # a wait that was given up is about to end
+            with trio.move_on_after(GIVEN_UP_S):  # a cancelled wait is about to end
                 await self._filling.acquire()
                 return
             raise InvalidRequest(IN_USE) from None
@@ -237,9 +237,9 @@ class Inbox(Generic[T]):
 class Cursor:
     """The entries that were fetched for a caller, and where it is in them; nothing once it is closed.
 
-    Where a record is taken there is no call between the look at the place and the next place: the interpreter
-    lets neither another thread nor a signal in. So threads that use a reader at the same time get each record
-    once, until one of them is refused (`Inbox`), and an interrupt loses none.
+    `next` makes no call between reading the index and storing the next one, so that the interpreter does not
+    switch threads or handle signals there. Threads that use a reader at the same time get each record once,
+    until one of them is refused (`Inbox`), and an interrupt loses no record.
     """
 
     __slots__ = (
@@ -342,7 +342,7 @@ class Cursor:
 
     @uninterrupted
     def _next_entry(self) -> bool:
-        """Go to the next entry, where this one is had; False: there is none."""
+        """Move to the next entry if all records of this one were read; False if there is none."""
         with self._mutex:
             self._check_entry()
             found = self._at < len(self._records)  # another thread may have been here

@@ -58,7 +58,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
 PLAIN = {"committed", "ledger_id", "metrics", "size_bytes", "records", "skipped"}
 """Properties that are safe to read from another thread; any other one is by hand, or left out."""
 ASIDE = {"on_skipped": "beside_loop(self._background, on_skipped)"}
-"""Users' code that the loop would call: it is called beside it."""
+"""Arguments that are users' code: a separate thread calls them."""
 ENDS = {"aclose", "abort", "mark_end_of_stream"}
 """After these nothing is left to give up when the object is dropped."""
 

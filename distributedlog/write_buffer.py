@@ -7,9 +7,9 @@ The buffer keeps the limits for its writer, which takes whatever comes from it. 
 without asking is given out by the loop: little while nothing is written, so that a thousand idle logs hold
 nothing of what the process may (`log/process_bytes.py`). Who meets that bound has the loop append for him.
 
-A signal handler or a finalizer may run on top of a caller's steps under the mutex. Its own call of the same
-buffer raises `InvalidRequest`. The loop waits for the mutex in a task, its thread does not block: whatever
-the handler does meanwhile, leases are renewed and the other logs are written.
+A signal handler or a finalizer may interrupt a caller that holds the mutex. Its own call of the same buffer
+raises `InvalidRequest`. The loop waits for the mutex in a task, its thread does not block. So the client
+renews leases and writes other logs while the handler runs.
 """
 
 from bisect import bisect_right
@@ -70,9 +70,9 @@ GROWTH = 4
 
 
 MUTEX_YIELDS = 10
-"""So often the loop lets callers go on that hold the mutex it wants."""
+"""How often the loop yields to a caller that holds the mutex."""
 MUTEX_RETRY_S = 0.005
-"""Then its task sleeps so long: the caller was interrupted."""
+"""Then its task sleeps for this time: the caller was interrupted."""
 DROPPED_WAIT_S = 1.0
 """How long the records of a writer that was dropped unclosed are waited for."""
 
@@ -297,8 +297,7 @@ class WriteBuffer:
     An interrupt (Ctrl-C) may come anywhere in `append`. The loop is told first, under the mutex that it
     needs to look: at worst it looks for nothing. A record that is in is one that the loop will see.
 
-    The mutex is not taken to end the buffer: what is appended at that moment is refused, whenever the loop
-    looks.
+    The end of the buffer does not take the mutex. The loop refuses a record that is appended at that time.
     """
 
     __slots__ = (
@@ -323,11 +322,11 @@ class WriteBuffer:
         self._entered = False
         """Somebody is at a step under the mutex, or was and did not come to its end."""
         self._handed: deque[PendingBulk] = deque()
-        """What the writer took, until all its outcomes are known."""
+        """Bulks that the writer took, until all their outcomes are known."""
         self._handing: Chunk | None = None
-        """What it is about to take."""
+        """The chunk that it is about to take."""
         self._failed = 0
-        """Records that were taken here and are not known to be durable, of what has an outcome."""
+        """The number of records whose outcome is known and is an error."""
         self._given_up = False
         """By its owner, who knows."""
         self._handed_bytes = 0  # of the chunk that the writer is about to take
@@ -364,8 +363,8 @@ class WriteBuffer:
     async def _at_step(self, step: Callable[[], T]) -> T:
         """In the loop: make a step under the mutex. Its thread never blocks for that.
 
-        A caller may hold it that has let the interpreter go: it needs microseconds, once it has it again.
-        Blocking would also cost each caller a system call for each record that it appends meanwhile.
+        A caller that holds it needs microseconds, once it has the interpreter lock again. If the loop
+        blocked, each release of the mutex would be a system call.
         """
         yields = 0
         while not self._mutex.acquire(blocking=False):
@@ -468,7 +467,7 @@ class WriteBuffer:
                 records[::2] = taken.txids[at:stop]
             records[1::2] = taken.payloads[at:stop]
             given = [txid for txid in records[::2] if txid is not None] if self._ordered else ()
-            if given and given[0] < self._floor:  # another thread's, meanwhile
+            if given and given[0] < self._floor:  # of another thread
                 bulk.refused(at, out_of_order(given[0], self._floor, self.name))
                 return taken.number
             if not chunk.posted:
@@ -802,14 +801,14 @@ class WriteBuffer:
             self._scope.cancel()
 
     async def drop(self) -> None:
-        """As `abort`, of a writer that was dropped unclosed: what is lost with it is reported at the exit."""
+        """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
         with trio.move_on_after(DROPPED_WAIT_S):
             await self.settle()
         self._background.lose(self)
         await self.abort()
 
     async def settle(self) -> None:
-        """Wait until the outcome of each record is known. Raises nothing of ours."""
+        """Wait until the outcome of each record is known. Raises no `DistributedLogError`."""
         with suppress(DistributedLogError):
             await self.commit()
 

@@ -9,9 +9,9 @@ T = TypeVar("T", bound=AbstractAsyncContextManager[Any, None])
 
 
 class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]):
-    """What ``open_writer`` and ``open_reader`` give: ``async with`` it, or ``await`` it and close later.
+    """An object to open later: enter it with ``async with``, or ``await`` it and close the result later.
 
-    It is a coroutine, too, for ``asyncio.create_task`` and the like; nothing is opened before it is run.
+    ``asyncio.create_task`` and similar functions accept it as a coroutine. It opens nothing before it runs.
     """
 
     def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:

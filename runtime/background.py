@@ -4,13 +4,13 @@ Calls of moment (open, close, read) are a task each: `Background.run`, or `submi
 block. What happens per record is a callback (`post`): callbacks gather in a deque, and a burst of them
 costs one wake-up of the loop (`Hops`).
 
-Signal handlers and finalizers run in the middle of whatever their thread does. So the loop never blocks on a
-lock that a caller holds, and a call that would wait for a step that its own thread has interrupted raises
-`InvalidRequest` (`Background.check_may_wait`). The loop itself calls no users' code: callbacks and log lines
-are handled in threads beside it (`Aside`).
+Signal handlers and finalizers interrupt the code of their thread at any point. The loop never blocks on a
+lock that a caller holds. A call that would wait for a step that its own thread has interrupted raises
+`InvalidRequest` (`Background.check_may_wait`). The loop itself calls no users' code: other threads call
+callbacks and handle log lines (`Aside`).
 
-The thread is a daemon, and stopped when the interpreter exits: what was submitted until then is waited for,
-for `EXIT_S_MAX`. A child of ``fork()`` has no such thread: it is told so at its first call (H15).
+The thread is a daemon, and stopped when the interpreter exits. The exit waits for submitted records for
+`EXIT_S_MAX`. A child of ``fork()`` has no such thread: its first call raises an error (H15).
 """
 
 import atexit
@@ -56,8 +56,8 @@ WAKES_READ = 4096
 Mutex = threading.RLock
 """Guards what a face's callers and its loop both touch; held for a few statements, never while waiting.
 
-Reentrant, because a signal handler or a finalizer may interrupt those statements and call again. Who enters
-must look whether it has, and raise (`interrupts`): blocking there would last for ever.
+Reentrant, because a signal handler or a finalizer may interrupt those statements and call again. Each entry
+checks for that and raises (`interrupts`): blocking there would never end.
 """
 
 P = ParamSpec("P")
@@ -127,7 +127,7 @@ class Hops:
 
     def drain(self) -> None:
         """In the loop: call what was posted so far."""
-        self._woken = False  # what is posted from here on wakes anew
+        self._woken = False  # later posts wake the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
@@ -205,10 +205,10 @@ class Promise(Generic[T]):
 
 
 class MonotonicClock(trio.abc.Clock):
-    """The monotonic clock as it was when this module was loaded.
+    """The monotonic clock, with the function that the `time` module had when this module was loaded.
 
-    trio's own looks its function up in a module, where a program's tests may have replaced it, as freezegun
-    does. Then no timeout would ever end.
+    The default clock of trio finds its function in a module, and freezegun replaces it there. Then no timeout
+    would ever end.
     """
 
     def __init__(self, seconds: Callable[[], float] = time.perf_counter) -> None:
@@ -227,7 +227,7 @@ class MonotonicClock(trio.abc.Clock):
 
 
 def check_threads_are_real() -> None:
-    """Raise `UnsupportedPlatform` where threads were replaced by greenlets: the loop needs one of its own."""
+    """Raise `UnsupportedPlatform` if threads were replaced by greenlets: the loop needs a real thread."""
     for module, patched, part in (
         ("gevent.monkey", "is_module_patched", "threading"),
         ("eventlet.patcher", "is_monkey_patched", "thread"),
@@ -241,14 +241,14 @@ def check_threads_are_real() -> None:
 
 
 class Aside:
-    """Calls users' code in a thread beside the loop, in order: it may take long, or wait for the loop."""
+    """Calls users' code in a separate thread, in order. That code may take long, or wait for the loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._over = False
-        """The thread has ended: who puts something here calls it himself."""
+        """The thread has ended: `put` makes the calls."""
 
     def __len__(self) -> int:
         """How many calls wait."""
@@ -280,7 +280,7 @@ class Aside:
     def _work(self) -> None:
         self._call(wait=True)
         self._over = True
-        self._call(wait=False)  # what was put there before anybody could see that
+        self._call(wait=False)  # calls that were put before `_over` was set
 
     def _call(self, *, wait: bool) -> None:
         with contextlib.suppress(Empty):
@@ -293,13 +293,13 @@ class Aside:
 
 
 class Writes(Protocol):
-    """What has taken records, as the end of its namespace or of the interpreter sees it."""
+    """A buffer of submitted records, for the end of its namespace or of the interpreter."""
 
     name: str
     """Of the log."""
 
     async def settle(self) -> None:
-        """In the loop: wait until the outcome of each record is known. Raises nothing of ours."""
+        """In the loop: wait until the outcome of each record is known. Raises no `DistributedLogError`."""
         ...
 
     @property
@@ -336,7 +336,7 @@ class Background:
         self._dropped: deque[weakref.ref[object]] = deque()
         self._users: set[weakref.ref[object]] = set()
         self._used = self._ends = False
-        """There was a user; there is none any more, and it ends."""
+        """There was a user; there is none any more, and the loop ends."""
         self._writes: weakref.WeakSet[Writes] = weakref.WeakSet()
         self._lost: dict[str, int] = {}
         """Records that were not known to be durable when their writer was dropped, by log."""
@@ -451,14 +451,14 @@ class Background:
             outcome.fail(error)
 
     def aside(self, callback: Callable[[], object]) -> None:
-        """Have it called in a thread beside the loop, in order: users' own code may take long, or wait.
+        """Have it called in a separate thread, in order: users' code may take long, or wait.
 
-        From any thread. Where the loop has ended it is called here. What it raises is printed.
+        From any thread. After the loop has ended it is called here. An exception that it raises is printed.
         """
         self._callbacks.put(callback)
 
     def line(self, handle: Callable[[], object]) -> None:
-        """Have a log line handled beside the loop. From any thread; in the loop's it is all of `logging`."""
+        """Have a log line handled in a separate thread."""
         if len(self._lines) >= LINES_MAX:
             self._lines_dropped += 1
             return
@@ -469,7 +469,7 @@ class Background:
         self._lines.put(handle)
 
     def warn(self, text: str, stacklevel: int) -> None:
-        """A `ResourceWarning`, from a finalizer. What shows it is users' code: the loop does not run it."""
+        """Issue a `ResourceWarning` from a finalizer. Users' code may show it, so the loop does not."""
         if threading.get_ident() == self._ident:
             self.line(partial(warnings.warn, text, ResourceWarning, 1))
         else:
@@ -483,8 +483,7 @@ class Background:
     def post(self, callback: Callable[[], object], *, urgent: bool = False) -> None:
         """Have ``callback`` called in the loop, soon and in order; a burst costs one wake-up.
 
-        One that raises ends the loop: it is a broken rule of ours. Raises `AlreadyClosed`. ``urgent`` as for
-        `Hops.post`.
+        A callback that raises ends the loop. Raises `AlreadyClosed`. ``urgent`` as for `Hops.post`.
         """
         self.check_running()
         assert self._hops is not None
@@ -538,8 +537,11 @@ class Background:
             self._look_for_users()
 
     def use(self, user: object) -> None:
-        """A caller reaches this by ``user``, too. When the last one is dropped, with all that is `keep`-ed,
-        nobody can end it any more: then it ends itself, with a `ResourceWarning`."""
+        """Note an object through which a caller reaches this client.
+
+        When all of them and all kept objects are dropped, no caller can end the client. It then ends with a
+        `ResourceWarning`.
+        """
         self._used = True
         self._users.add(weakref.ref(user, self._on_user_dropped))
 
@@ -792,7 +794,7 @@ def _stop_all() -> None:
     """At the interpreter's exit: wait for submitted records, report those that are left, end the loops."""
     running = list(_running)
     until = time.monotonic() + EXIT_S_MAX
-    with contextlib.suppress(KeyboardInterrupt):  # who interrupts this wait does not want it
+    with contextlib.suppress(KeyboardInterrupt):  # an interrupt ends the wait
         for settled in [background.settle(EXIT_S_MAX) for background in running]:
             with contextlib.suppress(Exception):
                 settled.wait(max(0.0, until - time.monotonic()))

@@ -1,9 +1,9 @@
 """Loggers of this package. A line that is logged in a client's loop is handled in another thread.
 
 Handlers, filters and record factories are users' code. A handler may write to the same client and wait for
-it, and users' code may hold a lock of `logging` while it waits. So a client's loop calls nothing of
-`logging`: it puts the line into a queue, and `Background` handles it in a thread beside the loop. In any
-other thread a line is handled where it is logged.
+it, and users' code may hold a lock of `logging` while it waits. Therefore a client's loop does not call
+`logging`. It puts the line into a queue, and a separate thread of `Background` handles it. In any other
+thread a line is handled immediately.
 """
 
 import logging
