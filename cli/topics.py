@@ -143,7 +143,7 @@ unit, a range and a reason: dlog config show PART, docs/options.md.
 A record has three numbers:
 
     dlsn          12.7.0, its address: segment, entry in it, slot in that
-    txid          from its writer, or filled in by the log (dlog log create --txid-policy)
+    txid          given by its writer, or filled in by the log
     sequence id   how many records the log had before it
 
 DLSNs are in the order of the log, segments count from 1, and nothing that

@@ -19,6 +19,7 @@ What the worlds in trio stand on, from the ground up:
 
     scheduler.py, stalls.py, wall.py    time, order and chance from a seed; stalled machines; no real world
     contained.py                        broken rules that the product keeps to one log
+    unexpected.py                       exceptions that are thrown into tasks
     network.py, parking.py              streams that are cut, split, reset, half open
     disk.py, disk_handle.py             a page cache above durable sectors; LMDB's promise; handles
     host.py, machine_state.py           a machine: power cuts before the process may tidy up

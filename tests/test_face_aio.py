@@ -36,7 +36,7 @@ def rec(txid: int, payload: bytes = b"x") -> LogRecord:
 
 def test_write_and_read() -> None:
     async def body(namespace: Namespace) -> None:
-        await namespace.create_log("l")
+        await namespace.create_log("l", txids="strict")
         assert [name async for name in namespace.logs()] == ["l"]
         log = namespace.open_log("l")
         async with log.open_writer() as writer:

@@ -268,6 +268,7 @@ def test_callbacks_and_waits_end_with_the_namespace() -> None:
 
 
 def test_a_bulk_is_taken_in_order_and_a_bad_record_is_its_own_outcome(namespace: Namespace) -> None:
+    namespace.create_log("l", txids="strict")
     log = namespace.open_log("l")
     with log.open_writer() as writer:
         before = writer.submit(rec(1))
@@ -369,6 +370,7 @@ def test_bulks_and_lone_writes_of_threads_keep_each_ones_order(namespace: Namesp
 
 
 def test_errors_come_from_the_call_and_the_writer_goes_on(namespace: Namespace) -> None:
+    namespace.create_log("l", txids="strict")
     with namespace.open_log("l").open_writer() as writer:
         writer.submit(rec(5))
         with pytest.raises(TransactionIdOutOfOrder):

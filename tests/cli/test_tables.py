@@ -118,7 +118,7 @@ SEGMENT = {
 LOG = {
     "name": "orders", "sealed": False, "records": 12_345_678, "bytes": 10_737_418_230,
     "first_dlsn": "1.0.0", "last_dlsn": "1234.56789.255", "truncated_to": None, "truncated_bytes": 0,
-    "clock_behind_s": 0, "owner": None, "segments_left_out": 0,
+    "clock_behind_s": 0, "owner": None, "segments_left_out": 0, "txid_policy": "auto",
     "segments": [SEGMENT, SEGMENT | {"state": "in progress"}],
 }  # fmt: skip
 

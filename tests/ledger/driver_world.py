@@ -41,7 +41,7 @@ from distributedlog.runtime.errors import (
 from distributedlog.runtime.host import Host
 from distributedlog.sim.scheduler import Simulation
 
-from .model_bookie import LATENCY_S, ModelClient, ModelCluster, ModelPool, Node
+from .model_bookie import LATENCY_S, ModelClient, ModelCluster, ModelPool, Node, no_endpoint
 
 QUORUMS = (*[(3, 3, 2)] * 4, (4, 3, 2), (5, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
 HORIZON_S = 12.0
@@ -227,7 +227,7 @@ class DriverWorld:
             request_timeout_s=1.0,
             connect_timeout_s=0.3,
         )
-        client = LedgerClient(host, unused, self.store, pool, options)
+        client = LedgerClient(host, no_endpoint(), self.store, pool, options)
         await nursery.start(client.run)
         return client
 

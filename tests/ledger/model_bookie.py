@@ -7,6 +7,7 @@ import heapq
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import trio
@@ -39,9 +40,15 @@ from distributedlog.runtime.errors import (
     TooBusy,
 )
 from distributedlog.runtime.host import Buffer, Host
+from distributedlog.runtime.work_failures import WorkFailures
 from distributedlog.sim.ledger_model import ModelBookie, ModelStream, header_of
 
 LATENCY_S = 0.001
+
+
+def no_endpoint() -> Any:
+    """An endpoint for clients of model bookies, who dial nobody: its failed work alone."""
+    return SimpleNamespace(failures=WorkFailures())
 
 
 class ModelClient:
@@ -502,7 +509,7 @@ class ModelCluster:
         )
         client = LedgerClient(
             host,
-            None,  # type: ignore[arg-type]
+            no_endpoint(),
             self.store,
             self.pool,
             LedgerOptions(**options),  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.runtime.host import Host
 from distributedlog.runtime.options import overlaid
-from tests.ledger.model_bookie import ModelCluster, model_cluster
+from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
 from tests.log.conftest import World
 
 
@@ -90,7 +90,7 @@ async def test_openings_and_closings_cancelled_at_any_step(autojump_clock: MockC
         )
         ledgers = LedgerClient(
             host,
-            None,  # type: ignore[arg-type]
+            no_endpoint(),
             cluster.store,
             cluster.pool,
             LedgerOptions(),

@@ -25,7 +25,7 @@ from distributedlog.metadata.transaction import KeyValue, Transaction, Transacti
 from distributedlog.runtime.errors import DistributedLogError, WriterFenced
 from distributedlog.runtime.host import Host
 from distributedlog.runtime.options import overlaid
-from tests.ledger.model_bookie import ModelCluster, model_cluster
+from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
 from tests.log.conftest import World
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ async def process(
         )
         ledgers = LedgerClient(
             host,
-            None,  # type: ignore[arg-type]
+            no_endpoint(),
             gate,
             cluster.pool,
             LedgerOptions(),

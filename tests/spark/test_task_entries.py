@@ -361,7 +361,9 @@ def test_txids_that_were_given_at_the_link_are_read_and_found(held: SparkClient)
     txids = [txid for _, txid in taken(held, ranges(held, "linked"))]
 
     assert txids[:10] == list(range(10))
-    assert txids[10:] == [9, 9, 9]  # the log's last: whoever writes gives its txids
+    linked = txids[10:]
+    assert linked == sorted(set(linked)), "the log fills them in, above its last one"
+    assert linked[0] > 9
     assert held.run(find, 9) == DLSN(1, 1, 4)
-    assert held.run(find, 10) == DLSN(segment + 1, 0, 0)
+    assert held.run(find, 10) == DLSN(segment, 0, 0)
     assert held.run(find, 7) == DLSN(1, 1, 2)
