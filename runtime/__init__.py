@@ -36,8 +36,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
     sorted_keys.py              keys in order, millions of them (pure)
     turns.py                    one task, one timer for what thousands of logs have to do
     backoff.py                  how long to wait before the next try (pure)
-    work_failures.py            failed pieces of background work: tried again, and shown until they succeed
-    log_lines.py                loggers whose lines are handled in a thread beside a client's loop
+    work_failures.py            failed background work: it is tried again, and shown until it succeeds
+    log_lines.py                loggers whose lines are handled in another thread than the client
     pacer.py                    how fast background work may go, by what it costs syncs and commits (pure)
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     stderr.py                   what a process says, without waiting for who reads it
