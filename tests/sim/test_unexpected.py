@@ -89,7 +89,7 @@ BEGINS_NO_TASK_HERE = {
     "metadata/strangers.py": {"Strangers._ask_all": PART, "Strangers.may_speak": CONTAINED},
     "proxy/owner.py": {"Owner._sweep": CONTAINED},
     "proxy/produce_session.py": {"ProduceSession._on_call": CONTAINED},
-    "proxy/written_log.py": {"WrittenLog._on_refused": CONTAINED},
+    "proxy/written_log.py": {"WrittenLog._on_refused": CONTAINED, "WrittenLog.take": CONTAINED},
     "runtime/background.py": dict.fromkeys(
         ("Background._begin", "Background._main", "Background._settle", "Background.spawn"), CLIENTS
     ),
