@@ -80,9 +80,8 @@ def test_json_lines_carry_txids_and_bytes(cluster: Cluster) -> None:
 def test_a_txid_that_goes_down_is_refused_and_what_came_before_is_told(cluster: Cluster) -> None:
     lines = b'{"txid": 5, "payload": "a"}\n{"txid": 4, "payload": "b"}\n'
 
-    done = cluster.run(
-        "log", "write", "down", "--format", "jsonl", "--create", "--json", stdin=lines
-    )
+    cluster.ok("log", "create", "down", "--txid-policy", "strict")
+    done = cluster.run("log", "write", "down", "--format", "jsonl", "--json", stdin=lines)
 
     assert done.returncode == 5, done.stderr
     assert b"TransactionIdOutOfOrder (513)" in done.stderr

@@ -97,7 +97,9 @@ def test_a_clients_mistakes_are_one_typed_error_each(cluster: Cluster) -> None:
     assert cluster.run("log", "read", "large").stdout == b"one\ntwo\n"
 
     down = b"".join(b'{"txid": %d, "payload": "%d"}\n' % (txid, txid) for txid in (5, 7, 6, 8))
-    done = cluster.run("log", "write", "down", "--create", "--format", "jsonl", input=down)
+    created = cluster.run("log", "create", "down", "--txid-policy", "strict")
+    assert created.returncode == 0, created.stderr
+    done = cluster.run("log", "write", "down", "--format", "jsonl", input=down)
     error = _fails(5, done)
     assert "TransactionIdOutOfOrder (513)" in error
     assert cluster.run("log", "read", "down").stdout == b"5\n7\n"
@@ -119,6 +121,7 @@ def test_a_clients_mistakes_are_one_typed_error_each(cluster: Cluster) -> None:
 async def _lower_txids(uri: str) -> None:
     """Refused by the call; the writer goes on, and nothing refused is written."""
     async with open_namespace(uri) as namespace:
+        await namespace.create_log("lower", txids="strict")
         log = namespace.open_log("lower")
         async with log.open_writer() as writer:
             await writer.write(LogRecord(5, b"5"))
