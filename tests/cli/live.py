@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cluster.story import dlog
+from tests.preloaded import Started
 
 
 class Cluster:
@@ -19,18 +21,16 @@ class Cluster:
     def run(
         self, *arguments: str, stdin: bytes | None = None, uri: str | None = None
     ) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
+        return preloaded.run(
             dlog(*arguments),
             input=stdin if stdin is not None else b"",
-            capture_output=True,
             timeout=60,
             env={**environment(), "DLOG_URI": uri or self.uri},
-            check=False,
         )
 
-    def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str) -> Started:
         """Without waiting for its end; stdin is a pipe."""
-        return subprocess.Popen(
+        return preloaded.popen(
             dlog(*arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -57,7 +57,7 @@ class Cluster:
 @contextmanager
 def running(bookies: int = 3) -> Iterator[Cluster]:
     """Until the block ends; then it ends as it is told to."""
-    process = subprocess.Popen(
+    process = preloaded.popen(
         dlog("local", "--memory", "--metadata-nodes", "1", "--bookies", str(bookies)),
         stdout=subprocess.PIPE,
         env=environment(),

@@ -20,6 +20,8 @@ from distributedlog.cluster.plan import Plan, PlannedNode
 from distributedlog.cluster.processes import environment
 from distributedlog.runtime.held_ports import HeldPorts
 from distributedlog.runtime.machine import real_host
+from tests import preloaded
+from tests.preloaded import Started
 
 READY_S = 120.0
 """Against a hang only: on a machine that others use too, ten nodes take half a minute to start."""
@@ -42,7 +44,7 @@ class Served:
     """One node's process."""
 
     node: PlannedNode
-    process: "subprocess.Popen[bytes]"
+    process: Started
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to this process only."""
@@ -128,12 +130,10 @@ class Cluster:
 
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
         """Run a `dlog` command against this cluster to its end."""
-        return subprocess.run(
+        return preloaded.run(
             dlog(*arguments),
-            capture_output=True,
             timeout=options.pop("timeout", COMMAND_S),
             env={**environment(), "DLOG_URI": self.uri},
-            check=False,
             **options,
         )
 
@@ -153,9 +153,9 @@ class Cluster:
             check=False,
         )
 
-    def popen(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
+    def popen(self, *arguments: str, **options: Any) -> Started:
         """Start a `dlog` command against this cluster."""
-        return subprocess.Popen(
+        return preloaded.popen(
             dlog(*arguments), env={**environment(), "DLOG_URI": self.uri}, **options
         )
 
@@ -169,7 +169,7 @@ class Cluster:
                     return str(member["name"])
         raise AssertionError("no metadata node leads")
 
-    def _spawn(self, node: PlannedNode) -> "subprocess.Popen[bytes]":
+    def _spawn(self, node: PlannedNode) -> Started:
         place = self.directory / node.name
         quorum = ",".join(
             f"{n.name}={n.address[0]}:{n.address[1]}" for n in self.plan.of("metadata")
@@ -194,7 +194,7 @@ class Cluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         errors = (self.directory / f"{node.name}.stderr").open("ab")
         try:
-            return subprocess.Popen(
+            return preloaded.popen(
                 command,
                 stdin=subprocess.PIPE,  # its end, by our own end too, ends the node
                 stdout=subprocess.PIPE,
