@@ -190,16 +190,18 @@ class _Source:
 async def _check_first(log: Any, items: Any) -> None:
     """Raise what the log has against the first record, before the log is opened for it."""
     first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
+    last = -1
     try:
         found = await log.describe(segments_max=1)
+        if first is not None and found.txid_policy == STRICT:
+            last = found.state.last_txid
+            with suppress(LogEmpty):
+                last = max(last, (await log.last_record()).txid)
     except LogNotFound:  # it is made by the opening
         admit(first, payload, 0, log.name, AUTO)
         return
-    last = -1
-    if first is not None and found.txid_policy == STRICT:
-        last = found.state.last_txid
-        with suppress(LogEmpty):
-            last = max(last, (await log.last_record()).txid)
+    except DistributedLogError:
+        return  # the end cannot be read now: the opening waits for that, or reports why it cannot
     admit(first, payload, last, log.name, found.state.policy)
 
 
