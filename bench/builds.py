@@ -113,16 +113,21 @@ def environment_of(other: str, directory: Path) -> str:
     if not COMMIT.fullmatch(other):
         return whole(other)
     source, python = directory / "source", directory / "environment" / "bin" / "python"
-    checkout = Path(__file__).resolve().parents[1]
-    source.mkdir()
-    archive = subprocess.run(
-        ["git", "-C", str(checkout), "archive", other], stdout=subprocess.PIPE, check=True
-    )
-    subprocess.run(["tar", "-x", "-C", str(source)], input=archive.stdout, check=True)
+    export(other, source)
     subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
     install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", str(source)]
     subprocess.run([str(python), *install], check=True, stdout=sys.stderr)
     return str(python)
+
+
+def export(commit: str, directory: Path) -> None:
+    """Write the files of a commit of this checkout into a new directory."""
+    checkout = Path(__file__).resolve().parents[1]
+    directory.mkdir()
+    archive = subprocess.run(
+        ["git", "-C", str(checkout), "archive", commit], stdout=subprocess.PIPE, check=True
+    )
+    subprocess.run(["tar", "-x", "-C", str(directory)], input=archive.stdout, check=True)
 
 
 Pairs = tuple[list[float], list[float]]

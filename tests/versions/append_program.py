@@ -2,8 +2,9 @@
 
     append_program.py URI LOG PRODUCER STOP_FILE
 
-Uses the public API alone. Prints one JSON line: the number of acknowledged records, the longest time in
-seconds between two acknowledgements, and the errors after which the writer was opened again.
+Uses the public API alone. Prints the line "{}" after the first acknowledgement. At the end it prints one JSON
+line: the number of acknowledged records, the longest time in seconds between two acknowledgements, and the
+errors after which the writer was opened again.
 """
 
 import json
@@ -43,6 +44,8 @@ def main(uri: str, log: str, producer: str, stop: Path) -> None:
                         for write in pending:
                             write.result()
                         sequence += BATCH
+                        if not acknowledged:
+                            print("{}", flush=True)
                         acknowledged = sequence
                         longest_gap_s = max(longest_gap_s, time.monotonic() - last_ack)
                         last_ack = time.monotonic()

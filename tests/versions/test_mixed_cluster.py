@@ -33,6 +33,8 @@ class Appender:
             env=environment_for(python),
             cwd=cluster.directory,
         )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # the first records are acknowledged, or it has ended
 
     def stop(self) -> dict[str, Any]:
         """End the program and return its report."""
