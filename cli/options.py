@@ -260,6 +260,13 @@ class Group(Command, click.Group):
         found: click.Command = module.command
         return found
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. Ctrl-C becomes click's own error here, or click prints an empty line for it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise click.Abort from error
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

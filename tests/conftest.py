@@ -71,7 +71,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Such a shell has SIGINT ignored, children inherit that, and Python then installs no handler.
     """
     config.stash[LEFT_OUT] = {}
-    if hasattr(config, "workerinput"):  # xdist sets it, and each program that a test starts would break its lines
+    if hasattr(
+        config, "workerinput"
+    ):  # set here, it breaks the lines of each program that a test starts
         os.environ.pop("COLUMNS", None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

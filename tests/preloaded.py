@@ -4,8 +4,8 @@ Half of a short command's CPU is imports, and the tests start more than a thousa
 worker of pytest starts one server (`python -m tests.preloaded`), which forks a process per command. Those are
 real processes with pids, descriptors, signals and exit codes of their own.
 
-On the socket (`SOCK_SEQPACKET`): a JSON object with `arguments`, `env` and `cwd`, and four descriptors: stdin,
-stdout, stderr, and a pipe. On that pipe the server writes the pid (i64) and later the exit code (i64).
+On the socket (`SOCK_SEQPACKET`): a JSON object with `arguments`, `env` and `cwd`, and four descriptors:
+stdin, stdout, stderr, and a pipe. On that pipe the server writes the pid (i64) and later the exit code (i64).
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class Process:
         self.stdin = stdin
         self.stdout = stdout
         self.stderr = stderr
-        self.returncode: int | None = None
+        self.returncode: int | Any = None
         self._report = report
         self.pid: int = _NUMBER.unpack(os.read(report, _NUMBER.size))[0]
 
@@ -72,7 +72,7 @@ class Process:
 
     def communicate(
         self, data: bytes | None = None, timeout: float | None = None
-    ) -> tuple[bytes | None, bytes | None]:
+    ) -> tuple[Any, Any]:
         """Send `data` to stdin, read both outputs to their ends, and wait."""
         end = None if timeout is None else time.monotonic() + timeout
         found: dict[str, bytes] = {}
@@ -214,7 +214,7 @@ def popen(
 def run(
     command: Sequence[str],
     *,
-    input: bytes | None = None,  # noqa: A002
+    input: bytes | None = None,
     timeout: float | None = None,
     stdin: Any = None,
     **options: Any,
@@ -228,9 +228,7 @@ def run(
         except BaseException:
             process.kill()
             raise
-    return subprocess.CompletedProcess(
-        list(command), process.wait(), stdout or b"", stderr or b""
-    )
+    return subprocess.CompletedProcess(list(command), process.wait(), stdout or b"", stderr or b"")
 
 
 def _differs(env: Mapping[str, str]) -> bool:
@@ -325,7 +323,7 @@ def _become(message: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
 def _preload() -> None:
     """Import what commands and nodes import."""
     import distributedlog.cli
-    import distributedlog.cluster.child  # noqa: F401  # the nodes
+    import distributedlog.cluster.child  # the nodes
 
     for module in pkgutil.iter_modules(distributedlog.cli.__path__, "distributedlog.cli."):
         importlib.import_module(module.name)

@@ -13,6 +13,7 @@ import pytest
 
 from distributedlog.cluster.processes import environment
 from distributedlog.log.record import RECORD_BYTES_MAX
+from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
@@ -231,7 +232,7 @@ def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Clus
 
 def test_tail_follows_and_an_interrupt_ends_it(cluster: Cluster) -> None:
     cluster.ok("log", "create", "followed")
-    tail = subprocess.Popen(
+    tail = preloaded.popen(
         dlog("log", "tail", "followed", "--from", "earliest"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -251,7 +252,7 @@ def test_tail_follows_and_an_interrupt_ends_it(cluster: Cluster) -> None:
 
 def test_a_reader_of_our_output_may_leave_early(cluster: Cluster) -> None:
     cluster.ok("log", "write", "much", "--create", stdin=b"line\n" * 200_000)
-    read = subprocess.Popen(
+    read = preloaded.popen(
         dlog("log", "read", "much"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -315,7 +316,7 @@ def test_a_bench_has_the_keys_of_the_contract(cluster: Cluster, bench: str) -> N
 def test_what_has_no_end_ends_with_who_reads_it(cluster: Cluster, words: list[str]) -> None:
     """`dlog status --watch | head -1` waited for the next change, which may never come."""
     cluster.run("log", "write", "unread", "--create", stdin=b"one\n")
-    with subprocess.Popen(
+    with preloaded.popen(
         dlog(*words),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -331,7 +332,7 @@ def test_what_has_no_end_ends_with_who_reads_it(cluster: Cluster, words: list[st
 
 def test_an_interrupted_bench_says_so_in_one_line(cluster: Cluster) -> None:
     """Its reader, a process of its own, was interrupted too, or lost the log that it read."""
-    with subprocess.Popen(
+    with preloaded.popen(
         dlog("bench", "tail", "--seconds", "60"),
         stderr=subprocess.PIPE,
         env={**environment(), "DLOG_URI": cluster.uri},

@@ -9,6 +9,7 @@ import pytest
 from distributedlog.blocking import open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.log.record import LogRecord
+from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
@@ -175,7 +176,7 @@ def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
 
 def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
     cluster.ok("log", "create", "w/1")
-    process = subprocess.Popen(
+    process = preloaded.popen(
         dlog("log", "watch", "w/", "--json"),
         stdout=subprocess.PIPE,
         env={**environment(), "DLOG_URI": cluster.uri},

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cli.live import running
 from tests.cluster.story import dlog
 
@@ -30,8 +31,10 @@ def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
     clean["XDG_CONFIG_HOME"] = str(tmp_path)
 
     def run(code: int, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[bytes]":
-        done = subprocess.run(
-            dlog(*arguments), capture_output=True, timeout=60, env=clean | variables, check=False
+        done = preloaded.run(
+            dlog(*arguments),
+            timeout=60,
+            env=clean | variables,
         )
         assert done.returncode == code, (arguments, done.stderr)
         return done

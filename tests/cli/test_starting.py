@@ -15,14 +15,17 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cluster.story import dlog
 
 pytestmark = pytest.mark.processes
 
 
 def _fails(code: int, *arguments: str) -> str:
-    done = subprocess.run(
-        dlog(*arguments), capture_output=True, timeout=40, env=environment(), check=False
+    done = preloaded.run(
+        dlog(*arguments),
+        timeout=40,
+        env=environment(),
     )
     assert done.returncode == code, (done.returncode, done.stderr)
     errors = [line for line in done.stderr.decode().splitlines() if line.startswith("dlog: error:")]
@@ -33,7 +36,7 @@ def _fails(code: int, *arguments: str) -> str:
 
 @contextmanager
 def _local(*arguments: str, stderr: int | None = None) -> Iterator[dict[str, object]]:
-    process = subprocess.Popen(
+    process = preloaded.popen(
         dlog("local", "--metadata-nodes", "1", "--bookies", "1", *arguments),
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -175,7 +178,7 @@ def test_a_cluster_whose_stderr_nobody_reads_serves_and_ends_when_it_is_told(
 def test_a_node_that_cannot_start_ends_also_where_nobody_reads_why(tmp_path: Path) -> None:
     start = ["serve", "bookie", "--data", str(tmp_path), "--metadata", "127.0.0.1:1"]
     with _unread() as stderr:
-        done = subprocess.run(
+        done = preloaded.run(
             dlog(*start, "--timeout", "1"), stderr=stderr, env=environment(), timeout=60
         )
     assert done.returncode == 4
@@ -184,12 +187,10 @@ def test_a_node_that_cannot_start_ends_also_where_nobody_reads_why(tmp_path: Pat
 @pytest.mark.parametrize("how", [[], ["--memory"]])
 def test_the_demonstration_reads_back_every_record(how: list[str]) -> None:
     """The first acceptance: it starts, writes, kills a bookie, writes on, reads everything back."""
-    done = subprocess.run(
+    done = preloaded.run(
         dlog("local", "--demo", "--json", *how),
-        capture_output=True,
         timeout=90,
         env=environment(),
-        check=False,
     )
 
     assert done.returncode == 0, done.stderr
@@ -215,7 +216,7 @@ def test_bookies_run_by_the_policy_that_was_asked_for_and_nobody_else_does(tmp_p
         where = ("--metadata", str(nodes[0]["address"]), "--end-with-stdin")
         for name, policy in (("b2", os.SCHED_BATCH), ("b3", here)):
             own = () if policy == here else ("--set", "cpu_policy=batch")
-            with subprocess.Popen(
+            with preloaded.popen(
                 dlog("serve", "bookie", *where, *own, "--data", str(tmp_path / name)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog
 from tests.runtime.pki import authority, directory_of
@@ -28,12 +30,11 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 def by(
     it: Secured, credentials: Path, *arguments: str, code: int = 0, uri: str = "", stdin: str = ""
 ) -> "subprocess.CompletedProcess[bytes]":
-    done = subprocess.run(
+    done = preloaded.run(
         dlog("--credentials", f"file:{credentials}", "--uri", uri or it.cluster.uri, *arguments),
         input=stdin.encode(),
-        capture_output=True,
         timeout=120,
-        check=False,
+        env=environment(),
     )
     assert done.returncode == code, (arguments, done.stdout, done.stderr)
     return done

@@ -589,3 +589,17 @@ def test_a_name_that_the_locale_cannot_print_is_printed_with_escapes(
     print("log-日本", flush=True)
 
     assert written.getvalue() == b"log-\\u65e5\\u672c\n"
+
+
+def test_an_interrupted_command_prints_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(
+        command.commands, "interrupted", click.Command("interrupted", callback=interrupted)
+    )
+
+    assert run(["interrupted"]) == 130
+    assert capsys.readouterr().err == "dlog: interrupted\n"

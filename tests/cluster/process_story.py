@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.cluster.story import Cluster
+from tests.preloaded import Started
 
 PAUSE_S = 10.0
 SMALL = ("json", "email", "asyncio", "logging")
@@ -38,7 +39,7 @@ def corpus(whole: bool) -> Iterator[bytes]:
         yield data if data.endswith(b"\n") or not data else data + b"\n"
 
 
-def feed(chunks: list[bytes], seconds: float, process: "subprocess.Popen[bytes]") -> None:
+def feed(chunks: list[bytes], seconds: float, process: Started) -> None:
     """Write the chunks into the process' stdin, spread evenly over ``seconds``."""
     assert process.stdin is not None
     start = time.monotonic()
@@ -107,7 +108,7 @@ def run(directory: Path, *, whole: bool, seconds: float, say: Say) -> None:
         assert found == expected, "what was read is not what was written"
 
 
-def _finish(process: "subprocess.Popen[bytes]", feeder: threading.Thread) -> tuple[bytes, bytes]:
+def _finish(process: Started, feeder: threading.Thread) -> tuple[bytes, bytes]:
     feeder.join(timeout=300)
     process.stdin = None  # closed by the feeder
     return process.communicate(timeout=120)

@@ -26,6 +26,7 @@ from tests.cluster.full_disk_story import SMALL, file_systems, fill
 from tests.cluster.story import Cluster
 from tests.cluster.test_damage_told import flip_pages
 from tests.console.live import Browser
+from tests.preloaded import Started
 
 SEEN_S = 3.0
 HANG_S = 120.0
@@ -212,7 +213,7 @@ def _console(cluster: Cluster, stack: contextlib.ExitStack) -> Looks:
     return Looks("the console", ([one["text"] for one in state["conditions"]] for state in states))
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: Started) -> None:
     process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):

@@ -15,6 +15,7 @@ import trio
 from distributedlog import LogRecord, TransactionIdOutOfOrder, open_namespace
 from distributedlog.cluster.processes import environment
 from distributedlog.log.record import RECORD_BYTES_MAX
+from tests import preloaded
 from tests.cluster import garbage, witness
 from tests.cluster.story import Cluster, Served, dlog
 
@@ -235,10 +236,8 @@ def _tree(*places: Path) -> dict[str, str]:
 def _refused(cluster: Cluster, name: str, data: Path) -> str:
     """A bookie that is started with ``data`` ends with 5; the line that says why."""
     quorum = ",".join(f"{n.address[0]}:{n.address[1]}" for n in cluster.plan.of("metadata"))
-    done = subprocess.run(
-        dlog("serve", "bookie", "--name", name, "--data", str(data), "--metadata", quorum),
-        capture_output=True, timeout=60, env=environment(), check=False,
-    )  # fmt: skip
+    command = dlog("serve", "bookie", "--name", name, "--data", str(data), "--metadata", quorum)
+    done = preloaded.run(command, timeout=60, env=environment())
     assert done.stdout == b""
     return _fails(5, done)
 

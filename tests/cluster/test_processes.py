@@ -13,6 +13,7 @@ import pytest
 from distributedlog import LogRecord
 from distributedlog.blocking import open_namespace
 from distributedlog.runtime.health_conditions import Code
+from tests import preloaded
 from tests.cluster import process_story
 from tests.cluster.story import Cluster
 from tests.conditions import codes_of
@@ -234,7 +235,7 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     from distributedlog.cluster.processes import environment
     from tests.cluster.story import dlog
 
-    parent = subprocess.Popen(
+    parent = preloaded.popen(
         dlog("local", "--processes", "--data", str(tmp_path / "c")),
         stdout=subprocess.PIPE,
         env=environment(),
@@ -269,7 +270,7 @@ def test_local_ends_cleanly_and_keeps_its_ports(tmp_path: Path) -> None:
     uris = []
     for number in range(2):
         ready_file = tmp_path / f"ready-{number}"
-        process = subprocess.Popen(
+        process = preloaded.popen(
             dlog("local", "--data", str(tmp_path / "c"), "--ready-file", str(ready_file)),
             stdout=subprocess.PIPE,
             env=environment(),
@@ -280,12 +281,15 @@ def test_local_ends_cleanly_and_keeps_its_ports(tmp_path: Path) -> None:
         assert {node["pid"] for node in ready["nodes"]} == {process.pid}
         uris.append(ready["uri"])
         with_uri = {**environment(), "DLOG_URI": ready["uri"]}
-        write = subprocess.run(
-            dlog("log", "write", "x", "--create"), input=b"line\n", env=with_uri, check=False
+        write = preloaded.run(
+            dlog("log", "write", "x", "--create"),
+            input=b"line\n",
+            env=with_uri,
         )
         assert write.returncode == 0
-        read = subprocess.run(
-            dlog("log", "read", "x"), capture_output=True, env=with_uri, check=False
+        read = preloaded.run(
+            dlog("log", "read", "x"),
+            env=with_uri,
         )
         assert read.stdout == b"line\n" * (number + 1)
         process.send_signal(signal.SIGTERM)
@@ -298,7 +302,7 @@ def test_a_child_that_dies_is_told_and_with_restart_started_again(tmp_path: Path
     from distributedlog.cluster.processes import environment
     from tests.cluster.story import dlog
 
-    parent = subprocess.Popen(
+    parent = preloaded.popen(
         dlog("local", "--processes", "--restart", "--data", str(tmp_path / "c")),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -317,11 +321,9 @@ def test_a_child_that_dies_is_told_and_with_restart_started_again(tmp_path: Path
     os.kill(victim["pid"], signal.SIGKILL)
     with_uri = {**environment(), "DLOG_URI": ready["uri"]}
     time.sleep(7)  # the dead one's lease
-    status = subprocess.run(
+    status = preloaded.run(
         dlog("status", "--wait", "healthy", "--timeout", "30", "--json"),
-        capture_output=True,
         env=with_uri,
-        check=False,
     )
     parent.send_signal(signal.SIGTERM)
     assert parent.wait(timeout=20) == 0

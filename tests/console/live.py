@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 
 from distributedlog.blocking import open_namespace
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog
 
@@ -86,7 +87,7 @@ class Shown:
 @contextmanager
 def shown(*options: str) -> Iterator[Shown]:
     """`dlog local --console`, until the block ends; then it ends as it is told to."""
-    process = subprocess.Popen(
+    process = preloaded.popen(
         dlog("local", "--memory", "--metadata-nodes", "1", "--console", *options),
         stdout=subprocess.PIPE,
         env=environment(),

@@ -19,6 +19,7 @@ from distributedlog.cluster.processes import environment
 from distributedlog.console.log_states import LOGS_SHOWN
 from distributedlog.console.records import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
 from distributedlog.console.server import STREAMS_MAX, STREAMS_OF_A_BROWSER
+from tests import preloaded
 from tests.cluster.story import dlog
 from tests.console.live import Browser, Shown, shown
 
@@ -259,7 +260,7 @@ def test_streams_are_bounded_and_the_tab_that_comes_is_served(world: Shown) -> N
 
 
 def test_a_console_of_a_cluster_that_is_away_says_so() -> None:
-    process = subprocess.Popen(
+    process = preloaded.popen(
         dlog("console", "--listen", "127.0.0.1:0", "--no-payloads", "--json"),
         stdout=subprocess.PIPE,
         env={**environment(), "DLOG_URI": "distributedlog://127.0.0.1:1/ns"},

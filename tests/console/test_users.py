@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog
 from tests.console.chromium import faults, launched, ready
@@ -52,7 +53,7 @@ def console(it: Secured) -> Iterator[str]:
     known.mkdir()
     shutil.copy(authority() / "ca.pem", known)
     with (it.place / "console.stderr").open("wb") as errors:
-        process = subprocess.Popen(
+        process = preloaded.popen(
             dlog(
                 *("--credentials", f"file:{known}", "--uri", it.cluster.uri, "--json"),
                 *("console", "--users", "--listen", "127.0.0.1:0"),
@@ -170,12 +171,10 @@ def test_what_a_console_wants_to_know_before_it_starts(
     tmp_path: Path, arguments: list[str], words: str
 ) -> None:
     given = [one.replace("USER", str(directory_of("user/etl"))) for one in arguments]
-    done = subprocess.run(
+    done = preloaded.run(
         dlog("console", "--uri", "distributedlog://127.0.0.1:1/ns", *given),
-        capture_output=True,
         timeout=60,
         env={**environment(), "HOME": str(tmp_path)},
-        check=False,
     )
     said = done.stderr.decode()
 

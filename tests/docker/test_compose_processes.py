@@ -20,6 +20,7 @@ import trio
 from distributedlog.runtime.errors import ConnectionLost, NotAuthenticated
 from distributedlog.runtime.host import Address
 from distributedlog.runtime.machine import real_host
+from tests import preloaded
 from tests.cluster.story import dlog
 from tests.cluster.test_threat_table import linked
 
@@ -128,8 +129,10 @@ def _this_machine_comes_in_with_what_was_handed_out(
     clean.pop("DLOG_CREDENTIALS", None)
 
     def ask(*words: str, **more: str) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            dlog(*words), capture_output=True, env={**clean, **more}, timeout=120, check=False
+        return preloaded.run(
+            dlog(*words),
+            env={**clean, **more},
+            timeout=120,
         )
 
     named = f"file:{own}"

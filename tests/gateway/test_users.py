@@ -3,7 +3,6 @@
 import os
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -48,6 +47,7 @@ from distributedlog.runtime.host import Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.principals import Token
 from distributedlog.runtime.tokens import seal
+from tests import preloaded
 
 from ..cluster.story import dlog
 from ..runtime.pki import directory_of
@@ -523,12 +523,10 @@ def test_what_a_gateway_wants_to_know_before_it_starts(
     places = {"USER": str(directory_of("user/etl")), "EMPTY": str(tmp_path)}
     for name, place in places.items():
         arguments = [one.replace(name, place) for one in arguments]
-    done = subprocess.run(
+    done = preloaded.run(
         dlog("serve", "gateway", "--uri", "distributedlog+proxy://127.0.0.1:1/ns", *arguments),
-        capture_output=True,
         timeout=60,
         env={**environment(), "HOME": str(tmp_path), "PATH": os.environ["PATH"]},
-        check=False,
     )
     said = done.stderr.decode()
 

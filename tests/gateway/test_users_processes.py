@@ -17,9 +17,11 @@ pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
 from distributedlog.cluster.processes import environment
+from tests import preloaded
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog
 from tests.gateway.https_kit import Caller, certificate, forged
+from tests.preloaded import Started
 from tests.runtime.pki import authority
 
 pytestmark = [pytest.mark.processes, pytest.mark.extra]
@@ -29,7 +31,7 @@ EU = "/v1/logs/orders%2Feu"
 
 
 @contextmanager
-def served(it: Secured, *more: str) -> Iterator[tuple[Caller, "subprocess.Popen[bytes]", Path]]:
+def served(it: Secured, *more: str) -> Iterator[tuple[Caller, Started, Path]]:
     """`dlog serve gateway --users` over the proxies, with HTTPS; nobody's token."""
     known, own = it.place / "ca", it.place / "own"
     known.mkdir()
@@ -38,7 +40,7 @@ def served(it: Secured, *more: str) -> Iterator[tuple[Caller, "subprocess.Popen[
     https = certificate(it.place / "https")
     said = it.place / "gateway.stderr"
     with said.open("wb") as errors:
-        process = subprocess.Popen(
+        process = preloaded.popen(
             dlog(
                 *("--credentials", f"file:{known}", "serve", "gateway", "--users"),
                 *("--uri", it.through, "--listen", "127.0.0.1:0", "--tls", str(https)),

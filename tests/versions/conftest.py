@@ -34,7 +34,7 @@ def older_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def older_python(older_source: Path) -> str:
     """The Python of an environment with the older build and this environment's dependencies.
 
-    A build whose package is on the path of such an environment needs no installation, which takes half a minute.
+    An older build on the path of this environment needs no installation, which takes half a minute.
     """
     environment = older_source.parent / "environment"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
