@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 from distributedlog.cluster.processes import environment
+from distributedlog.runtime.stderr import last_words
 
 MODULE: Final = "distributedlog.cli.main"
 """What the forked processes run."""
@@ -219,10 +220,10 @@ def run(
     stdin: Any = None,
     **options: Any,
 ) -> "subprocess.CompletedProcess[bytes]":
-    """Run `command` to its end with both outputs captured, as `subprocess.run` does."""
+    """Run `command` to its end with both outputs captured unless told otherwise, as `subprocess.run` does."""
     stdin = subprocess.PIPE if input is not None else stdin
-    pipe = subprocess.PIPE
-    with popen(command, stdin=stdin, stdout=pipe, stderr=pipe, **options) as process:
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with popen(command, stdin=stdin, **options) as process:
         try:
             stdout, stderr = process.communicate(input, timeout=timeout)
         except BaseException:
@@ -315,8 +316,7 @@ def _become(message: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(BaseException):
-            sys.stderr.flush()
+        last_words()
         os._exit(code)
 
 
