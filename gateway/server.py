@@ -20,6 +20,7 @@ import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
+from hypercorn.logging import Logger
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -209,6 +210,17 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
         await self._listener.aclose()
 
 
+class _Lines(Logger):  # type: ignore[misc]
+    """Hypercorn's log lines, which go where all lines of this package go. There is no access log.
+
+    Hypercorn would make a logger of its own, with a handler, from any other ``errorlog`` than a `logging.Logger`.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.error_logger = log
+
+
 class NotTaken(Exception):
     """A request that is not looked at any further: why, and what to do."""
 
@@ -291,9 +303,9 @@ async def serve(
 ) -> None:
     """Answer until told to end; then requests that are under way have `stop_s`."""
     config = Config()
-    config.errorlog = log
+    config.logger_class = _Lines
+    config.errorlog = None
     config.accesslog = None
-    config.loglevel = "WARNING"
     config.include_server_header = False
     config.keep_alive_timeout = options.idle_s
     config.ssl_handshake_timeout = options.idle_s
