@@ -51,7 +51,7 @@ class WorkState:
                     "command": command_about("ledger list --bookie", one["id"]),
                 }
                 for one in known
-                if one["state"] == "down"
+                if not one["running"]
             ][:LEAVING_SHOWN],
             "mending": [
                 {

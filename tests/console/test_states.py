@@ -135,6 +135,20 @@ async def test_what_is_over_is_no_work() -> None:
     assert found["mending"] == [{"label": "one", "conditions": [text_of(corrupt)]}]
 
 
+async def test_a_dead_bookie_that_is_to_leave_is_shown_as_down() -> None:
+    """Its state is "leaving", and ledgers still miss its copies."""
+    metadata: Any = LocalMetadata()
+    metadata.listener = ""
+    cookie = Put(keys.cookie_key("b1"), pack({"label": "one", "incarnation": 1}))
+    await metadata.transact(Transaction((), (cookie,)))
+    await ask_to_leave(metadata, "b1")
+
+    found = await WorkState(metadata, lambda: 0).look()
+
+    assert [one["label"] for one in found["leaving"]] == ["one"]
+    assert [one["label"] for one in found["down"]] == ["one"]
+
+
 def test_a_bookie_is_in_limbo_by_what_it_does_not_know_any_more_too() -> None:
     """Its index knew nothing of the one that cannot be healed: none was counted, and it looked well."""
     assert is_in_limbo({"limbo_ledgers": 0, "limbo_below": 1001})
