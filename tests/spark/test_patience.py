@@ -91,14 +91,14 @@ def test_a_client_serves_while_another_one_is_made(
     """Making one takes seconds where its cluster is away. Looking whether it was idle, the client of another
     cluster waited for that in its loop, and all that it served stood still."""
     monkeypatch.setattr(clients, "IDLE_S", 0.0)
-    made = SparkClient(uri, 10.0)
-    made.users += 1  # it stays
-    try:
-        with clients._lock:  # as long as one is being made
+    with clients._lock:  # as long as one is being made; before, so that none finds this one idle
+        made = SparkClient(uri, 10.0)
+        made.users += 1
+        try:
             answer = made.background.submit(made.namespace.log_exists, "a")
             assert answer.result(timeout=60.0) is False
-    finally:
-        made.close()
+        finally:
+            made.close()
 
 
 def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
