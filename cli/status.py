@@ -54,16 +54,19 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
 
     from ..cluster.overview import status
     from ..runtime.health_conditions import Severity
+    from ..runtime.machine import client_host
     from .connect import answer, namespace, quorum, run
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
-        async with quorum(settings) as metadata:
+        settings.where()  # credentials are those of the context that it names
+        host = client_host("dlog")
+        async with quorum(settings, host) as metadata:
             while True:
                 found = await answer(
                     settings,
                     "the status",
-                    lambda: status(metadata, max(1.0, deadline - trio.current_time())),
+                    lambda: status(metadata, max(1.0, deadline - trio.current_time()), host=host),
                 )
                 if found["healthy"] or wait is None or trio.current_time() >= deadline:
                     break
@@ -88,6 +91,7 @@ def _watch(settings: Settings, every_s: float) -> None:
 
     from ..cluster.overview import status, unknown
     from ..runtime.errors import DistributedLogError
+    from ..runtime.machine import client_host
     from .connect import quorum, run, while_read
 
     screen = sys.stdout.isatty() and not settings.json
@@ -95,10 +99,12 @@ def _watch(settings: Settings, every_s: float) -> None:
 
     async def work() -> None:
         nonlocal before
-        async with quorum(settings) as metadata:
+        settings.where()  # credentials are those of the context that it names
+        host = client_host("dlog")
+        async with quorum(settings, host) as metadata:
             while True:
                 try:
-                    found = await status(metadata, settings.timeout_s)
+                    found = await status(metadata, settings.timeout_s, host=host)
                 except DistributedLogError as error:  # who watches wants to see it come back
                     found = unknown(str(error))
                 at = datetime.now(UTC).strftime("%H:%M:%S UTC")

@@ -4,7 +4,6 @@ What is found is about this node alone: a node that waits for a quorum is well, 
 would help nobody. Whether the cluster takes writes is what `dlog status` says.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeVar
@@ -13,15 +12,14 @@ import trio
 
 from ..metadata.interface import MemberRole
 from ..metadata.wire import decode_rows
+from ..runtime.address_check import ask_node
 from ..runtime.client_link import ClientLink
 from ..runtime.condition_texts import as_json, texts_of
-from ..runtime.errors import ConnectionLost, DistributedLogError, ProtocolError, RequestTimeout
+from ..runtime.errors import DistributedLogError, ProtocolError
 from ..runtime.frames import Op, pack, unpack
 from ..runtime.health_conditions import Code, HealthCondition, condition, either_form
 from ..runtime.hello import Hello
 from ..runtime.host import Address, Host
-from ..runtime.places import HEALTH
-from ..runtime.rpc import Endpoint
 from ..runtime.schema import Misfit
 
 ASK_S = 2.0
@@ -61,7 +59,7 @@ async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) 
     """
     begun = trio.current_time()
     try:
-        state, conditions = await _ask(host, address, _state, timeout_s)
+        state, conditions = await ask_node(host, address, _state, timeout_s)
     except DistributedLogError as error:
         return Health(False, f"{type(error).__name__}: {error}")
     took_ms = (trio.current_time() - begun) * 1e3
@@ -76,33 +74,7 @@ async def ask_info(
     async def info(link: ClientLink, timeout_s: float) -> tuple[Hello, dict[str, Any]]:
         return link.peer, await info_over(link, timeout_s)
 
-    return await _ask(host, address, info, timeout_s)
-
-
-async def _ask(
-    host: Host,
-    address: Address,
-    question: Callable[[ClientLink, float], Awaitable[Answer]],
-    timeout_s: float,
-) -> Answer:
-    """Dial, greet, ask, hang up. Raises `DistributedLogError`."""
-    endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
-    found: list[Answer] = []
-    error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
-    with trio.move_on_after(timeout_s):
-        async with trio.open_nursery() as nursery:
-            try:
-                link = await endpoint.dial(address, nursery=nursery)
-                try:
-                    found.append(await question(link, timeout_s))
-                finally:
-                    link.close(ConnectionLost("the question is answered"))
-            except DistributedLogError as caught:
-                error = caught
-            nursery.cancel_scope.cancel()
-    if not found:
-        raise error
-    return found[0]
+    return await ask_node(host, address, info, timeout_s)
 
 
 async def health_of(host: Host, place: list[Address]) -> Health:

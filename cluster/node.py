@@ -6,8 +6,9 @@ log of Raft or its hard state raise, ends the whole node with that error, and no
 acknowledged. What else fails unexpectedly ends its own piece of work (`runtime/work_failures.py`).
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -21,10 +22,11 @@ from ..ledger import keys
 from ..ledger.ids import next_ledger
 from ..ledger.registration import BookieRegistration
 from ..metadata.client import MetadataClient
-from ..metadata.interface import Metadata
+from ..metadata.interface import Metadata, Scan
 from ..metadata.options import MetadataOptions
 from ..metadata.server import serve_metadata
-from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest
+from ..runtime.address_check import AddressCheck, Advertised, advertised_by
+from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, UnsupportedFormat
 from ..runtime.hello import Hello
 from ..runtime.host import Address, Disk, Host, Listener
 from ..runtime.identity import NodeIdentity
@@ -92,7 +94,10 @@ async def serve_metadata_node(
             async with trio.open_nursery() as nursery:
                 keep = WorkFailures().keep
                 nursery.start_soon(keep, "the look at its directory", check_places, [disk])
-                node_id = await nursery.start(serve_metadata, host, options, listeners, KEY_CLASSES)
+                addresses = addresses_of_voter(config, listeners)
+                node_id = await nursery.start(
+                    serve_metadata, host, options, listeners, KEY_CLASSES, addresses
+                )
                 task_status.started(ready(config.name, "metadata", node_id, listeners))
         finally:
             for listener in listeners.values():
@@ -205,6 +210,13 @@ async def _serve_bookie(
             await confine(store, metadata)
         addresses = advertised(listeners, config.advertise)
         registration = partial(registration_of, host, config, identity, store, addresses)
+        address_check = AddressCheck(
+            host,
+            identity.node_id,
+            lambda: advertised_by(config.listen, listeners, addresses, metadata.listener),
+            partial(hosts_of_peers, metadata, config.metadata, identity.node_id),
+        )
+        store.conditions.add_check(address_check.conditions)
         guard = cookie_guard(identity.node_id, cookie_revision)
         reach = ReachNotes(
             metadata,
@@ -253,6 +265,7 @@ async def _serve_bookie(
                     nursery.start_soon(failures.keep, unit, run, *args)
 
                 start("the renewal of the registration", membership.run)
+                start("the check of its addresses", address_check.run)
                 start("the look at its directories", check_places, list(host.disks.values()))
                 # Who has room again is chosen at once, and who has none is not.
                 start(
@@ -466,6 +479,39 @@ def advertised(
             raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
     found = {name: given.get(name, listener.address) for name, listener in listeners.items()}
     return {name: address for name, address in found.items() if address[0] not in ALL_ADDRESSES}
+
+
+def addresses_of_voter(
+    config: MetadataNodeConfig, listeners: Mapping[str, Listener]
+) -> list[Advertised]:
+    """Return the addresses at which others dial a metadata node: the listed one, and what it advertises."""
+    own = config.voters[config.name]
+    given = config.listen or {"": own}
+    bound = {name: listeners[name] for name, address in given.items() if address == own}
+    listed = [
+        replace(one, listener="", for_peers=True)
+        for one in advertised_by(given, bound, dict.fromkeys([*bound][:1] or [""], own), "")
+    ]
+    told = advertised_by(given, listeners, advertised(listeners, config.advertise), "")
+    return listed + [
+        # Only the default address is for everybody. Other listeners may be for networks without this node.
+        replace(one, for_peers=one.listener == "")
+        for one in told
+        if one.address != own and (one.listener in config.advertise or one.listener not in bound)
+    ]
+
+
+async def hosts_of_peers(
+    metadata: Metadata, given: Iterable[Address], own_id: str = ""
+) -> list[str]:
+    """Return the hosts at which metadata nodes and other bookies are dialed. Raises as `Metadata.range`."""
+    found = [host for host, _ in given]
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+            one = BookieRegistration.decode(item.key, item.value)
+            if one.id != own_id:
+                found += [host for host, _ in one.addresses.values()]
+    return found
 
 
 def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) -> None:

@@ -15,12 +15,14 @@ from ..ledger.striping import Striping
 from ..metadata.client import MetadataClient
 from ..metadata.interface import MemberRole, MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
+from ..runtime.address_check import name_of, who_answers
 from ..runtime.condition_texts import as_json, texts_of
 from ..runtime.errors import (
     CorruptData,
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
+    TooBusy,
     UnsupportedFormat,
 )
 from ..runtime.health_conditions import (
@@ -31,6 +33,7 @@ from ..runtime.health_conditions import (
     worst_first,
     worst_of,
 )
+from ..runtime.host import Address, Host
 from .bookie_names import name_order
 from .config import format_address
 from .cookie import decode_cookie
@@ -48,6 +51,9 @@ DRAIN_LEDGERS_MAX = 50
 """Of each it looks at so many ledgers."""
 THIN_MAX = 500
 """Ledgers whose records a status reads, to know how many copies are left."""
+DIAL_S = 2.0
+"""A bookie that does not greet within this many seconds does not answer."""
+DIALED_AT_ONCE = 32
 SELDOM_S = 10.0
 SELDOM_REST = 50
 """Who looks each second has damaged records and logs looked for after so long, and so many times as long as
@@ -182,12 +188,44 @@ class Seldom:
         return self._damaged, self._logs
 
 
+async def _unanswered(host: Host, read: Sequence[_Read], listener: str) -> list[HealthCondition]:
+    """Return a condition for each registered bookie whose address does not lead to it from here."""
+    found: list[HealthCondition] = []
+    places = trio.CapacityLimiter(DIALED_AT_ONCE)
+
+    async def look(one: BookieRegistration, address: Address) -> None:
+        async with places:
+            try:
+                hello = await who_answers(host, address, DIAL_S)
+            except (NotAllowed, NotAuthenticated, TooBusy):
+                return  # it answers
+            except DistributedLogError as error:
+                why = str(error)
+            else:
+                if hello.node_id == one.id:
+                    return
+                why = f"{name_of(hello)} answers there"
+        unanswered = condition(Code.BOOKIE_UNANSWERED, address=format_address(address), error=why)
+        found.append(unanswered.about(bookie=one.id))
+
+    async with trio.open_nursery() as nursery:
+        for _, one in read:
+            address = None if one is None else one.address(listener)
+            if one is not None and address is not None:
+                nursery.start_soon(look, one, address)
+    return sorted(found, key=lambda one: one.bookie)
+
+
 async def status(
-    metadata: MetadataClient, timeout_s: float, seldom: Seldom | None = None
+    metadata: MetadataClient,
+    timeout_s: float,
+    seldom: Seldom | None = None,
+    host: Host | None = None,
 ) -> dict[str, Any]:
     """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
 
-    ``seldom``: of who asks again and again. Raises `NotAllowed` and `NotAuthenticated`.
+    ``seldom``: of who asks again and again. ``host``: from which machine to dial the registered bookies, to
+    see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
     """
     members = await metadata.status()
     found: dict[str, Any] = {
@@ -225,6 +263,8 @@ async def status(
                 where = await standing(metadata)
                 of_cluster += await copies_together(metadata, where)
             of_cluster += conditions_of_bookies(read, where, found)
+            if host is not None:
+                of_cluster += await _unanswered(host, read, metadata.listener)
             found["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # that one may not see it says nothing of how the cluster is

@@ -27,6 +27,7 @@ from ..proxy.peers import Peers
 from ..proxy.produce_session import Limits, ProduceSession
 from ..proxy.read_server import ReadServer, ReadSession
 from ..proxy.registration import LEASE_S, READ, WRITE, ProxyRegistration
+from ..runtime.address_check import AddressCheck, advertised_by
 from ..runtime.condition_texts import report_of
 from ..runtime.errors import DistributedLogError
 from ..runtime.health_conditions import NodeConditions, limited
@@ -41,6 +42,7 @@ from .membership import Membership
 from .node import (
     FIRST_QUESTION,
     advertised,
+    hosts_of_peers,
     kept_until_the_end,
     listen_all,
     must_be_told,
@@ -165,11 +167,13 @@ async def _serve(
         await keep(calls.run)
         limits = Limits(options.records_per_s_max, options.bytes_per_s_max)
 
+        addresses = advertised(listeners, config.advertise)
+
         def registration() -> ProxyRegistration:
             return ProxyRegistration(
                 proxy_id,
                 WRITE if config.kind == WRITE_PROXY else READ,
-                advertised(listeners, config.advertise),
+                addresses,
                 owner is None or owner.accepting,
                 config.name,
                 config.rack,
@@ -192,6 +196,13 @@ async def _serve(
         conditions.add_check(endpoint.certificate_warning)
         conditions.add_check(failures.conditions)
         conditions.add_check(rights.condition)
+        address_check = AddressCheck(
+            host,
+            proxy_id,
+            lambda: advertised_by(config.listen, listeners, addresses, metadata.listener),
+            partial(hosts_of_peers, metadata, config.metadata),
+        )
+        conditions.add_check(address_check.conditions)
 
         def info() -> dict[str, object]:
             return {
@@ -214,6 +225,7 @@ async def _serve(
             return ReadSession(reading, link, client, common)
 
         await keep(partial(_listen, endpoint, listeners, session))
+        await keep(partial(failures.keep_started, "the check of its addresses", address_check.run))
         try:
             await membership.register()
             task_status.started(ready(config.name, config.kind, proxy_id, listeners))

@@ -3,11 +3,12 @@
 Whatever fails on its disk ends it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import trio
 
+from ..runtime.address_check import AddressCheck, Advertised
 from ..runtime.errors import ForeignData
 from ..runtime.host import Host, Listener
 from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
@@ -24,14 +25,16 @@ async def serve_metadata(
     options: MetadataOptions,
     listeners: Mapping[str, Listener],
     classes: Classes | None = None,
+    addresses: Sequence[Advertised] = (),
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Run a metadata node on ``host.disks["metadata"]``, which the caller has locked, until cancelled.
 
     Started with its node id, once it answers on its listeners: it may still wait for its peers to form a
-    cluster. ``classes``: what its keys are to who judges. Raises `ForeignData`, `InvalidRequest`,
-    `CorruptData`, `UnsupportedFormat`, `DiskFailed`.
+    cluster. ``classes``: what its keys are to who judges. ``addresses``: where others dial it; they are
+    checked while it runs. Raises `ForeignData`, `InvalidRequest`, `CorruptData`, `UnsupportedFormat`,
+    `DiskFailed`.
     """
     disk = host.disks["metadata"]
     identity = await load_identity(disk)
@@ -48,8 +51,16 @@ async def serve_metadata(
     if identity.kind != "metadata":
         raise ForeignData(f"this data directory belongs to {identity.kind} {identity.label}")
     node = MetadataNode(host, options, identity, classes)
+
+    async def peer_hosts() -> list[str]:
+        return [place[0] for name, place in options.peers.items() if name != options.name]
+
+    check = AddressCheck(host, identity.node_id, lambda: addresses, peer_hosts)
+    node.conditions.add_check(check.conditions)
     async with trio.open_nursery() as nursery:
         await nursery.start(_serve, node, listeners)
+        keep = node.endpoint.failures.keep
+        nursery.start_soon(keep, "the check of its addresses", check.run)
         task_status.started(identity.node_id)
 
 

@@ -190,6 +190,17 @@ TEXTS: Mapping[str, _Text] = {
     Code.CERTIFICATE_ENDED: (
         'its certificate ended at {at}, so peers refuse new connections. Run "dlog pki renew"'
     ),
+    Code.ADDRESS_UNANSWERED: (
+        "its advertised address {address} does not lead to it, so peers and clients may not reach it"
+        " ({error}). Correct --advertise, or the network"
+    ),
+    Code.ADDRESS_OF_OTHER_NODE: (
+        "at its advertised address {address} another node answers: {other}. Correct --advertise or --listen"
+    ),
+    Code.ADDRESS_LOOPBACK: (
+        "its address {address} is a loopback address, which other machines cannot reach. Give --listen or"
+        " --advertise an address of the network"
+    ),
     Code.MORE_CONDITIONS: lambda p: p.count("count", "more condition", "more conditions"),
     Code.LEGACY_TEXT: "{text}",
     Code.LIMBO: _limbo,
@@ -274,6 +285,9 @@ TEXTS: Mapping[str, _Text] = {
     Code.BOOKIE_DOWN: _bookie_down,
     Code.BOOKIE_DOWN_NO_REPLACEMENT: _bookie_down_no_replacement,
     Code.BOOKIE_DOWN_UNUSED: _bookie_down_unused,
+    Code.BOOKIE_UNANSWERED: (
+        "bookie {bookie} is registered at {address} and does not answer there from this machine: {error}"
+    ),
     Code.BOOKIE_READ_ONLY: "bookie {bookie} takes no new entries",
     Code.BOOKIE_LEAVING: _bookie_leaving,
     Code.BOOKIE_DRAINED: _bookie_drained,

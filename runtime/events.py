@@ -58,4 +58,18 @@ WORK_RECOVERED = Event(
     "A piece of background work that had failed has succeeded.",
     ("unit", "tries"),
 )
-EVENTS = (WORK_FAILED, WORK_RECOVERED)
+ADDRESS_UNANSWERED = Event(
+    "node.address.unanswered",
+    logging.WARNING,
+    "An advertised address does not lead back to its node. It is checked again.",
+    ("address", "why"),
+    "correct --advertise or --listen, or the network; status shows it until it is right",
+)
+ADDRESS_LOOPBACK = Event(
+    "node.address.loopback",
+    logging.WARNING,
+    "The address that other nodes use is a loopback address, so only this machine reaches it.",
+    ("address",),
+    "give --listen or --advertise an address of the network; Debian resolves a machine's name to 127.0.1.1",
+)
+EVENTS = (WORK_FAILED, WORK_RECOVERED, ADDRESS_UNANSWERED, ADDRESS_LOOPBACK)

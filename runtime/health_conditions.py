@@ -64,6 +64,9 @@ class Code(enum.StrEnum):
     WORK_FAILED = "work_failed"
     CERTIFICATE_ENDS = "certificate_ends"
     CERTIFICATE_ENDED = "certificate_ended"
+    ADDRESS_UNANSWERED = "address_unanswered"
+    ADDRESS_OF_OTHER_NODE = "address_of_other_node"
+    ADDRESS_LOOPBACK = "address_loopback"
     MORE_CONDITIONS = "more_conditions"
     LEGACY_TEXT = "legacy_text"
 
@@ -112,6 +115,7 @@ class Code(enum.StrEnum):
     BOOKIE_DOWN = "bookie_down"
     BOOKIE_DOWN_NO_REPLACEMENT = "bookie_down_no_replacement"
     BOOKIE_DOWN_UNUSED = "bookie_down_unused"
+    BOOKIE_UNANSWERED = "bookie_unanswered"
     BOOKIE_READ_ONLY = "bookie_read_only"
     BOOKIE_LEAVING = "bookie_leaving"
     BOOKIE_DRAINED = "bookie_drained"
@@ -148,6 +152,11 @@ KINDS: Mapping[Code, _Kind] = {
     Code.WORK_FAILED: _kind(Severity.DEGRADED, "unit error tries"),
     Code.CERTIFICATE_ENDS: _kind(Severity.DEGRADED, "at"),
     Code.CERTIFICATE_ENDED: _kind(Severity.DEGRADED, "at"),
+    # "listener" is its name, "" for the default one. "other" names the node that answers.
+    Code.ADDRESS_UNANSWERED: _kind(Severity.DEGRADED, "listener address error"),
+    Code.ADDRESS_OF_OTHER_NODE: _kind(Severity.DEGRADED, "listener address other"),
+    # Severity info if no node of the cluster is known to be on another machine.
+    Code.ADDRESS_LOOPBACK: _kind(Severity.DEGRADED, "listener address"),
     Code.MORE_CONDITIONS: _kind(Severity.INFO, "count"),
     Code.LEGACY_TEXT: _kind(Severity.DEGRADED, "text"),
     # "ledgers" counts ledgers in limbo that the bookie stores. Other ledgers with an ID below "below" are in
@@ -197,6 +206,8 @@ KINDS: Mapping[Code, _Kind] = {
     # "spare" more bookies can fail before no ledger can be created. It is -1 if none can be created now.
     Code.BOOKIE_DOWN_NO_REPLACEMENT: _kind(Severity.DEGRADED, "ledgers spare cause"),
     Code.BOOKIE_DOWN_UNUSED: _kind(Severity.INFO),
+    # It is registered, and the client that asked for the status gets no answer, or another node's.
+    Code.BOOKIE_UNANSWERED: _kind(Severity.DEGRADED, "address error"),
     Code.BOOKIE_READ_ONLY: _kind(Severity.DEGRADED),
     # "ledger" is an example, or -1. "cause" is the event for which that ledger waits.
     Code.BOOKIE_LEAVING: _kind(Severity.HEALING, "ledgers stuck ledger cause running"),
