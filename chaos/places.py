@@ -24,7 +24,7 @@ class Places:
 
 def places_of(uri: str, nodes: Sequence[Node]) -> Places:
     """Of a cluster whose metadata nodes are at ``uri``."""
-    proxies = ";".join(format_address(node.address) for node in nodes if node.role in PROXIES)
+    proxies = ",".join(format_address(node.address) for node in nodes if node.role in PROXIES)
     return Places(
         uri,
         f"distributedlog+proxy://{proxies}/{NAMESPACE}" if proxies else "",

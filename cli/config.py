@@ -68,7 +68,7 @@ tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
 # written. Sizes may be written "64MiB", times "10m".
 
 [gateway]
-uri = "distributedlog+proxy://h7:4183;h8:4184/ns"
+uri = "distributedlog+proxy://h7:4183,h8:4184/ns"
 # listen = "127.0.0.1:8491"
 # allow-host = ["logs.example.org"]   # names that it is reached by, if not by
                                       # this machine alone

@@ -271,7 +271,7 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
 @command.command(
     cls=Command,
     examples="""
-    dlog serve gateway --uri 'distributedlog+proxy://h7:4183;h8:4184/ns'
+    dlog serve gateway --uri distributedlog+proxy://h7:4183,h8:4184/ns
     dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port
     dlog serve gateway --users --credentials file:/etc/dlog/ca --tls /etc/dlog/https \
         --listen 0.0.0.0:8491 --allow-host logs.example.org

@@ -22,7 +22,7 @@ TOPICS = {
         """\
 A URI names a cluster's metadata nodes, and a namespace on it:
 
-    distributedlog://HOST:PORT[;HOST:PORT...]/NAMESPACE
+    distributedlog://HOST:PORT[,HOST:PORT...]/NAMESPACE
 
 Some of the nodes are enough: who answers names the others. A namespace is
 made by the first log in it, and its path may have parts: /shop/eu. IPv6
@@ -30,14 +30,14 @@ addresses stand in brackets. distributedlog-bk:// means the same.
 
 Through write and read proxies, by the addresses of proxies:
 
-    distributedlog+proxy://HOST:PORT[;HOST:PORT...]/NAMESPACE
+    distributedlog+proxy://HOST:PORT[,HOST:PORT...]/NAMESPACE
 
 Programs and commands about logs take both; commands about the cluster, such
 as dlog status, are answered by metadata nodes alone.
 
-A shell ends a command at a semicolon, so put a URI in quotes:
+Semicolons between addresses need quotes in a shell, commas do not:
 
-    export DLOG_URI='distributedlog://h1:4181;h2:4181;h3:4181/ns'
+    export DLOG_URI=distributedlog://h1:4181,h2:4181,h3:4181/ns
     dlog status
 
 A command goes to --uri, else to DLOG_URI, else to the chosen context
@@ -89,6 +89,9 @@ commands that check something:
 
     dlog status --wait healthy --timeout 60
     dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
+
+If every address of the URI refuses connections for three seconds, no cluster
+is there, and the code is 4. With --timeout, a command waits for it that long.
 
 After 7 read the log before you write again, or name a producer, which makes
 a repetition safe (docs/producers.md).

@@ -69,7 +69,7 @@ class LocalCluster:
     @property
     def proxied_uri(self) -> str:
         """The same logs through its proxies; "" where it has none."""
-        places = ";".join(node.address for node in self.nodes if node.kind in PROXIES)
+        places = ",".join(node.address for node in self.nodes if node.kind in PROXIES)
         return f"distributedlog+proxy://{places}/{plans.NAMESPACE}" if places else ""
 
     def kill(self, name: str) -> None:

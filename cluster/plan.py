@@ -47,7 +47,7 @@ class Plan:
     @property
     def uri(self) -> str:
         """``distributedlog://HOST:PORT;…/default``"""
-        places = ";".join(format_address(node.address) for node in self.of("metadata"))
+        places = ",".join(format_address(node.address) for node in self.of("metadata"))
         return f"distributedlog://{places}/{NAMESPACE}"
 
     def of(self, kind: str) -> list[PlannedNode]:

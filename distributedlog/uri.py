@@ -1,7 +1,9 @@
 """URIs: which metadata quorum, which namespace, direct or through proxies.
 
-distributedlog://HOST:PORT[;HOST:PORT…]/namespace/path        direct; distributedlog-bk:// is an alias
-distributedlog+proxy://HOST:PORT[;HOST:PORT…]/namespace/path  through write and read proxies
+distributedlog://HOST:PORT[,HOST:PORT…]/namespace/path        direct; distributedlog-bk:// is an alias
+distributedlog+proxy://HOST:PORT[,HOST:PORT…]/namespace/path  through write and read proxies
+
+Semicolons instead of commas are read, too. Commas are written: a shell ends a command at a semicolon.
 """
 
 import re
@@ -14,7 +16,7 @@ from .runtime.host import Address
 
 DIRECT: Final = ("distributedlog", "distributedlog-bk")
 PROXIED: Final = ("distributedlog+proxy",)
-FORM = "distributedlog://HOST:PORT[;HOST:PORT...]/NAMESPACE"
+FORM = "distributedlog://HOST:PORT[,HOST:PORT...]/NAMESPACE"
 _ADDRESS = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^\[\]:@/?#\s]+)):(?P<port>[0-9]{1,5})"
 )
@@ -36,7 +38,7 @@ class NamespaceUri:
         return self.scheme in PROXIED
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{';'.join(map(format_address, self.addresses))}/{self.path}"
+        return f"{self.scheme}://{','.join(map(format_address, self.addresses))}/{self.path}"
 
 
 def format_address(address: Address) -> str:

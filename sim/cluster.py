@@ -188,7 +188,7 @@ class SimCluster:
         return f"distributedlog+proxy://{self._places(self.proxies)}/{PATH}"
 
     def _places(self, names: list[str]) -> str:
-        return ";".join(f"{self._address[name][0]}:{self._address[name][1]}" for name in names)
+        return ",".join(f"{self._address[name][0]}:{self._address[name][1]}" for name in names)
 
     @property
     def nodes(self) -> list[str]:

@@ -66,7 +66,7 @@ class SourceOptions:
     """What ``spark.read`` and ``spark.readStream`` take."""
 
     uri: str = option(
-        "uri", text, "the namespace: `distributedlog://HOST:PORT[;HOST:PORT…]/NAMESPACE`; also as "
+        "uri", text, "the namespace: `distributedlog://HOST:PORT[,HOST:PORT…]/NAMESPACE`; also as "
         "`.load(uri)`", default="", shown="required", kafka="kafka.bootstrap.servers",
     )  # fmt: skip
     log: str | None = option(

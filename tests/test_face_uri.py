@@ -17,7 +17,7 @@ def test_the_forms_of_the_product_page() -> None:
 
     assert uri.addresses == (("a", 1), ("b", 2), ("::1", 3))
     assert (uri.path, uri.proxied) == ("name/space", False)
-    assert str(uri) == "distributedlog://a:1;b:2;[::1]:3/name/space"
+    assert str(uri) == "distributedlog://a:1,b:2,[::1]:3/name/space"  # a shell takes it unquoted
     assert parse_uri(str(uri)) == uri
     assert not parse_uri("distributedlog-bk://a:1/ns").proxied
     assert parse_uri("distributedlog+proxy://a:1/ns").proxied

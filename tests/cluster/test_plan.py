@@ -76,7 +76,7 @@ async def test_ports_go_up_from_the_first_one() -> None:
     made = await _make(port=4181)
 
     assert [node.address[1] for node in made.nodes] == list(range(4181, 4187))
-    assert made.uri == "distributedlog://127.0.0.1:4181;127.0.0.1:4182;127.0.0.1:4183/default"
+    assert made.uri == "distributedlog://127.0.0.1:4181,127.0.0.1:4182,127.0.0.1:4183/default"
 
 
 async def test_a_taken_port_is_an_error_where_ports_were_asked_for_and_skipped_where_not() -> None:
