@@ -17,6 +17,7 @@ import click
 from ..cluster.counted import counted
 from .options import Command, Settings, common
 from .output import emit, size
+from .progress import ticking
 
 if TYPE_CHECKING:
     from ..spark.archive.manifest import Manifest
@@ -66,7 +67,10 @@ def export(
     check_spark()
     _check_log(settings, name)
     began = time.perf_counter()
-    with _spark(settings, master) as spark:
+    with (
+        ticking(settings, lambda s: f"exporting {name} to {directory}: {s:.0f} s"),
+        _spark(settings, master) as spark,
+    ):
         from ..spark.archive.transfer import export_log
 
         made = export_log(
@@ -111,7 +115,10 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
     check_spark()
     _check_archive(directory)
     began = time.perf_counter()
-    with _spark(settings, master) as spark:
+    with (
+        ticking(settings, lambda s: f"importing {directory} into {name}: {s:.0f} s"),
+        _spark(settings, master) as spark,
+    ):
         from ..spark.archive.transfer import import_log
 
         done = import_log(spark, uri, directory, name, request_timeout_s=settings.timeout_s)

@@ -8,6 +8,7 @@ import click
 from ..cluster.counted import counted
 from .options import Command, Group, Settings, common, without_cluster
 from .output import emit
+from .progress import ticking
 
 
 @click.group(
@@ -37,7 +38,8 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     """What this machine allows: a sync, a replicated sync, and framing at full speed."""
     from ..bench.floor import measure
 
-    found = measure(data, size, seconds)
+    with ticking(settings, lambda s: f"measuring for {seconds:g} s: {s:.0f} s"):
+        found = measure(data, size, seconds)
     if settings.json:
         emit(found)
         return
@@ -185,18 +187,25 @@ def beside(settings: Settings, **given: Any) -> None:
 
 def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
     from ..bench.plan import Plan
-    from .connect import run
+    from .connect import end_if_refused, run
+
+    async def work() -> dict[str, Any]:
+        await end_if_refused(settings)
+        found: dict[str, Any] = await measure(plan)
+        return found
 
     file = given.pop("picture")
     plan = Plan(
         uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
     )
 
-    found: dict[str, Any] = run(lambda: measure(plan))
+    what = click.get_current_context().info_name
+    until = f"{plan.records:,} records" if plan.records else f"{plan.seconds:g} s"
+    with ticking(settings, lambda s: f"bench {what} of {until}: {s:.0f} s"):
+        found = run(work)
     if file is not None:
         from ..bench.picture import picture
 
-        what = click.get_current_context().info_name
         file.write(picture(found, f"dlog bench {what}, {plan.size} B a record"))
     if settings.json:
         emit(found)

@@ -4,7 +4,7 @@ import gc
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
@@ -15,20 +15,32 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from ..runtime import tcp
 from ..runtime.allocator import keep_freed_memory
-from ..runtime.errors import InvalidRequest, RequestTimeout
+from ..runtime.errors import (
+    REFUSED,
+    ConnectionLost,
+    InvalidRequest,
+    QuorumUnreachable,
+    RequestTimeout,
+)
 from .errors import innermost
 from .near_names import name_near
 from .options import Settings
 
 if TYPE_CHECKING:
-    from ..runtime.host import Host
+    from ..runtime.host import Address, Host
+    from ..uri import NamespaceUri
 
 Result = TypeVar("Result")
 
 STDOUT = 1
 TELL_S = 3.0
 """After so long without an answer a person wants to know what is waited for."""
+REFUSED_S = 3.0
+"""If every address refuses connections for so long, no cluster is there. Restarted nodes listen sooner."""
+REFUSED_PAUSE_S = 0.25
+DIAL_S = 1.0
 
 
 @asynccontextmanager
@@ -40,6 +52,7 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
     uri = settings.where()
     from .. import open_namespace
 
+    await end_if_refused(settings)
     config = {"metadata_timeout_s": settings.timeout_s}
     async with AsyncExitStack() as stack:
         with waiting(settings, "opening the namespace"):
@@ -51,11 +64,62 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
             raise
 
 
+async def end_if_refused(settings: Settings) -> None:
+    """Raise `QuorumUnreachable` if every address of the URI refuses connections for `REFUSED_S`.
+
+    With --timeout, a command waits for the cluster as long as that instead.
+    """
+    from ..uri import parse_uri
+
+    if "timeout_s" in settings.ranks:
+        return
+    uri = parse_uri(settings.where())
+    until = trio.current_time() + REFUSED_S
+    while await _all_refuse(uri.addresses):
+        if trio.current_time() >= until:
+            raise _nobody_listens(uri)
+        await trio.sleep(REFUSED_PAUSE_S)
+
+
+async def _all_refuse(addresses: "Sequence[Address]") -> bool:
+    """Whether each of these machines answers at once that no program listens there."""
+    refusing = 0
+
+    async def dial(address: "Address") -> None:
+        nonlocal refusing
+        try:
+            (await tcp.dial(address)).close()
+        except ConnectionLost as error:
+            refusing += error.detail == REFUSED
+            if error.detail == REFUSED:
+                return
+        nursery.cancel_scope.cancel()  # something is there, or may be: the client finds out
+
+    with trio.move_on_after(DIAL_S):
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(dial, address)
+    return refusing == len(addresses)
+
+
+def _nobody_listens(uri: "NamespaceUri") -> QuorumUnreachable:
+    from ..uri import format_address
+
+    places = ", ".join(map(format_address, uri.addresses))
+    return QuorumUnreachable(
+        f"no program listens at {places}: connections were refused for {REFUSED_S:g} s. Start the cluster, or"
+        " use --timeout to wait for it"
+    )
+
+
 @asynccontextmanager
-async def quorum(settings: Settings, host: "Host | None" = None) -> AsyncIterator[Any]:
+async def quorum(
+    settings: Settings, host: "Host | None" = None, *, patient: bool = False
+) -> AsyncIterator[Any]:
     """Only the metadata quorum's client: works also while nobody leads, as far as one node answers.
 
-    ``host`` as of `namespace`. Raises `InvalidRequest` where the URI names proxies.
+    ``host`` as of `namespace`. ``patient``: also where no program listens yet. Raises `InvalidRequest`
+    where the URI names proxies.
     """
     from ..metadata.client import MetadataClient
     from ..runtime.hello import Hello
@@ -68,6 +132,8 @@ async def quorum(settings: Settings, host: "Host | None" = None) -> AsyncIterato
         raise InvalidRequest(
             f"{where} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
         )
+    if not patient:
+        await end_if_refused(settings)
     host = host or client_host("dlog")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
     client = MetadataClient(

@@ -150,7 +150,8 @@ async def console(
     from ..uri import format_address
     from .connect import namespace, quorum
 
-    settings = Settings(uri=uri, timeout_s=ANSWER_S)
+    # The time limit is given: a console waits for a cluster that does not run yet.
+    settings = Settings(uri=uri, timeout_s=ANSWER_S, ranks={"timeout_s": 1})
     opened: list[Namespace] = []
 
     async def keep_open() -> None:

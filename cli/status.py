@@ -61,7 +61,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
         deadline = trio.current_time() + settings.timeout_s
         settings.where()  # credentials are those of the context that it names
         host = client_host("dlog")
-        async with quorum(settings, host) as metadata:
+        async with quorum(settings, host, patient=wait is not None) as metadata:
             while True:
                 found = await answer(
                     settings,
@@ -101,7 +101,7 @@ def _watch(settings: Settings, every_s: float) -> None:
         nonlocal before
         settings.where()  # credentials are those of the context that it names
         host = client_host("dlog")
-        async with quorum(settings, host) as metadata:
+        async with quorum(settings, host, patient=True) as metadata:
             while True:
                 try:
                     found = await status(metadata, settings.timeout_s, host=host)

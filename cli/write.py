@@ -1,7 +1,6 @@
 """`dlog log write`: a stream of records in, pipelined, bounded in memory, with an honest end."""
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -27,11 +26,11 @@ from .errors import innermost, say, tell
 from .formats import parser
 from .options import Settings
 from .output import emit, size
+from .progress import TICK_S, ProgressLine
 
 CHUNK_BYTES = 256 * 1024
 PROGRESS_S = 10.0
-"""Between lines of progress where stderr is no terminal; a terminal gets them each half second."""
-PROGRESS_TERMINAL_S = 0.5
+"""Between lines of progress if stderr is no terminal."""
 
 
 class Stored:
@@ -208,7 +207,23 @@ async def _check_first(log: Any, items: Any) -> None:
 async def _copy(
     settings: Settings, writer: Any, source: _Source, items: Any, txid: str | None, stored: Stored
 ) -> None:
-    progress = _Progress(settings, stored)
+    with _Progress(settings, stored) as progress:
+        await _copy_all(settings, writer, source, items, txid, stored, progress)
+    stored.look()
+    if stored.failed is not None:
+        raise stored.failed
+    source.check()
+
+
+async def _copy_all(
+    settings: Settings,
+    writer: Any,
+    source: _Source,
+    items: Any,
+    txid: str | None,
+    stored: Stored,
+    progress: "_Progress",
+) -> None:
     while items:
         txids, payloads = _columns(items, writer.last_txid, txid)
         try:
@@ -226,10 +241,6 @@ async def _copy(
             await writer.commit()
     except trio.TooSlowError:
         raise _no_answer(settings) from None
-    stored.look()
-    if stored.failed is not None:
-        raise stored.failed
-    source.check()
 
 
 def _columns(
@@ -273,20 +284,23 @@ def _tell_failure(settings: Settings, stored: Stored, error: BaseException) -> N
 
 
 class _Progress:
-    """A line on stderr now and then."""
+    """How much is stored: a line on a terminal that is removed at the end, otherwise lines now and then."""
 
     def __init__(self, settings: Settings, stored: Stored) -> None:
         self._on = not settings.quiet and not settings.json
-        self._terminal = sys.stderr.isatty()
+        self._line = ProgressLine(settings)
+        self._step = TICK_S if self._line.shown else PROGRESS_S
         self._stored = stored
         self._next = time.perf_counter() + self._step
 
-    @property
-    def _step(self) -> float:
-        return PROGRESS_TERMINAL_S if self._terminal else PROGRESS_S
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._line.remove()
 
     def show(self) -> None:
-        """If it is time."""
+        """Show it, if it is time."""
         now = time.perf_counter()
         if not self._on or now < self._next:
             return
@@ -294,4 +308,7 @@ class _Progress:
         stored = self._stored
         rate = stored.records / max(now - stored.began, 1e-9)
         text = f"{counted(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
-        tell(f"\r{text}\033[K" if self._terminal else f"{text}\n")
+        if self._line.shown:
+            self._line.show(text)
+        else:
+            tell(f"{text}\n")

@@ -1,14 +1,24 @@
 """A command that gets no answer says what it waits for, once, and before anybody wonders."""
 
+import socket
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from distributedlog.cli.connect import TELL_S, answer, namespace, waiting
+from distributedlog.cli.connect import (
+    REFUSED_S,
+    TELL_S,
+    answer,
+    end_if_refused,
+    namespace,
+    quorum,
+    waiting,
+)
 from distributedlog.cli.errors import with_hint
 from distributedlog.cli.options import Settings
 from distributedlog.runtime.errors import QuorumUnreachable, RequestTimeout
@@ -57,6 +67,7 @@ def test_opening_is_waited_for_in_words_too(capsys: pytest.CaptureFixture[str]) 
 
     async def main() -> None:
         settings = Settings(uri="distributedlog://127.0.0.1:1/ns", timeout_s=TELL_S + 1)
+        settings.ranks["timeout_s"] = 1  # given
         with pytest.raises(QuorumUnreachable):
             async with namespace(settings):
                 raise AssertionError("nobody is there")
@@ -88,3 +99,44 @@ def test_nothing_is_told_of_what_is_answered_soon_or_to_who_wants_no_remarks(
     run_at(True, main)
 
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("connect", [namespace, quorum])
+@pytest.mark.parametrize("scheme", ["distributedlog", "distributedlog+proxy"])
+def test_a_cluster_whose_ports_refuse_is_waited_for_as_long_as_a_restart_takes(
+    connect: Callable[[Settings], AbstractAsyncContextManager[object]], scheme: str
+) -> None:
+    """It was half a minute, although each port refuses at once."""
+    if (connect, scheme) == (quorum, "distributedlog+proxy"):
+        pytest.skip("proxies are not asked about the quorum")
+
+    async def main() -> None:
+        settings = Settings(uri=f"{scheme}://127.0.0.1:1,127.0.0.1:2/ns")
+        begun = trio.current_time()
+        with pytest.raises(QuorumUnreachable, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2.*--timeout"):
+            async with connect(settings):
+                raise AssertionError("no program is there")
+        assert REFUSED_S <= trio.current_time() - begun < REFUSED_S + 1
+
+    run_at(False, main)
+
+
+def test_a_program_that_listens_is_no_refusal() -> None:
+    """A silent one neither: it may be behind a firewall, or busy."""
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+            await end_if_refused(Settings(uri=f"distributedlog://127.0.0.1:1,127.0.0.1:{port}/ns"))
+
+    run_at(False, main)
+
+
+def test_a_given_timeout_is_how_long_a_cluster_is_waited_for() -> None:
+    async def main() -> None:
+        settings = Settings(uri="distributedlog://127.0.0.1:1/ns", ranks={"timeout_s": 2})
+        begun = trio.current_time()
+        await end_if_refused(settings)
+        assert trio.current_time() == begun
+
+    run_at(False, main)

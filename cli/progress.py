@@ -1,0 +1,80 @@
+"""One line of progress on stderr while a command runs for long.
+
+On a terminal the line is rewritten once per second. It is removed before anything else is printed, so that no
+text is glued to it. Nothing is shown with --quiet or --json, or if stderr is no terminal.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from .errors import tell
+from .options import Settings
+from .output import terminal_width, visible
+
+TICK_S = 1.0
+REMOVE = "\r\033[K"
+
+
+class ProgressLine:
+    """The line that a terminal shows last. Threads may use it at the same time."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.shown = sys.stderr.isatty() and not settings.quiet and not settings.json
+        """Whether a person sees it."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._is_there = False
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        if not self.shown:
+            return
+        width = terminal_width(sys.stderr)
+        with self._lock:
+            self._is_there = True
+            # A line as wide as the terminal would wrap, and its first half would stay.
+            tell(f"\r{visible(text)[: None if width is None else width - 1]}\033[K")
+
+    def remove(self) -> None:
+        """Remove the line, if there is one. Idempotent."""
+        with self._lock:
+            if self._is_there:
+                self._is_there = False
+                tell(REMOVE)
+
+    def note(self, text: str) -> None:
+        """Print a remark where the line was; see `Settings.note`."""
+        self.remove()
+        self._settings.note(text)
+
+
+@contextmanager
+def ticking(
+    settings: Settings, text: Callable[[float], str], *, every_s: float = TICK_S
+) -> Iterator[ProgressLine]:
+    """Show ``text`` of the seconds since the beginning, once per second, while the block runs.
+
+    A thread shows it: the block may be a call that does not return to an event loop.
+    """
+    line = ProgressLine(settings)
+    if not line.shown:
+        yield line
+        return
+    over = threading.Event()
+    began = time.monotonic()
+
+    def run() -> None:
+        while not over.wait(every_s):
+            line.show(text(time.monotonic() - began))
+
+    thread = threading.Thread(target=run, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield line
+    finally:
+        over.set()
+        thread.join()
+        line.remove()
