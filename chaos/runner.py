@@ -34,8 +34,8 @@ from .fault_player import FaultPlayer
 from .life import after, before
 from .pages import TARGETS, write_targets
 from .places import places_of
-from .scenario import Scenario
-from .walk import ADMIN, MakeCertificates, Walker, connected, credentials_of, principals
+from .scenario import WRITERS, Scenario
+from .walk import ADMIN, ROUND, MakeCertificates, Walker, connected, credentials_of, principals
 
 FIRST_ACK_S = 120.0
 STATUS_S = 2.0
@@ -75,6 +75,33 @@ def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
         if why is not None:
             found.append(f"{name} on {adapter.kind}: {why}")
     return found
+
+
+def seconds_needed(scenario: Scenario) -> float:
+    """Return about how long a run must last to satisfy the bounds of its scenario: a shorter one is VOID.
+
+    Loops draw pauses and faults at random. Means count here: a run that is as long may still be VOID.
+    """
+    bounds = scenario.bounds
+    rate = sum(client.rate * client.count for client in scenario.clients if client.kind in WRITERS)
+    needed_s = bounds.acked_min / rate if rate else 0.0
+    if bounds.rounds_min and scenario.walk is not None:
+        needed_s = max(needed_s, bounds.rounds_min * len(ROUND) * _mean(scenario.walk.hold_s))
+    moments = sorted(moment.at_s for moment in scenario.moments)
+    faults = bounds.faults_min - len(moments)
+    if moments and not scenario.loops and bounds.faults_min:
+        needed_s = max(needed_s, moments[: bounds.faults_min][-1])
+    if faults > 0 and scenario.loops:
+        per_s = 0.0
+        for loop in scenario.loops:
+            holds = [_mean(fault.hold_s) for fault in loop.faults]
+            per_s += 1 / (_mean(loop.pause_s) + sum(holds) / len(holds))
+        needed_s = max(needed_s, faults / per_s)
+    return needed_s
+
+
+def _mean(of: tuple[float, float]) -> float:
+    return (of[0] + of[1]) / 2
 
 
 def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module: str = "") -> Needs:

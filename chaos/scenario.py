@@ -177,6 +177,8 @@ class Client:
     """It works while a fault ``run-client`` lasts, and else not."""
 
 
+WRITERS = ("writer", "duel", "poster", "many-logs")
+"""Clients whose acknowledged records count."""
 ROLES = {
     "writer": "owner",
     "duel": "owner",
@@ -318,8 +320,8 @@ class Scenario:
         """The logs that clients write."""
         found: dict[str, None] = {}
         for client in self.clients:
-            if client.kind in ("writer", "duel", "poster"):
-                found[client.log] = None
-            elif client.kind == "many-logs":
+            if client.kind == "many-logs":
                 found.update({f"{client.log}-{n}": None for n in range(client.logs)})
+            elif client.kind in WRITERS:
+                found[client.log] = None
         return list(found)

@@ -1,5 +1,6 @@
 """`dlog chaos`: faults on real processes or containers, judged by what the clients saw."""
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import click
 from .errors import NO, Answer, say
 from .options import Command, Group, Settings, without_cluster
 from .output import emit, table
+from .progress import ProgressLine, ticking
 
 REFUSED = 5
 VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
@@ -109,23 +111,34 @@ def run(
     directory = out or Path(f"chaos-{scenario.name}-{seed}-{stamp}")
     make = _adapter(place)
 
-    async def work() -> Any:
+    lasts_s = seconds or scenario.seconds
+    # A bug that was injected ends a run as FAIL, and a person who plays by hand says when it ends.
+    if lasts_s < scenario.seconds and not node_module and not by_hand:
+        needed_s = runner.seconds_needed(scenario)
+        if lasts_s < needed_s:
+            raise click.UsageError(
+                f"--seconds {lasts_s:g} is too short for {scenario.name}, so the result would be VOID: its"
+                f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
+            )
+
+    async def work(progress: ProgressLine) -> Any:
         return await runner.play(
             scenario,
             make,
             directory.absolute(),
             seed=seed,
-            seconds=seconds or scenario.seconds,
+            seconds=lasts_s,
             file=file,
             node_module=node_module,
             http=http,
             make_certificates=_certificates,
             by_hand=by_hand,
-            say=settings.note,
+            say=progress.note,
         )
 
     try:
-        outcome = trio.run(work)
+        with ticking(settings, lambda s: f"{s:6.1f} s  faults for {lasts_s:g} s") as progress:
+            outcome = trio.run(work, progress)
     except runner.Refused as refused:
         say(f"error: refused: {refused}")
         raise Answer(REFUSED) from None

@@ -3,6 +3,7 @@
 import pytest
 
 from distributedlog.chaos.adapter import Capability
+from distributedlog.chaos.runner import seconds_needed
 from distributedlog.chaos.scenario import KINDS
 from distributedlog.chaos.scenario_file import load, packaged, parse
 from distributedlog.runtime.errors import InvalidRequest
@@ -145,3 +146,23 @@ def test_proxies_gateways_and_certificates_are_asked_of_the_place() -> None:
 def test_a_scenario_that_is_not_there_names_the_packaged_ones() -> None:
     with pytest.raises(InvalidRequest, match=r"packaged scenarios are .*kills"):
         load("no-such-one")
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_a_packaged_scenario_lasts_long_enough_for_its_bounds(name: str) -> None:
+    scenario = load(name)
+
+    assert 0 < seconds_needed(scenario) < scenario.seconds
+
+
+def test_what_a_run_needs_is_computed_from_its_bounds() -> None:
+    def needed(bounds: str, text: str = SOUND) -> float:
+        return seconds_needed(parse(f"{text}[bounds]\n{bounds}\n", "x.toml"))
+
+    assert needed("acked_min = 0\nfaults_min = 0") == 0
+    assert needed("acked_min = 5000\nfaults_min = 0") == 5  # a writer has 1,000 records/s
+    assert needed("acked_min = 0\nfaults_min = 4") == 4 * (2 + 0.75)
+    moments = (
+        '[[client]]\nkind = "writer"\n[[moment]]\nat_s = 7\nkind = "kill"\ntarget = "bookie"\n'
+    )
+    assert needed("acked_min = 0\nfaults_min = 1", "seconds = 10\n" + moments) == 7

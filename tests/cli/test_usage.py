@@ -58,6 +58,7 @@ COMMANDS = _leaves(command, ())
         ["log", "list"],  # no cluster is named
         ["log", "list", "--timeout", "0"],
         ["local", "--memory", "--data", "x"],
+        ["chaos", "run", "kills", "--seconds", "25"],  # it could only be VOID
         ["local", "--metadata-nodes", "2"],
         ["serve", "bookie", "--data", "x"],
         ["serve", "metadata", "--data", "x", "--metadata", "a:1,b:2"],
