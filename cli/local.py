@@ -1,7 +1,6 @@
 """`dlog local`: a whole cluster on this machine, and its demonstration."""
 
 import json
-import shlex
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -92,8 +91,8 @@ def command(
 
     The ready line is JSON: {"uri", "nodes": [{"name", "kind", "pid", "address", "data"}]}, "console" and
     "proxied_uri" too where they are asked for. On a terminal it
-    is text for people instead, and the cluster becomes the context "local". Ends with SIGINT or SIGTERM;
-    nothing it started outlives it.
+    is text for people instead. Without --json the cluster becomes the context "local". Ends with SIGINT or
+    SIGTERM; nothing it started outlives it.
     """
     if memory and data is not None:
         raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
@@ -134,10 +133,10 @@ def command(
         trio.run(run_demo, settings, options, processes)
         return
     options |= {"processes": processes, "in_process": not processes, "cpu_policy": cpu_policy}
-    people = sys.stdout.isatty() and not settings.json
-    context = LocalContext(kept=data is not None) if people else None
+    # For people, on a terminal or not. A program reads the URI in the ready line.
+    context = None if settings.json else LocalContext(kept=data is not None)
     try:
-        trio.run(_run, options, ready_file, context, console)
+        trio.run(_run, options, ready_file, context, console, sys.stdout.isatty())
     finally:
         if context is not None:
             context.take_back()
@@ -156,6 +155,7 @@ async def _run(
     ready_file: Path | None,
     context: "LocalContext | None",
     console: bool,
+    in_words: bool,
 ) -> None:
     import trio
 
@@ -175,7 +175,9 @@ async def _run(
         if ready_file is not None:
             write_by_rename(ready_file, text + "\n")
         if context is not None:
-            text = for_people(line, context.choose(line["uri"]))
+            named = context.choose(line["uri"])
+            if in_words:
+                text = for_people(line, named)
         print(text, flush=True)
 
     await until_told(run, stdin=False, ready=ready)
@@ -268,22 +270,18 @@ def _why(error: OSError | click.UsageError) -> str:
 
 
 def serves(uri: str) -> bool:
-    """Has anybody one of its ports, as far as this machine can say? Of no URI nobody."""
-    from ..runtime.errors import DistributedLogError
-    from ..runtime.held_ports import HeldPorts
+    """Whether a program listens at one of its addresses, or may. At those of no URI none does."""
+    from ..runtime.errors import InvalidUri
+    from ..runtime.held_ports import is_listened_on
     from ..uri import parse_uri
 
     if not uri:
         return False
     try:
-        with HeldPorts() as ports:
-            for address in parse_uri(uri).addresses:
-                ports.hold(address)
-    except (
-        DistributedLogError
-    ):  # somebody has it; or it is none of this machine's, and nobody knows
-        return True
-    return False
+        # Not by a bind: the connections of a cluster that has just ended keep its ports for a minute.
+        return any(map(is_listened_on, parse_uri(uri).addresses))
+    except InvalidUri:
+        return True  # of a newer version
 
 
 def for_people(line: dict[str, Any], named: Named) -> str:
@@ -300,12 +298,8 @@ def for_people(line: dict[str, Any], named: Named) -> str:
         ),
         "",
         "Its URI:",
-        f"  {shlex.quote(line['uri'])}",
-        *(
-            [f"Through its proxies:\n  {shlex.quote(line['proxied_uri'])}"]
-            if "proxied_uri" in line
-            else []
-        ),
+        f"  {line['uri']}",
+        *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
         "",
         *_how_to_find(named),
         "",

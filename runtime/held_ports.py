@@ -15,6 +15,20 @@ from .forked import close_descriptor, watch_forks
 from .host import Address
 from .tcp import place
 
+DIAL_S = 0.5
+
+
+def is_listened_on(address: Address) -> bool:
+    """Whether a program listens there, or may: False only if the machine refuses the connection."""
+    try:
+        with socket.create_connection(address, timeout=DIAL_S) as sock:
+            # A free port may be chosen for this very connection, which then leads to itself.
+            return bool(sock.getsockname() != sock.getpeername())
+    except ConnectionRefusedError:
+        return False
+    except (OSError, ValueError):
+        return True
+
 
 class HeldPorts:
     """Some ports of this machine, until `close` or the end of the process."""

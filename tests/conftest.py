@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +19,14 @@ settings.load_profile("same")
 
 LEFT_OUT = pytest.StashKey[dict[str, int]]()
 """How many tests of each tier this run leaves out."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_contexts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the contexts that `dlog local` makes out of those of the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("contexts")))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

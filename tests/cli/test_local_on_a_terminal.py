@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from distributedlog.cli import named_clusters
-from distributedlog.cli.local import LocalContext, Named, for_people
+from distributedlog.cli.local import LocalContext, Named, for_people, serves
 from distributedlog.cli.named_clusters import LOCAL
 from distributedlog.runtime.errors import AddressInUse
 from distributedlog.runtime.held_ports import HeldPorts
 
 LINE: dict[str, Any] = {
-    "uri": "distributedlog://127.0.0.1:41001;127.0.0.1:41002;127.0.0.1:41003/ns",
+    "uri": "distributedlog://127.0.0.1:41001,127.0.0.1:41002,127.0.0.1:41003/ns",
     "nodes": [
         {"name": "metadata1", "kind": "metadata", "address": "127.0.0.1:41001", "pid": 7},
         {"name": "bookie1", "kind": "bookie", "address": "127.0.0.1:41004", "pid": 7},
@@ -45,14 +45,14 @@ def test_no_line_is_wider_than_a_terminal() -> None:
 
 
 def test_an_address_can_be_pasted_into_a_shell() -> None:
-    """Between its places a semicolon stands, where a shell would end the command."""
-    proxied = "distributedlog+proxy://127.0.0.1:41005;127.0.0.1:41006/ns"
+    """A shell ends a command at a semicolon, so places are separated by commas, which it leaves alone."""
+    proxied = "distributedlog+proxy://127.0.0.1:41005,127.0.0.1:41006/ns"
     lines = for_people({**LINE, "proxied_uri": proxied}, Named()).splitlines()
 
     for uri in (LINE["uri"], proxied):
         (shown,) = (line for line in lines if uri in line)
         assert shlex.split(shown, posix=True) == [uri]
-        assert shown.strip() == shlex.quote(uri)
+        assert shown.strip() == uri
         assert len(shown) <= 80
 
 
@@ -88,11 +88,8 @@ def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
 def test_a_cluster_that_had_the_name_before_has_it_again_while_it_serves(tmp_path: Path) -> None:
     """`dlog local --memory` beside a cluster with data: at its end the other one had no name any more."""
     first = LocalContext(kept=True)
-    with HeldPorts() as ports:
-        port = 0
-        while not port:
-            port = free_port(ports)
-        theirs = f"distributedlog://127.0.0.1:{port}/ns"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        theirs = f"distributedlog://127.0.0.1:{server.getsockname()[1]}/ns"
         assert first.choose(theirs) == Named()
         second = LocalContext(kept=False)
         assert second.choose("distributedlog://127.0.0.1:2/ns") == Named(taken=True)
@@ -104,15 +101,20 @@ def test_a_cluster_that_had_the_name_before_has_it_again_while_it_serves(tmp_pat
     assert named_clusters.load()["contexts"] == {}
 
 
-def free_port(ports: HeldPorts) -> int:
-    """One that is held from now on."""
+def test_a_cluster_that_has_just_ended_does_not_serve() -> None:
+    """Its connections keep its ports for a minute (TIME_WAIT), so they cannot be bound without an option."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    try:
+        port = server.getsockname()[1]
+        uri = f"distributedlog://127.0.0.1:{port}/ns"
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            assert serves(uri)
+            accepted.close()  # the server's end closes first, so it waits
+            assert client.recv(1) == b""
+    with pytest.raises(AddressInUse), HeldPorts() as ports:
         ports.hold(("127.0.0.1", port))
-    except AddressInUse:
-        return 0
-    return port
+    assert not serves(uri)
+    assert not serves("")
 
 
 def test_a_cluster_serves_where_its_name_cannot_be_stored(
@@ -153,7 +155,8 @@ def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
     assert named_clusters.current()[0] is None
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["uri"].startswith("distributedlog://")
+        uri = json.loads(process.stdout.readline())["uri"]
+        assert named_clusters.current()[0] == uri  # in the background it is a context too
         process.send_signal(signal.SIGINT)
         process.wait(30)
     assert named_clusters.load()["contexts"] == {}
