@@ -90,8 +90,8 @@ commands that check something:
     dlog status --wait healthy --timeout 60
     dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
 
-If every address of the URI refuses connections for three seconds, no cluster
-is there, and the code is 4. With --timeout, a command waits for it that long.
+If every address of the URI refuses connections for three seconds, no
+cluster is there, and the code is 4. With --timeout, a command waits longer.
 
 After 7 read the log before you write again, or name a producer, which makes
 a repetition safe (docs/producers.md).
