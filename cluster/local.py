@@ -118,25 +118,26 @@ async def local_cluster(
         started = False
         try:
             async with trio.open_nursery() as nursery:
-                if plan is None:
-                    cluster = await run.in_one_child(
-                        nursery,
-                        {
-                            "bookies": bookies,
-                            "metadata_nodes": metadata_nodes,
-                            "port": port,
-                            "write_proxies": write_proxies,
-                            "read_proxies": read_proxies,
-                        },
-                    )
-                else:
-                    names = apart if in_process else [node.name for node in plan.nodes]
-                    cluster = await run.planned(nursery, plan, names)
-                started = True
                 try:
+                    if plan is None:
+                        cluster = await run.in_one_child(
+                            nursery,
+                            {
+                                "bookies": bookies,
+                                "metadata_nodes": metadata_nodes,
+                                "port": port,
+                                "write_proxies": write_proxies,
+                                "read_proxies": read_proxies,
+                            },
+                        )
+                    else:
+                        names = apart if in_process else [node.name for node in plan.nodes]
+                        cluster = await run.planned(nursery, plan, names)
+                    started = True
                     yield cluster
                 finally:
                     nursery.cancel_scope.cancel()
+                    run.end_metadata_last()
         except BaseExceptionGroup as group:
             if (
                 started and len(group.exceptions) == 1
@@ -199,6 +200,11 @@ class _Run:
         """Whoever knows it may talk to the nodes (runtime/local_secret.py); drawn anew at each start."""
         self._own_forks: ForkServer | None = None
         self._children: dict[str, Child] = {}
+        self._metadata_scopes: list[trio.CancelScope] = []
+        """Of the metadata nodes in this run. A cancellation from outside does not reach those that serve."""
+        self._before_metadata = 0
+        """How many other nodes are in this run, and have not ended."""
+        self._ending = False
 
     async def planned(
         self, nursery: trio.Nursery, plan: Plan, apart: Sequence[str]
@@ -218,8 +224,13 @@ class _Run:
                     "secret": self._secret.hex(),
                 }
                 ready[node.name] = await self._start_child(nursery, node.name, spec)
+            elif node.kind == "metadata":
+                scope = trio.CancelScope()
+                self._metadata_scopes.append(scope)
+                ready[node.name] = await nursery.start(self._keep_in, scope, plan, node)
+                scope.shield = True
             else:
-                ready[node.name] = await nursery.start(self._keep_node, plan, node)
+                ready[node.name] = await nursery.start(self._keep_before_metadata, plan, node)
 
         async with trio.open_nursery() as starting:
             for node in plan.nodes:
@@ -255,6 +266,39 @@ class _Run:
             for line in ready
         ]
         return LocalCluster(uri, self._data, nodes, self._children)
+
+    def end_metadata_last(self) -> None:
+        """End the metadata nodes of this run as soon as all other nodes have ended.
+
+        A bookie that ends notes its journal's end and gives back its lease. Without a quorum it would wait for
+        one until its deadline, and the next start would find the registration of a bookie that is gone.
+        """
+        self._ending = True
+        if not self._before_metadata:
+            for scope in self._metadata_scopes:
+                scope.cancel()
+
+    async def _keep_in(
+        self,
+        scope: trio.CancelScope,
+        plan: Plan,
+        node: PlannedNode,
+        *,
+        task_status: trio.TaskStatus[dict[str, Any]],
+    ) -> None:
+        with scope:
+            await self._keep_node(plan, node, task_status=task_status)
+
+    async def _keep_before_metadata(
+        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+    ) -> None:
+        self._before_metadata += 1
+        try:
+            await self._keep_node(plan, node, task_status=task_status)
+        finally:
+            self._before_metadata -= 1
+            if self._ending:
+                self.end_metadata_last()
 
     async def _keep_node(
         self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
@@ -315,10 +359,13 @@ class _Run:
                     self._on_death(name, _why(error))
 
     async def stop_children(self) -> None:
-        """Stop all of them."""
-        async with trio.open_nursery() as nursery:
-            for child in self._children.values():
-                nursery.start_soon(child.stop)
+        """Stop all of them, metadata nodes last (`end_metadata_last`)."""
+        kinds = {name: child.ready.get("kind") for name, child in self._children.items()}
+        metadata = {name for name, kind in kinds.items() if kind == "metadata"}
+        for names in (self._children.keys() - metadata, metadata):
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(self._children[name].stop)
         if self._own_forks is not None:
             self._own_forks.close()
 

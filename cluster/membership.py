@@ -146,11 +146,13 @@ class Membership:
         if not self.lease:
             return
         lease, self.lease = self.lease, 0
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVE_S) as scope:
             try:
                 await self._metadata.revoke_lease(lease)
             except DistributedLogError as error:
                 log.info("left without a goodbye: %s", error)
+        if scope.cancelled_caught:
+            log.info("left without a goodbye: no answer within %g s", LEAVE_S)
 
     async def _say(self, lease: int) -> None:
         async with self._saying:

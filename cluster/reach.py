@@ -106,8 +106,10 @@ class ReachNotes:
 
     async def note_last(self) -> None:
         """At a clean end, within `LAST_S`; failing that the last renewal's stands."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_S) as scope:
             try:
                 await self.note()
             except DistributedLogError as error:
                 log.info("the journal's end was not noted: %s", error)
+        if scope.cancelled_caught:
+            log.info("the journal's end was not noted: no answer within %g s", LAST_S)

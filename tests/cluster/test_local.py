@@ -1,5 +1,6 @@
 """`local_cluster`: one call, three ways to run the same nodes."""
 
+import logging
 import os
 import signal
 from dataclasses import replace
@@ -44,6 +45,24 @@ async def test_what_the_body_raises_comes_out_as_it_is() -> None:
             open_namespace(cluster.uri) as namespace,
         ):
             await namespace.open_log("absent").last_dlsn()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_bookies_leave_while_the_metadata_nodes_still_serve(
+    cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All nodes ended at once, and each bookie waited two seconds for a quorum that was gone."""
+    with (
+        trio.fail_after(60),
+        caplog.at_level(logging.INFO, "distributedlog.cluster"),
+        trio.CancelScope() as scope,
+    ):
+        async with local_cluster(memory=True, in_process=True, metadata_nodes=1):
+            if cancelled:
+                scope.cancel()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert [one for one in said if "goodbye" in one or "was not noted" in one] == []
 
 
 async def test_why_a_node_cannot_start_is_one_typed_error() -> None:
