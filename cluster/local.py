@@ -270,8 +270,8 @@ class _Run:
     def end_metadata_last(self) -> None:
         """End the metadata nodes of this run as soon as all other nodes have ended.
 
-        A bookie that ends notes its journal's end and gives back its lease. Without a quorum it would wait for
-        one until its deadline, and the next start would find the registration of a bookie that is gone.
+        A bookie that ends notes its journal's end and revokes its lease. Without a quorum it would wait until
+        its deadlines, and the next start would find the registration of a bookie that has ended.
         """
         self._ending = True
         if not self._before_metadata:

@@ -75,12 +75,13 @@ def place(node_id: str) -> int:
 def group(tiers: str, node_id: str) -> str:
     """Name the tests that share a worker with this one: those of its file, or all of Spark's one session.
 
-    Tests of seeds take long and share nothing.
+    Tests of seeds take long and share nothing. Spark's units use no session.
     """
     path = node_id.partition("::")[0]
     if tiers == "seeds":
         return node_id
-    return "tests/spark" if path.startswith("tests/spark/") else path
+    one_session = path.startswith("tests/spark/") and not {"extras", ALL}.isdisjoint(tiers.split(","))
+    return "tests/spark" if one_session else path
 
 
 def not_run(left_out: dict[str, int]) -> Sequence[str]:
