@@ -62,6 +62,7 @@ def test_findings_in_prose_never_increase() -> None:
 
 
 @pytest.mark.skipif(not in_history(BEFORE_PLAIN_ENGLISH), reason="no git history")
+@pytest.mark.properties
 def test_changed_prose_meets_the_goals() -> None:
     run = prose_check("--changed-since", BEFORE_PLAIN_ENGLISH)
     assert run.returncode == 0, run.stdout

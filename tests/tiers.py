@@ -80,7 +80,9 @@ def group(tiers: str, node_id: str) -> str:
     path = node_id.partition("::")[0]
     if tiers == "seeds":
         return node_id
-    one_session = path.startswith("tests/spark/") and not {"extras", ALL}.isdisjoint(tiers.split(","))
+    one_session = path.startswith("tests/spark/") and not {"extras", ALL}.isdisjoint(
+        tiers.split(",")
+    )
     return "tests/spark" if one_session else path
 
 

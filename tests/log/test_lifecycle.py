@@ -319,7 +319,7 @@ class Story:
 OPS = st.lists(st.tuples(st.integers(0, 8), st.integers(1, 8)), min_size=6, max_size=20)
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(20))
 @given(OPS)
 def test_what_each_reader_says_is_what_happened(ops: list[tuple[int, int]]) -> None:
     """H154: append, truncate, delete, make again, rename in any order; open readers that lag, positions that

@@ -15,7 +15,7 @@ from distributedlog.runtime.errors import LogTruncated, WriteFailed
 from tests.log.log_machine import LogMachine, quick
 from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 
-RUNS = int(os.environ.get("DLOG_LOG_RUNS", "6"))
+RUNS = int(os.environ.get("DLOG_LOG_RUNS", "3"))
 STEPS = 15
 
 

@@ -33,7 +33,7 @@ from distributedlog.runtime.errors import (
     LogTruncated,
     OutcomeUnknown,
 )
-from tests.examples import examples
+from tests.examples import examples, few
 from tests.log.conftest import World
 from tests.log.records import control_entry, everything, put, rec
 from tests.log.test_link import segment, without_txids
@@ -327,7 +327,7 @@ async def _compact(log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("nth", range(1, 6))
+@pytest.mark.parametrize("nth", few(range(1, 6), 2))
 @pytest.mark.parametrize("merge_first", [True, False])
 async def test_merging_beside_what_else_changes_a_log(
     world: World, autojump_clock: MockClock, name: str, nth: int, merge_first: bool

@@ -31,6 +31,7 @@ from distributedlog.runtime.host import Buffer, File
 from distributedlog.runtime.link import Link
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
+from tests.examples import few
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
 from .test_storage import cannot_read, flip
@@ -82,7 +83,7 @@ async def count(client: MetadataClient, times: int, won: list[int]) -> None:
         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", few(range(2), 1))
 async def test_no_increment_is_lost_or_done_twice_while_leaders_are_killed(
     seed: int, autojump_clock: object
 ) -> None:
@@ -212,7 +213,7 @@ async def test_a_follower_that_was_away_is_brought_back_by_a_snapshot(
         assert all(item is not None and len(item.value) == MIB - 100 for item in found)
 
 
-@pytest.mark.parametrize("how", ["rotten", "unreadable", "not to be opened"])
+@pytest.mark.parametrize("how", few(["rotten", "unreadable", "not to be opened"], 1))
 async def test_a_leader_whose_snapshot_is_damaged_makes_another_one(
     how: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:

@@ -85,7 +85,7 @@ def some_change(chance: random.Random) -> Transaction:
     return Transaction((), tuple(found.values()))
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_what_is_counted_is_what_there_is(seed: int) -> None:
     """Begun anywhere, walked by pieces between changes, with names that come later and go to elsewhere;

@@ -16,6 +16,7 @@ from distributedlog.runtime.errors import DiskFull
 from distributedlog.sim.disk import DiskFaults, SimDisk
 from distributedlog.sim.disk_handle import DiskHandle
 from distributedlog.sim.machine_state import HostDown
+from tests.examples import few
 
 from ..runtime.sim_sides import Unwalled, running
 from .test_storage import ready
@@ -123,7 +124,7 @@ def _fits(found: State, allowed: State) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", few(range(25), 8))
 async def test_what_was_durable_is_there_after_a_power_cut(
     seed: int, autojump_clock: object
 ) -> None:
@@ -131,7 +132,7 @@ async def test_what_was_durable_is_there_after_a_power_cut(
     await live_through_power_cuts(seed)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", few(range(30), 8))
 async def test_what_was_durable_is_there_after_a_power_cut_on_a_full_disk(
     seed: int, autojump_clock: object
 ) -> None:
