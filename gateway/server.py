@@ -213,7 +213,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
 class _Lines(Logger):  # type: ignore[misc]
     """Hypercorn's log lines, which go where all lines of this package go. There is no access log.
 
-    Hypercorn would make a logger of its own, with a handler, from any other ``errorlog`` than a `logging.Logger`.
+    From any other ``errorlog`` than a `logging.Logger` Hypercorn would make a logger of its own, with a handler.
     """
 
     def __init__(self, config: Config) -> None:
