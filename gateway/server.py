@@ -213,7 +213,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
 class _Lines(Logger):  # type: ignore[misc]
     """Hypercorn's log lines, which go where all lines of this package go. There is no access log.
 
-    From any other ``errorlog`` than a `logging.Logger` Hypercorn would make a logger of its own, with a handler.
+    From any other ``errorlog`` than a `logging.Logger`, Hypercorn makes a logger and a handler of its own.
     """
 
     def __init__(self, config: Config) -> None:
