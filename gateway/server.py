@@ -20,7 +20,7 @@ import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.logging import Logger
+from hypercorn.logging import Logger as HypercornLogger
 from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
@@ -210,7 +210,7 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
         await self._listener.aclose()
 
 
-class _Lines(Logger):  # type: ignore[misc]
+class _Lines(HypercornLogger):  # type: ignore[misc]
     """Hypercorn's log lines, which go where all lines of this package go. There is no access log.
 
     From any other ``errorlog`` than a `logging.Logger`, Hypercorn makes a logger and a handler of its own.
