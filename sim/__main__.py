@@ -46,7 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.keep_trace:
         logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
     totals = Totals()
-    chunks = [seeds[at : at + CHUNK_SEEDS] for at in range(0, len(seeds), CHUNK_SEEDS)]
+    # Several per process, so that no process has much left when the others have ended.
+    size = min(CHUNK_SEEDS, max(1, len(seeds) // (4 * options.jobs)))
+    chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
     if len(chunks) == 1:
         totals.join(run_chunk(options, seeds))
     else:

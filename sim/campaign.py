@@ -26,7 +26,7 @@ WORKLOADS: dict[str, type[SeedRun]] = {
 AT = "at "
 """So faults are counted that struck at a moment (`ambush.py`)."""
 CHUNK_SEEDS = 25
-"""Seeds that one process runs, where there are more."""
+"""Seeds that one process runs at most."""
 SEED_REAL_S_MAX = 600.0
 """A seed that needs longer hangs in a loop without an await: its stacks are printed and the run ends.
 

@@ -29,6 +29,8 @@ FIRST: Final = (
     "tests/test_style.py",
     "tests/cluster/test_processes.py",
     "tests/sim/test_few_seeds.py",
+    "tests/sim/test_seeds.py",
+    "tests/sim/test_pipeline_seeds.py",
 )
 """Files that take longest. They start first, so that no worker waits for them at the end."""
 
