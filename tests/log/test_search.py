@@ -23,7 +23,7 @@ from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest, LogEmpty, LogTruncated
 from distributedlog.runtime.frames import pack
-from tests.examples import examples
+from tests.examples import examples, few
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelLedgers, ModelReader, Store
 from tests.log.records import control_entry, everything, put, rec
@@ -182,7 +182,7 @@ async def lengthen(world: LongWorld, log: Log, segments: int) -> None:
     await world.metadata.transact(Transaction((), (Put(state_key(log_id), state.encode()),)))
 
 
-@pytest.mark.parametrize(("segments", "store"), [(10, 3), (100_000, 14)])
+@pytest.mark.parametrize(("segments", "store"), few([(10, 3), (1_000, 7), (100_000, 14)], 2))
 async def test_a_search_reads_little_however_long_the_log(
     long: LongWorld, autojump_clock: MockClock, segments: int, store: int
 ) -> None:
