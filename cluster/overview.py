@@ -15,6 +15,8 @@ from ..ledger.striping import Striping
 from ..metadata.client import MetadataClient
 from ..metadata.interface import MemberRole, MemberStatus, Metadata, Scan
 from ..metadata.transaction import KeyValue
+from ..proxy.registration import PREFIX as PROXY_PREFIX
+from ..proxy.registration import ProxyRegistration
 from ..runtime.address_check import name_of, who_answers
 from ..runtime.condition_texts import as_json, texts_of
 from ..runtime.errors import (
@@ -52,7 +54,9 @@ DRAIN_LEDGERS_MAX = 50
 THIN_MAX = 500
 """Ledgers whose records a status reads, to know how many copies are left."""
 DIAL_S = 2.0
-"""A bookie that does not greet within this many seconds does not answer."""
+"""A node that does not greet within this many seconds does not answer."""
+DIALS_S = 5.0
+"""For all of them. Nodes that were not dialed by then are not reported."""
 DIALED_AT_ONCE = 32
 SELDOM_S = 10.0
 SELDOM_REST = 50
@@ -188,12 +192,14 @@ class Seldom:
         return self._damaged, self._logs
 
 
-async def _unanswered(host: Host, read: Sequence[_Read], listener: str) -> list[HealthCondition]:
-    """Return a condition for each registered bookie whose address does not lead to it from here."""
+async def _unanswered(
+    host: Host, read: Sequence[_Read], proxies: Sequence[ProxyRegistration], listener: str
+) -> list[HealthCondition]:
+    """Return a condition for each registered node whose address does not lead to it from here."""
     found: list[HealthCondition] = []
     places = trio.CapacityLimiter(DIALED_AT_ONCE)
 
-    async def look(one: BookieRegistration, address: Address) -> None:
+    async def look(one: BookieRegistration | ProxyRegistration, address: Address) -> None:
         async with places:
             try:
                 hello = await who_answers(host, address, DIAL_S)
@@ -205,15 +211,33 @@ async def _unanswered(host: Host, read: Sequence[_Read], listener: str) -> list[
                 if hello.node_id == one.id:
                     return
                 why = f"{name_of(hello)} answers there"
-        unanswered = condition(Code.BOOKIE_UNANSWERED, address=format_address(address), error=why)
-        found.append(unanswered.about(bookie=one.id))
+        place = format_address(address)
+        if isinstance(one, BookieRegistration):
+            of_bookie = condition(Code.BOOKIE_UNANSWERED, address=place, error=why)
+            found.append(of_bookie.about(bookie=one.id))
+        else:
+            name = f"{one.kind} proxy {one.label or one.id}"
+            found.append(condition(Code.PROXY_UNANSWERED, proxy=name, address=place, error=why))
 
-    async with trio.open_nursery() as nursery:
-        for _, one in read:
-            address = None if one is None else one.address(listener)
-            if one is not None and address is not None:
-                nursery.start_soon(look, one, address)
-    return sorted(found, key=lambda one: one.bookie)
+    nodes: list[BookieRegistration | ProxyRegistration] = [
+        *(one for _, one in read if one is not None),
+        *proxies,
+    ]
+    with trio.move_on_after(DIALS_S):
+        async with trio.open_nursery() as nursery:
+            for one in nodes:
+                address = one.address(listener)
+                if address is not None:
+                    nursery.start_soon(look, one, address)
+    return sorted(found, key=lambda one: (one.code, one.bookie, one.text("proxy")))
+
+
+async def _proxies(metadata: Metadata) -> list[ProxyRegistration]:
+    found = []
+    async for item in Scan(metadata, PROXY_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+            found.append(ProxyRegistration.decode(item.key, item.value))
+    return found
 
 
 async def status(
@@ -224,8 +248,8 @@ async def status(
 ) -> dict[str, Any]:
     """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
 
-    ``seldom``: of who asks again and again. ``host``: from which machine to dial the registered bookies, to
-    see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
+    ``seldom``: of who asks again and again. ``host``: from which machine to dial the registered bookies
+    and proxies, to see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
     """
     members = await metadata.status()
     found: dict[str, Any] = {
@@ -263,8 +287,7 @@ async def status(
                 where = await standing(metadata)
                 of_cluster += await copies_together(metadata, where)
             of_cluster += conditions_of_bookies(read, where, found)
-            if host is not None:
-                of_cluster += await _unanswered(host, read, metadata.listener)
+            proxies = [] if host is None else await _proxies(metadata)
             found["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # that one may not see it says nothing of how the cluster is
@@ -277,6 +300,8 @@ async def status(
         )
     else:
         conditions += of_cluster
+        if host is not None:  # no part of the time limit: a silent node is no lost quorum
+            conditions += await _unanswered(host, read, proxies, metadata.listener)
     labels = {row["id"]: row["label"] for row in found["bookies"]}
     return {**found, **_verdict(conditions, labels)}
 

@@ -288,6 +288,9 @@ TEXTS: Mapping[str, _Text] = {
     Code.BOOKIE_UNANSWERED: (
         "bookie {bookie} is registered at {address} and does not answer there from this machine: {error}"
     ),
+    Code.PROXY_UNANSWERED: (
+        "{proxy} is registered at {address} and does not answer there from this machine: {error}"
+    ),
     Code.BOOKIE_READ_ONLY: "bookie {bookie} takes no new entries",
     Code.BOOKIE_LEAVING: _bookie_leaving,
     Code.BOOKIE_DRAINED: _bookie_drained,

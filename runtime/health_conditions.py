@@ -116,6 +116,7 @@ class Code(enum.StrEnum):
     BOOKIE_DOWN_NO_REPLACEMENT = "bookie_down_no_replacement"
     BOOKIE_DOWN_UNUSED = "bookie_down_unused"
     BOOKIE_UNANSWERED = "bookie_unanswered"
+    PROXY_UNANSWERED = "proxy_unanswered"
     BOOKIE_READ_ONLY = "bookie_read_only"
     BOOKIE_LEAVING = "bookie_leaving"
     BOOKIE_DRAINED = "bookie_drained"
@@ -208,6 +209,7 @@ KINDS: Mapping[Code, _Kind] = {
     Code.BOOKIE_DOWN_UNUSED: _kind(Severity.INFO),
     # It is registered, and the client that asked for the status gets no answer, or another node's.
     Code.BOOKIE_UNANSWERED: _kind(Severity.DEGRADED, "address error"),
+    Code.PROXY_UNANSWERED: _kind(Severity.DEGRADED, "proxy address error"),
     Code.BOOKIE_READ_ONLY: _kind(Severity.DEGRADED),
     # "ledger" is an example, or -1. "cause" is the event for which that ledger waits.
     Code.BOOKIE_LEAVING: _kind(Severity.HEALING, "ledgers stuck ledger cause running"),

@@ -15,6 +15,8 @@ from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.cluster.overview import status
 from distributedlog.metadata.client import MetadataClient
+from distributedlog.metadata.transaction import Put, Transaction
+from distributedlog.proxy.registration import WRITE, ProxyRegistration
 from distributedlog.runtime.address_check import CHECK_S
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.health_conditions import Code, from_map
@@ -129,6 +131,29 @@ async def test_a_bookie_that_advertises_an_address_without_a_node_is_not_healthy
             (Code.ADDRESS_UNANSWERED, "elsewhere:1"),
             (Code.BOOKIE_UNANSWERED, "elsewhere:1"),
         ]
+
+
+async def test_a_proxy_that_does_not_answer_where_it_is_registered_is_shown(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with _nodes(_bookie("b1", B1)) as (network, client):
+        proxy = ProxyRegistration("1" * 16, WRITE, {"": B1}, label="w1")
+        await client.transact(Transaction((), (Put(proxy.key, proxy.encode()),)))
+        found = await status(client, 10, host=network.host("client"))
+        [shown] = [one for one in found["conditions"] if one["code"] == Code.PROXY_UNANSWERED]
+        assert shown["text"].startswith(
+            "write proxy w1 is registered at b1:4182 and does not answer"
+        )
+
+
+async def test_a_silent_bookie_is_no_lost_quorum(autojump_clock: trio.testing.MockClock) -> None:
+    """Each dial may take two seconds, and a status has few."""
+    async with _nodes(_bookie("b1", B1, ("silent", 1))) as (network, client):
+        await network.host("silent").listen(("silent", 1))
+        found = await status(client, 2, host=network.host("client"))
+        codes = codes_of(found["conditions"])
+        assert Code.BOOKIE_UNANSWERED in codes
+        assert Code.NO_METADATA_QUORUM not in codes
 
 
 async def test_addresses_that_lead_to_their_nodes_are_no_condition(
