@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie import entry as entries
 from distributedlog.bookie.journal import PREFIX, file_name
 from distributedlog.runtime.errors import (
     BookieReadOnly,
@@ -64,6 +65,23 @@ async def test_reads_hand_out_memory_of_their_own(autojump_clock: Clock) -> None
             kept += store.collect(store.ledgers.look_up(7, KEY), n, n, 9999).parts
 
         assert kept == adder.sent
+
+
+async def test_a_read_that_ends_after_missing_entries_reports_only_those_as_missing(
+    autojump_clock: Clock,
+) -> None:
+    """The entry after them does not fit into the reply: it is stored, and was not read."""
+    async with running(MemoryDisk()) as store:
+        adder = Adder(store, 7)
+        adder.send(record(7, 0), record(7, 1))
+        adder.send(record(7, 5, bytes(3000)))
+        await adder.all_acked()
+
+        found = store.collect(store.ledgers.look_up(7, KEY), 0, 9, 500)
+
+        assert [each.entry for part in found.parts for each in entries.records(part)] == [0, 1]
+        assert found.complete_to == 4
+        assert sorted(await read_all(store, 7)) == [0, 1, 5]
 
 
 async def test_a_lack_of_descriptors_holds_up_the_next_file_and_ends_nothing(

@@ -184,3 +184,29 @@ def test_a_conflict_ends_the_writer_or_is_tried_again() -> None:
     assert one.on_conflict(again.proposed, 7) is None
     one.on_committed(7)
     assert one.metadata == again.proposed
+
+
+def test_a_conflict_refuses_ensembles_that_another_writer_changed_before_the_rounds_entry() -> None:
+    """Also where the last ensemble is the one that the round proposes: the acks were counted on another."""
+    one = change()
+    one.on_failure(0, "a")
+    one.start(9, [], lambda slots, kept, taken: {0: "d"})
+
+    with pytest.raises(LedgerFenced):
+        one.on_conflict(ledger().with_fragment(2, ("d", "b", "c")), 5)
+    assert (one.metadata, one.version) == (ledger(), 4)
+
+
+def test_after_a_conflict_the_round_is_proposed_from_the_same_entry_at_the_stored_version() -> None:
+    one = change()
+    one.on_failure(0, "a")
+    one.start(9, [], lambda slots, kept, taken: {0: "d"})
+    stored = replace(ledger(), owner=(1, 2))
+
+    again = one.on_conflict(stored, 6)
+
+    assert again is not None
+    assert again is one.round
+    assert (one.metadata, one.version) == (stored, 6)
+    assert again.proposed == stored.with_fragment(10, ("d", "b", "c"))
+    assert (again.first_entry, again.replaced) == (10, {0: "d"})

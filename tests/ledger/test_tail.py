@@ -104,6 +104,25 @@ async def test_an_answer_shows_nothing_beyond_its_lac(autojump_clock: MockClock)
         assert [one.entry for one in polls.ahead] == [0]
 
 
+async def test_entries_after_missing_ones_are_never_taken_for_those(
+    autojump_clock: MockClock,
+) -> None:
+    """A bookie of a striped ledger sends the entries that it has. The others are read from other bookies."""
+    async with model_cluster(3) as cluster:
+        client, writer = await written(cluster, 5)
+        await writer.close()
+        entries = cluster["b1"].model.ledgers[writer.ledger_id].entries
+        polls = TailPolls(
+            writer.ledger_id, client.pool, client.options, turn=0, on_news=lambda _: None
+        )
+
+        polls._take(memoryview(b"".join(entries[n] for n in (0, 1, 3, 4))), 4)
+
+        assert polls.take(0, 4) == []
+        assert polls.take(2, 4) == []
+        assert [one.entry for one in polls.take(3, 4)] == [3, 4]
+
+
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2)])
 async def test_only_where_somebody_waits_a_lac_is_told_at_once(
     quorums: tuple[int, int, int], autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch

@@ -1,13 +1,18 @@
 """Truncation: a point that never goes back, that open readers see, anywhere in the log (G6, H12, H30)."""
 
+from dataclasses import replace
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
+from distributedlog.log.keys import state_key
+from distributedlog.log.purge import last_below
 from distributedlog.log.ranges import SegmentInfo
 from distributedlog.log.record import LogRecord
+from distributedlog.log.state import LogState
 from distributedlog.runtime.errors import InvalidRequest, LogNotFound, LogTruncated
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -40,6 +45,22 @@ async def test_nothing_before_the_point_is_read_and_everything_after_it_is(
         assert DLSN.parse(caught.value.first) == places[4]
         assert await log.truncate(txid=5) == places[5]
         assert await txids(log) == [5]
+
+
+@pytest.mark.parametrize(("slot", "purged"), [(0, 0), (1, 0), (2, 1)])
+async def test_a_segment_is_purged_only_if_the_point_is_after_its_last_record(
+    slot: int, purged: int, world: World, autojump_clock: MockClock
+) -> None:
+    """The record at the point is readable, also where it is the segment's last."""
+    async with world.log("orders") as log:
+        async with log.open_writer() as writer:
+            await writer.write_bulk([LogRecord(0, b""), LogRecord(1, b"")])
+        await written(log, range(2, 4))
+        found = await world.metadata.get(state_key(await log._find()))
+        assert found is not None
+        state = replace(LogState.decode(found.value), truncated_to=DLSN(1, 0, slot))
+
+        assert await last_below(world.metadata, state) == purged
 
 
 async def test_a_point_after_the_end_is_the_end(world: World, autojump_clock: MockClock) -> None:

@@ -143,6 +143,21 @@ def test_a_follower_commits_no_further_than_the_message_reaches() -> None:
     assert core.commit == 1  # entries 2 and 3 are another leader's
 
 
+def test_a_heartbeat_commits_no_further_than_an_append_has_shown_to_fit() -> None:
+    """An older copy of a disk may end in entries that this term's leader has replaced since."""
+    core = node(1, 1, 1, term=2)
+    core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
+    assert core.commit == 0  # no append of this term has arrived
+
+    core.on_message(Append(2, "b", 1, 1, 0, ()), 0.2)
+    core.on_message(Heartbeat(2, "b", 3, 2), 0.3)
+    assert core.commit == 1  # entries 2 and 3 are another leader's
+
+    core.on_message(Append(2, "b", 3, 1, 0, ()), 0.4)
+    core.on_message(Heartbeat(2, "b", 3, 3), 0.5)
+    assert core.commit == 3
+
+
 def test_only_what_is_durable_here_is_handed_out() -> None:
     """A state machine ahead of its log would lose its place in a crash."""
     core = node(term=1)
