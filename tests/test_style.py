@@ -66,3 +66,16 @@ def test_findings_in_prose_never_increase() -> None:
 def test_changed_prose_meets_the_goals() -> None:
     run = prose_check("--changed-since", BEFORE_PLAIN_ENGLISH)
     assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.properties
+def test_breaches_of_the_laws_of_the_tree_never_increase() -> None:
+    run = subprocess.run(
+        [sys.executable, ".ci/house_check.py", "--ratchet"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
