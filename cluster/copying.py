@@ -29,12 +29,11 @@ from ..runtime.errors import (
     RequestTimeout,
 )
 from ..runtime.host import Buffer
+from .options import RATE_BYTES_PER_S
 
 REQUEST_S = 10.0
 BATCH_BYTES = 1024 * 1024
 """Of records in flight at a time."""
-RATE_BYTES_PER_S = 32 * 1024 * 1024
-"""A tenth of what one bookie takes on two cores."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from typing import Any
 import trio
 
 from ..log.keys import decode_log_id, name_key
-from ..log.lock import holder_of
+from ..log.lock_record import holder_of
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan
 from ..proxy.registration import PREFIX, WRITE, ProxyRegistration

@@ -22,9 +22,10 @@ from ..ledger.placement_policy import PlacementPolicy
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, UnsupportedFormat
-from .copying import RATE_BYTES_PER_S, Connections, Copier, lacking, list_held
+from .copying import Connections, Copier, lacking, list_held
 from .leaving import shortages, sound_copies, waits_open
 from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, LostBookies, at_once
+from .options import RATE_BYTES_PER_S
 from .repair import Election
 
 MOVES_MAX = 32

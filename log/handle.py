@@ -37,7 +37,8 @@ from .locate import (
     record_with_id,
     segments_page,
 )
-from .lock import claim, owner_of
+from .lock import claim
+from .lock_record import owner_of
 from .log_time import ms_of
 from .merge import compact
 from .opening import Opening

@@ -20,10 +20,9 @@ from .keys import incarnation_text, segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .record import Columns, EntryHeader, LogRecord, decode, decode_header
-from .segment_reader import open_segment
+from .segment_reader import open_segment, read_header
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
-from .takeover import read_header
 
 PAGE = 64
 """Segments: some 8 KiB of records, in one read."""

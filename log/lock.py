@@ -35,18 +35,6 @@ WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
 
 
-async def owner_of(metadata: Metadata, log_id: int) -> str | None:
-    """Whose lock lives: a writer, as it calls itself; None for nobody's."""
-    holder = await holder_of(metadata, log_id)
-    return None if holder is None else holder.owner
-
-
-async def holder_of(metadata: Metadata, log_id: int) -> LockRecord | None:
-    """Whose lock lives, as its record says; None for nobody's."""
-    found = await metadata.get(lock_key(log_id))
-    return None if found is None else LockRecord.decode(found.value)
-
-
 async def claim(
     context: LogContext,
     log_id: int,

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from ..metadata.interface import Metadata
 from ..runtime.frames import pack
 from ..runtime.schema import fit, number, reads_back, row, text
+from .keys import lock_key
 from .state import decode_fields
 
 FORMAT = 1
@@ -42,3 +44,15 @@ class LockRecord:
         proxy = fit(fields[3], _PROXY, what) if len(fields) > 3 else ""
         owner, writer_id, since_ms = fit(fields[:3], _LOCK, what)
         return cls(owner, writer_id, since_ms, proxy)
+
+
+async def owner_of(metadata: Metadata, log_id: int) -> str | None:
+    """Return the name of the writer that has a log's lock, or None."""
+    holder = await holder_of(metadata, log_id)
+    return None if holder is None else holder.owner
+
+
+async def holder_of(metadata: Metadata, log_id: int) -> LockRecord | None:
+    """Return the record of a log's lock, or None."""
+    found = await metadata.get(lock_key(log_id))
+    return None if found is None else LockRecord.decode(found.value)

@@ -39,8 +39,7 @@ from .lifecycle import HeldPosition
 from .position import Position
 from .reader import position_after
 from .record import Columns
-from .rename import name_now
-from .watch import LogWatch
+from .watch import LogWatch, name_now
 
 OPENED_AT_ONCE = 16
 TURN_BYTES = 64 * 1024

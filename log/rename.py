@@ -15,8 +15,9 @@ from ..runtime.errors import (
     QuorumUnreachable,
 )
 from .keys import decode_log_id, lock_key, name_key, state_key
-from .lock import owner_of
+from .lock_record import owner_of
 from .state import LogState
+from .watch import name_now
 
 
 async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None:
@@ -82,10 +83,3 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
         if tried is None:
             raise
         raise OutcomeUnknown(f'whether log "{old}" was renamed is not known: {error}') from error
-
-
-async def name_now(metadata: Metadata, log_id: int) -> str:
-    """What the log of this id is called; "" where it is gone, or going."""
-    found = await metadata.get(state_key(log_id))
-    state = None if found is None else LogState.decode(found.value)
-    return "" if state is None or state.deleting else state.name

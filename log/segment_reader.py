@@ -12,6 +12,7 @@ import trio
 
 from ..runtime.errors import CorruptData
 from .ledgers import EntryRecord, LedgerReader, Ledgers
+from .record import EntryHeader, decode_header
 from .segments import SegmentRecord
 
 
@@ -101,3 +102,9 @@ async def open_segment(ledgers: Ledgers, record: SegmentRecord) -> LedgerReader:
             f"{ledger.lac + 1} entries"
         )
     return SharedSegment(ledger, record)
+
+
+async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:
+    """Return the header of one entry."""
+    found = await reader.read(entry, entry, bytes_max=1)
+    return decode_header(found[0].payload)

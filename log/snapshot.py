@@ -12,13 +12,12 @@ from .follower import StateFollower
 from .keys import incarnation_text
 from .ledgers import Ledgers
 from .locate import see_roll_through, segments_page
-from .lock import owner_of
+from .lock_record import owner_of
 from .ranges import LogSnapshot, SegmentInfo
 from .record import decode_header
-from .segment_reader import open_segment
+from .segment_reader import open_segment, read_header
 from .segments import UNKNOWN, SegmentRecord
 from .state import LogState
-from .takeover import read_header
 
 
 async def take_snapshot(

@@ -26,6 +26,7 @@ from .producers import ProducerTable
 from .producers_format import notes_of
 from .producers_replay import replay
 from .record import EntryHeader, decode_header
+from .segment_reader import read_header
 from .segments import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
 from .state import LogState
 
@@ -161,12 +162,6 @@ async def _first_left(reader: LedgerReader, entry: int, last: int) -> tuple[int,
             if entry == last:
                 raise
             entry += 1
-
-
-async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:
-    """The header of one entry."""
-    found = await reader.read(entry, entry, bytes_max=1)
-    return decode_header(found[0].payload)
 
 
 async def close_segment(

@@ -14,11 +14,10 @@ from .follower import StateFollower
 from .keys import purge_key
 from .ledgers import Ledgers
 from .locate import sequence_id_at
-from .segment_reader import open_segment
+from .segment_reader import open_segment, read_header
 from .segments import SegmentRecord
 from .shared_change import change_shared
 from .state import LogState
-from .takeover import read_header
 
 ROLL_WAIT_S = 2.0
 """How long a truncation waits for the close of a segment that a roll has left behind."""

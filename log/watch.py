@@ -26,7 +26,8 @@ from ..runtime.errors import (
 from ..runtime.log_lines import get_logger
 from ..runtime.options import check_wait
 from .containment import contained
-from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of
+from .keys import decode_log_id, encode_log_id, incarnation_text, name_key, name_of, state_key
+from .state import LogState
 
 RETRY_S = 0.5
 CHANGES_MAX = 10_000
@@ -233,6 +234,13 @@ async def watch_logs(metadata: Metadata, path: str, prefix: str, *, keep: bool) 
     if keep:
         return LogWatch(metadata, path, prefix, *await _listed(metadata, path, prefix))
     return LogWatch(metadata, path, prefix, None, await _now(metadata, path, prefix))
+
+
+async def name_now(metadata: Metadata, log_id: int) -> str:
+    """Return the name of the log with this ID, or "" if it is deleted or being deleted."""
+    found = await metadata.get(state_key(log_id))
+    state = None if found is None else LogState.decode(found.value)
+    return "" if state is None or state.deleting else state.name
 
 
 async def _now(metadata: Metadata, path: str, prefix: str) -> int:

@@ -13,7 +13,7 @@ import trio
 from ..log.dlsn import DLSN
 from ..log.handle import Log
 from ..log.keys import incarnation_text
-from ..log.lock import holder_of
+from ..log.lock_record import holder_of
 from ..log.names import check_namespace_path
 from ..log.namespace import LogPage, Namespace
 from ..metadata.rights import ANY_OF_A_LOG, MANAGE

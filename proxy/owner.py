@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 import trio
 
 from ..log.handle import take_from
-from ..log.lock import holder_of
+from ..log.lock_record import holder_of
 from ..log.names import check_namespace_path
 from ..log.namespace import Namespace
 from ..log.writer import LogWriter

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from ..log.app_versions import LinkContent
 from ..log.follower import follow
 from ..log.link import check_content
-from ..log.lock import owner_of
+from ..log.lock_record import owner_of
 from ..log.ranges import SegmentToken
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (

@@ -19,7 +19,7 @@ from distributedlog.cluster.retention import Close, Retention, RetentionClock, S
 from distributedlog.log.abandoned import close_abandoned
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import PURGE_PREFIX, log_id_of, state_key
-from distributedlog.log.lock import owner_of
+from distributedlog.log.lock_record import owner_of
 from distributedlog.log.lock_session import LockSessions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.purge import purge

@@ -11,8 +11,7 @@ from trio.testing import MockClock
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import take_from
 from distributedlog.log.keys import lock_key, segment_key, state_key
-from distributedlog.log.lock import holder_of
-from distributedlog.log.lock_record import LockRecord
+from distributedlog.log.lock_record import LockRecord, holder_of
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogState

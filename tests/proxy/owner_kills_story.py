@@ -29,7 +29,7 @@ from distributedlog.cluster.fork_server import ForkServer
 from distributedlog.cluster.local import local_cluster
 from distributedlog.cluster.options import WRITE_PROXY, ProxyNodeConfig, to_json
 from distributedlog.cluster.processes import Child, start_child, start_fork_server
-from distributedlog.log.lock import holder_of
+from distributedlog.log.lock_record import holder_of
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.opening import Opening
 from distributedlog.log.writer import LogWriter

@@ -10,7 +10,7 @@ import trio
 from distributedlog import open_namespace
 from distributedlog.cluster.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from distributedlog.cluster.proxies import serve_proxy_node
-from distributedlog.log.lock import holder_of
+from distributedlog.log.lock_record import holder_of
 from distributedlog.log.namespace import Namespace
 from distributedlog.proxy.route import order
 from distributedlog.proxy.wire import ProxyCall
