@@ -32,6 +32,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from tests.parts import part_folders, part_of, shown
+
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = {
     "bookie": ["tests/sim/test_few_seeds.py", "tests/sim/test_seeds.py"],
@@ -152,18 +154,15 @@ def changed_since(commit: str, part: str) -> list[str]:
     """Return the product files that differ from a commit."""
     names = ["git", "diff", "--name-only", "--diff-filter=d", commit, "--", "*.py"]
     run = subprocess.run(names, cwd=ROOT, check=True, capture_output=True, text=True)
-    parts = (
-        [part]
-        if part
-        else [path.name for path in (ROOT / "distributedlog").iterdir() if path.is_symlink()]
-    )
-    return [name for name in run.stdout.split() if name.partition("/")[0] in parts]
+    parts = [part] if part else [*part_folders()]
+    return [name for name in run.stdout.split() if part_of(ROOT / name) in parts]
 
 
 def near_tests(file: str) -> list[str]:
     """Return the paths of tests to run for a file, the nearest first."""
-    part = file.partition("/")[0]
-    paths = [f"tests/{part}/test_{Path(file).stem}.py", f"tests/{part}", *SEEDS.get(part, [])]
+    part = part_of(ROOT / file)
+    mirrors = sorted((ROOT / "tests" / part).rglob(f"test_{Path(file).stem}.py"))
+    paths = [*map(shown, mirrors), f"tests/{part}", *SEEDS.get(part, [])]
     return [path for path in paths if (ROOT / path).exists()]
 
 

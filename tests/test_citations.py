@@ -5,17 +5,18 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.parts import files_of, part_folders
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
     path
     for path in (
-        *ROOT.glob("*/*.py"),
-        *(ROOT / "spark").glob("*/*.py"),
+        *(path for part in ("distributedlog", *part_folders()) for path in files_of(part)),
         *(ROOT / "tests").rglob("*.py"),
         *(ROOT / "examples").rglob("*.py"),
         *(ROOT / "docs").rglob("*.md"),
     )
-    if not path.is_symlink() and not path.parent.is_symlink() and path != Path(__file__)
+    if not path.is_symlink() and path != Path(__file__)
 )
 KNOWN = set(re.findall(r"^\| (inv\. \d+|D\d+) \|", (ROOT / "docs/invariants.md").read_text(), re.M))
 NUMBERS = r"(\d+)((?:(?:,| to| and|, and) \d+)*)"
@@ -69,8 +70,8 @@ def test_each_of_the_scenarios_names_tests_that_are_there() -> None:
     text = (ROOT / "docs/testing.md").read_text()
     rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.M)
     there = {
-        (path.parent.name, name)
-        for path in (ROOT / "tests").glob("*/test_*.py")
+        (path.relative_to(ROOT / "tests").parts[0], name)
+        for path in (ROOT / "tests").rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.M)
     }
 

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from distributedlog.cli.main import command, run
+from tests.parts import files_of, part_folders
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -193,8 +194,12 @@ def test_the_sections_that_a_metric_or_an_event_sends_somebody_to_are_there() ->
     text = (ROOT / "docs/operations.md").read_text()
     headings = {heading.lower() for heading in re.findall(r"^#+ (.*)$", text, re.M)}
     sources = [
-        *ROOT.glob("*/metrics.py"),
-        *ROOT.glob("*/events.py"),
+        *(
+            path
+            for part in part_folders()
+            for path in files_of(part)
+            if path.name in ("metrics.py", "events.py")
+        ),
         ROOT / "ops/prometheus/rules.yml",
     ]
     named = {

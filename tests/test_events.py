@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bookie.events import EVENTS as BOOKIE
-from distributedlog.cluster.events import EVENTS as CLUSTER
+from distributedlog.bookie import events as bookie_events
+from distributedlog.cluster import events as cluster_events
 from distributedlog.cluster.logs import (
     KEYS_MAX,
     LINES_A_SECOND,
@@ -20,26 +20,28 @@ from distributedlog.cluster.logs import (
     JsonFormatter,
     Sparing,
 )
-from distributedlog.ledger.events import EVENTS as LEDGER
-from distributedlog.log.events import EVENTS as LOG
-from distributedlog.metadata.events import EVENTS as METADATA
-from distributedlog.proxy.events import EVENTS as PROXY
+from distributedlog.ledger import events as ledger_events
+from distributedlog.log import events as log_events
+from distributedlog.metadata import events as metadata_events
+from distributedlog.proxy import events as proxy_events
+from distributedlog.runtime import events as runtime_events
 from distributedlog.runtime.events import ABOUT, Event
-from distributedlog.runtime.events import EVENTS as RUNTIME
 from distributedlog.runtime.log_lines import get_logger
 from distributedlog.runtime.options import with_tables
+from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "events.md"
-TABLES: dict[str, tuple[Event, ...]] = {
-    "runtime": RUNTIME,
-    "metadata": METADATA,
-    "bookie": BOOKIE,
-    "cluster": CLUSTER,
-    "ledger": LEDGER,
-    "log": LOG,
-    "proxy": PROXY,
+MODULES = {
+    "runtime": runtime_events,
+    "metadata": metadata_events,
+    "bookie": bookie_events,
+    "cluster": cluster_events,
+    "ledger": ledger_events,
+    "log": log_events,
+    "proxy": proxy_events,
 }
+TABLES: dict[str, tuple[Event, ...]] = {name: table.EVENTS for name, table in MODULES.items()}
 ALL = [event for table in TABLES.values() for event in table]
 NEWS = Event("test.news", logging.WARNING, "A test.", ("thing", "number"))
 
@@ -82,7 +84,7 @@ def test_names_and_fields_are_fit_to_stay() -> None:
 
 def _said(part: str) -> Iterator[tuple[str, str, set[str | None]]]:
     """(where, constant, names of what is given) of each ``EVENT.say(…)`` of a part."""
-    for path in sorted((ROOT / part).glob("*.py")):
+    for path in files_of(part):
         text = path.read_text()
         if ".say(" not in text:
             continue  # parsing is most of the cost
@@ -98,8 +100,7 @@ def _said(part: str) -> Iterator[tuple[str, str, set[str | None]]]:
 
 @pytest.mark.parametrize("part", TABLES)
 def test_each_is_said_somewhere_and_always_with_its_fields(part: str) -> None:
-    module = __import__(f"distributedlog.{part}.events", fromlist=["EVENTS"])
-    constants = {name: one for name, one in vars(module).items() if isinstance(one, Event)}
+    constants = {name: one for name, one in vars(MODULES[part]).items() if isinstance(one, Event)}
     assert set(constants.values()) == set(TABLES[part])
 
     said = list(_said(part))

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 import distributedlog
+from tests.parts import files_of, package_path, part_folders
 
 ROOT = Path(__file__).resolve().parent.parent
+LEFT_OUT: tuple[str, ...] = ()
+"""Packages that are not in the wheel."""
 
 
 def test_links_and_package_dir_agree() -> None:
@@ -19,13 +22,16 @@ def test_links_and_package_dir_agree() -> None:
     mapped = setuptools["package-dir"]
     package = ROOT / "distributedlog"
     links = {f"distributedlog.{p.name}": p.name for p in package.iterdir() if p.is_symlink()}
-    assert mapped == links
-    inside = {
-        f"{name}.{path.parent.name}"
-        for name, part in mapped.items()
-        for path in (ROOT / part).glob("*/__init__.py")
-    }
-    assert set(setuptools["packages"]) == {"distributedlog", *mapped, *inside}
+    alone = {name: folder for name, folder in mapped.items() if name not in links}
+    assert {name: folder for name, folder in mapped.items() if name in links} == links
+    assert all((ROOT / folder / "__init__.py").is_file() for folder in alone.values())
+    inits = [*package.glob("__init__.py"), *package.glob("*/__init__.py")]
+    for part in ("distributedlog", *part_folders()):
+        inits += [package_path(path) for path in files_of(part) if path.name == "__init__.py"]
+    packages = {".".join(path.relative_to(ROOT).parts[:-1]) for path in inits}
+    packages -= {folder.replace("/", ".") for folder in alone.values()}
+    left_out = {name for name in packages if f"{name}.".startswith(LEFT_OUT)}
+    assert {*setuptools["packages"]} == packages - left_out | {*alone}
 
 
 def test_a_name_for_users_has_one_home_for_types_and_at_run_time() -> None:

@@ -9,8 +9,8 @@ import pytest
 from distributedlog.bench.by_hand import FAILED, INTERRUPTED, broken, run
 from distributedlog.bench.floor import nodes
 from distributedlog.runtime.errors import InvalidRequest, NoSuchLedger
+from tests.parts import files_of
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
 CHILDREN = {"floor_node.py", "interference.py", "tail.py"}
 """What they run as `python -m` is started by others."""
 
@@ -56,7 +56,7 @@ def test_a_defect_keeps_its_traceback() -> None:
 
 
 def test_every_program_ends_so() -> None:
-    for path in sorted(BENCH.rglob("*.py")):
+    for path in files_of("bench"):
         text = path.read_text()
         if 'if __name__ == "__main__":' in text and path.name not in CHILDREN:
             last = ast.parse(text).body[-1]

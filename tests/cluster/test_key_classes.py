@@ -20,6 +20,7 @@ from distributedlog.metadata import trust_records
 from distributedlog.metadata.classes import NOWHERE, UNKNOWN
 from distributedlog.metadata.rights import ADMIN, EVERYBODY, KNOWN, OPERATOR
 from distributedlog.proxy import registration
+from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MODULES = (ledger_keys, log_keys, settings, retention, tombstone, registration, trust_records)
@@ -72,7 +73,7 @@ def test_no_literal_of_the_tree_begins_a_key_that_has_no_row() -> None:
     }
     found: dict[bytes, str] = {}
     for part in ("metadata", "ledger", "log", "proxy", "cluster", "cli", "console", "bookie"):
-        for path in (ROOT / part).glob("*.py"):
+        for path in files_of(part):
             text = path.read_text()
             if not re.search(r"""b["'][a-z]+/""", text):
                 continue  # parsing is most of the cost

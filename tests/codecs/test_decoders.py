@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.parts import files_of, shown
+
 from . import mutations
 from .registry import CODECS, EXEMPT, Codec
 
@@ -77,9 +79,9 @@ def check(codec: Codec, body: bytes) -> None:
 def decoders() -> Iterator[str]:
     """``path function`` of all that take bytes apart."""
     for part in PARTS:
-        for path in sorted((ROOT / part).rglob("*.py")):
-            if path.name != "schema.py" or part != "spark":
-                yield from _in(str(path.relative_to(ROOT)), ast.parse(path.read_text()), [])
+        for path in files_of(part):
+            if shown(path) != "spark/schema.py":
+                yield from _in(shown(path), ast.parse(path.read_text()), [])
 
 
 def _in(path: str, node: ast.AST, names: list[str]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import trio
@@ -29,6 +28,7 @@ from distributedlog.runtime.errors import (
 from tests.examples import examples
 from tests.log.conftest import World
 from tests.log.records import control_entry, everything, rec
+from tests.parts import files_of
 
 
 async def fill(log: Log, txids: list[list[int]]) -> list[LogRecord]:
@@ -294,9 +294,8 @@ async def test_a_position_below_the_truncation_point_is_truncated_also_the_very_
 
 def test_what_is_read_is_never_decided_by_equality_with_the_first_position() -> None:
     """G6: "from the beginning" is no position; whoever compares one with it takes it for that."""
-    root = Path(__file__).parents[2]
     for part in ("log", "distributedlog", "cli", "spark", "ledger"):
-        for file in (root / part).rglob("*.py"):
+        for file in files_of(part):
             found = re.search(r"[=!]= *DLSN(\.INITIAL|\(1, 0, 0\))", file.read_text())
             assert found is None, f"{file}: {found}"
 

@@ -32,6 +32,7 @@ from distributedlog.sim.unexpected import (
     waits_for_children,
     work_of,
 )
+from tests.parts import files_of, shown
 from tests.sim import planted_cluster
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -134,8 +135,8 @@ def places() -> frozenset[tuple[str, str]]:
             walk(child, path, inner)
 
     for part in PARTS:
-        for file in sorted((ROOT / part).glob("*.py")):
-            walk(ast.parse(file.read_text()), f"{part}/{file.name}", [])
+        for file in files_of(part):
+            walk(ast.parse(file.read_text()), shown(file), [])
     return frozenset(found)
 
 
