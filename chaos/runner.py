@@ -105,7 +105,7 @@ def _mean(of: tuple[float, float]) -> float:
 
 
 def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module: str = "") -> Needs:
-    """What an adapter is told of it; ``directory``: of the run."""
+    """Return the needs of a scenario. ``directory`` is that of the run."""
     cluster = scenario.cluster
     return Needs(
         directory / "cluster",

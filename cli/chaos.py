@@ -112,7 +112,7 @@ def run(
     make = _adapter(place)
 
     lasts_s = seconds or scenario.seconds
-    # A bug that was injected ends a run as FAIL, and a person who plays by hand says when it ends.
+    # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
     if lasts_s < scenario.seconds and not node_module and not by_hand:
         needed_s = runner.seconds_needed(scenario)
         if lasts_s < needed_s:

@@ -47,7 +47,7 @@ DIAL_S = 1.0
 async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIterator[Any]:
     """The namespace that the command is about. Raises `QuorumUnreachable` within the timeout.
 
-    ``host``: who asks; None: whom the credentials of this process name.
+    ``host`` is the machine of the caller, by default with the credentials of this process.
     """
     uri = settings.where()
     from .. import open_namespace
@@ -116,7 +116,7 @@ def _nobody_listens(uri: "NamespaceUri") -> QuorumUnreachable:
 async def quorum(
     settings: Settings, host: "Host | None" = None, *, patient: bool = False
 ) -> AsyncIterator[Any]:
-    """Only the metadata quorum's client: works also while nobody leads, as far as one node answers.
+    """Connect to the metadata quorum alone. It works without a leader too, if one node answers.
 
     ``host`` as of `namespace`. ``patient``: also where no program listens yet. Raises `InvalidRequest`
     where the URI names proxies.

@@ -484,7 +484,7 @@ def advertised(
 def addresses_of_voter(
     config: MetadataNodeConfig, listeners: Mapping[str, Listener]
 ) -> list[Advertised]:
-    """Return the addresses at which others dial a metadata node: the listed one, and what it advertises."""
+    """Return the addresses at which others dial a metadata node: the listed and the advertised ones."""
     own = config.voters[config.name]
     given = config.listen or {"": own}
     bound = {name: listeners[name] for name, address in given.items() if address == own}

@@ -248,8 +248,8 @@ async def status(
 ) -> dict[str, Any]:
     """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
 
-    ``seldom``: of who asks again and again. ``host``: from which machine to dial the registered bookies
-    and proxies, to see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
+    ``seldom`` is kept by a program that calls this repeatedly. ``host``: from which machine to dial the
+    registered bookies and proxies, to see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
     """
     members = await metadata.status()
     found: dict[str, Any] = {

@@ -1,8 +1,8 @@
-"""Questions to a node over a connection of its own, and the check that a node's addresses lead back to it.
+"""Questions to a node over a separate connection, and the check that its addresses lead back to it.
 
-A node registers the addresses that others dial. A wrong one is noticed by nobody who does not dial it, so the
-node dials them itself (`AddressCheck`). It compares the node ID in the HELLO of the answer with its own. The
-handshake is that of every connection, so a node of any version answers it.
+A node registers the addresses that others dial. Only a program that dials a wrong one notices it, so the node
+dials its addresses itself (`AddressCheck`). It compares the node ID in the HELLO of the answer with its own.
+The handshake is that of every connection, so a node of any version answers it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -102,9 +102,9 @@ def advertised_by(
     """Return the addresses of a node.
 
     Args:
-        given: What the node was told to listen on, by listener name.
+        given: The addresses in the node's configuration to listen on, by listener name.
         listeners: The open listeners.
-        addresses: What the node advertises, by listener name.
+        addresses: The advertised addresses, by listener name.
         peers_listener: The listener whose addresses other nodes use.
     """
     found = []
@@ -113,7 +113,7 @@ def advertised_by(
         host = address[0]
         told = given[name][0] if name in given else host
         if host == told and name in listeners:
-            # A host name: the address that the system resolved it to says whether others reach it.
+            # A host name: only the address that the system resolved it to shows whether others reach it.
             host = listeners[name].address[0]
         loopback = is_loopback(host)
         by_name = loopback and told != NAME and not _is_literal(told)

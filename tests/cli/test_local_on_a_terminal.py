@@ -86,7 +86,7 @@ def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
 
 
 def test_a_cluster_that_had_the_name_before_has_it_again_while_it_serves(tmp_path: Path) -> None:
-    """`dlog local --memory` beside a cluster with data: at its end the other one had no name any more."""
+    """`dlog local --memory` next to a cluster with data took the name of the other one for good."""
     first = LocalContext(kept=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs = f"distributedlog://127.0.0.1:{server.getsockname()[1]}/ns"

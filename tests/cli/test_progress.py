@@ -1,4 +1,4 @@
-"""The line of progress: on a terminal only, and never glued to what is printed after it."""
+"""The line of progress is on a terminal only, and never glued to the next text."""
 
 import io
 import sys
@@ -27,7 +27,7 @@ def _terminal() -> Iterator[_Terminal]:
 
 
 def _screen(text: str) -> list[str]:
-    """What a terminal shows at last, line by line."""
+    """Return the lines that a terminal shows at last."""
     lines = [""]
     for part in text.replace("\r", "\0\r").split("\0"):
         if part.startswith("\r"):

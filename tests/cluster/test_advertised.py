@@ -1,4 +1,4 @@
-"""What a node tells others to dial, and whether that leads to it."""
+"""The addresses that a node advertises, and whether they lead to it."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -112,7 +112,7 @@ async def test_a_bookie_that_advertises_another_ones_address_is_not_healthy(
         assert _of_addresses(found) == [(Code.ADDRESS_OF_OTHER_NODE, "b1:4182")]
         assert not found["healthy"]
         health = await ask_health(network.host("x"), B2)
-        assert health.healthy  # to start it again would help nobody
+        assert health.healthy  # a restart would not help
         assert codes_of(health.conditions) == [Code.ADDRESS_OF_OTHER_NODE]
 
         shown = _of_addresses(await status(client, 10, host=network.host("client")))

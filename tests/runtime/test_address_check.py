@@ -155,7 +155,7 @@ def test_a_host_name_that_leads_to_loopback_is_known_by_the_listener() -> None:
     assert _advertised(("h4", 1), ("10.0.0.4", 1)) == (False, False)
     assert _advertised(("127.0.0.1", 1), ("127.0.0.1", 1)) == (True, False)
     assert _advertised(("localhost", 1), ("127.0.0.1", 1)) == (True, False)
-    # A tunnel or a door on this machine: what is dialed is elsewhere.
+    # A tunnel or a door on this machine: other nodes dial another address.
     assert _advertised(("127.0.0.1", 1), ("127.0.0.1", 1), ("10.0.0.4", 1)) == (False, False)
     assert _advertised(("0.0.0.0", 1), ("0.0.0.0", 1), ("h4", 1)) == (False, False)
 
