@@ -110,7 +110,7 @@ class Containers(RealCluster):
         await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
         stack.push_async_callback(self._end, compose)
         if "DLOG_IMAGE" not in os.environ:
-            await compose("build", "metadata1", limit_s=engine.BUILD_S)
+            await compose("build", "pki", limit_s=engine.BUILD_S)
         await compose("run", "--rm", "--no-deps", "-T", "pki")
         before = os.environ.get(CREDENTIALS)
         stack.callback(_name_credentials, before)

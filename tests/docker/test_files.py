@@ -4,6 +4,7 @@ import re
 import subprocess
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,6 +141,26 @@ def test_everything_else_begins_when_the_certificates_are_made() -> None:
             assert {how["condition"] for how in waits.values()} == {"service_healthy"}
     assert services["pki"]["network_mode"] == "none"
     assert "networks" not in services["pki"], "compose refuses both"
+
+
+def test_compose_builds_the_image_before_any_service_needs_it() -> None:
+    """Compose v1.29 pulls the image for a service without `build`, whatever its `pull_policy`."""
+    services = read_compose()["services"]
+    builds = {name for name, one in services.items() if "build" in one}
+
+    for name, one in services.items():
+        assert one["image"] == "dlog:local"
+        assert one["pull_policy"] == "never"
+        assert builds & _before(services, name), f"{name}: no service before it builds the image"
+    assert [services[name]["build"] for name in builds] == [services["pki"]["build"]] * len(builds)
+
+
+def _before(services: dict[str, Any], name: str) -> set[str]:
+    """The service, and all that compose creates before it."""
+    found = {name}
+    for other in services[name].get("depends_on", {}):
+        found |= _before(services, other)
+    return found
 
 
 def test_a_certificates_volume_is_its_users_from_the_beginning() -> None:
