@@ -6,6 +6,7 @@ deadline, and ends when its peer goes, but for records that are on their way: th
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from importlib.resources import files
 from typing import Any, cast
 from urllib.parse import unquote
@@ -35,16 +36,19 @@ from ..runtime.errors import (
 from ..runtime.exposition import KIND, text_of
 from ..runtime.log_lines import get_logger
 from .door import App, Receive, Scope, Send
-from .faults import fault, headers_of, turned_away
+from .faults import BROKEN, TurnedAway, fault, headers_of, turned_away
 from .forms import (
     BYTES,
     JSON,
     SEQUENCE_MAX,
     Given,
     ProducerRef,
+    again,
     as_bytes,
     begin,
+    event_place,
     following,
+    is_json_lines,
     places,
     records_of,
     seconds,
@@ -181,12 +185,14 @@ class Gateway:
     async def create(self, request: Request) -> Whole:
         """Make a log."""
         given = await self._object(request, "txids", "durability", "config")
-        name = _name(request)
+        name, config = _name(request), given.get("config")
+        if config is not None and not isinstance(config, dict):
+            raise InvalidRequest("config is an object of options")
         with trio.fail_after(self._options.read_s):
             await _served(request).namespace.create_log(
                 name,
                 durability=given.get("durability", "standard"),
-                config=given.get("config") or {},
+                config=config,
                 txids=given.get("txids", "auto"),
             )
         return _json(201, {"log": name})
@@ -223,8 +229,9 @@ class Gateway:
     async def append(self, request: Request) -> Whole:
         """Write one record, or many."""
         headers = request.headers
+        lines = is_json_lines(headers.get("content-type", BYTES))
         given = records_of(
-            headers.get("content-type", BYTES),
+            lines,
             await self._body(request),
             headers.get("dlog-txid"),
             self._options.records_max,
@@ -261,17 +268,11 @@ class Gateway:
         found, ended = await self._found(request, begins, to, limit, wait_s)
         self.meters.records_read += len(found)
         self.meters.bytes_read += sum(len(one.payload) for one in found)
-        after = (
-            str(found[-1].dlsn.next())
-            if found
-            else str(begins.get("dlsn") or begins.get("at") or "")
-        )
+        after = str(found[-1].dlsn.next()) if found else again(begins)
         if BYTES in request.headers.get("accept", ""):
-            named = {"dlog-end": str(ended).lower()} | ({"dlog-next": after} if after else {})
+            named = {"dlog-end": str(ended).lower(), "dlog-next": after}
             return Whole(200, as_bytes(found), BYTES, named)
-        return _json(
-            200, {"records": [shown(one) for one in found], "next": after or None, "end": ended}
-        )
+        return _json(200, {"records": [shown(one) for one in found], "next": after, "end": ended})
 
     async def _last(self, request: Request) -> DLSN:
         """The place of the last record; `DLSN.NONE` where there is none."""
@@ -331,11 +332,14 @@ class Gateway:
     async def tail(self, request: Request) -> Answer:
         """Records as they come."""
         query = _query(request, "from", "txid", "since_ms")
-        begins = begin(query, "latest", request.headers.get("last-event-id"))
+        seen = request.headers.get("last-event-id")
+        begins = begin(query, "latest", seen)
         if self.meters.tails >= self._options.tails_max:
             raise TooBusy(f"{self.meters.tails} tails are open")
         if request.method != "GET":
             raise InvalidRequest("a tail is answered to GET alone")
+        if seen is not None and await self._is_end(request, event_place(seen)):
+            return Whole(204, b"", "")  # a browser comes back after any other answer
         share = _served(request).share
         if share is not None:
             share.begin_tail()
@@ -360,7 +364,14 @@ class Gateway:
             share=share,
             by_users=self._sessions.by_users,
             last=last,
+            end=partial(self._last, request),
         )
+
+    async def _is_end(self, request: Request, place: DLSN) -> bool:
+        """Whether the log is sealed and has no record after that place."""
+        with trio.fail_after(self._options.read_s):
+            found = await self._log(request).describe(segments_max=1)
+        return found.state.sealed and (found.last_dlsn or DLSN.NONE) <= place
 
     # --- about the gateway ------------------------------------------------------------------------
 
@@ -392,13 +403,19 @@ class Gateway:
                     raise RequestTimeout("the cluster did not answer in time") from None
                 except ClientDisconnect:
                     raise InvalidRequest("the peer has gone") from None
+            except TurnedAway as error:
+                return Whole(error.status, error.body, JSON, error.headers)
             except DistributedLogError as error:
                 if isinstance(error, NotAuthenticated):
                     self._sessions.refused(request.scope)
                 return self._fault(error, request, writing)
             except Exception as error:
                 log.exception("a request: %s", _where(request))
-                said = InternalError(f"a defect of the gateway: {type(error).__name__}")
+                what = f"a defect of the gateway: {type(error).__name__}"
+                if not request.scope.get("dlog.begun", False):
+                    # Nothing was asked of the cluster: "it may have happened, send it again" is for ever.
+                    return Whole(500, turned_away(500, what, BROKEN))
+                said = InternalError(what)
                 return self._fault(said, request, writing)
 
         return answer
@@ -413,7 +430,15 @@ class Gateway:
         return _served(request).namespace.open_log(_name(request))
 
     async def _body(self, request: Request) -> bytes:
-        """All of it. Raises `RecordTooLarge`, `InvalidRequest` where it does not come in time."""
+        """Return all of it. Raises `RecordTooLarge`, `TurnedAway`, `InvalidRequest` if it takes too long."""
+        coding = request.headers.get("content-encoding", "").strip()
+        if coding.lower() not in ("", "identity"):
+            raise TurnedAway(
+                415,
+                f"a body in the encoding {coding[:60]!r}",
+                "send it as it is, without Content-Encoding",
+                {"accept-encoding": "identity"},
+            )
         most = self._options.body_bytes_max
         said = request.headers.get("content-length", "0")
         if said.isdigit() and int(said) > most:
@@ -458,7 +483,8 @@ def hold(request: Request, size: int) -> None:
 
 
 def _served(request: Request) -> Served:
-    """What it is done with."""
+    """What it is done with: from now on the cluster may be asked for something."""
+    request.scope["dlog.begun"] = True
     found: Served = request.scope["dlog.served"]
     return found
 

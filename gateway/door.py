@@ -8,12 +8,15 @@
 """
 
 import hmac
+import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from math import inf
 from typing import Any
 
 import trio
 
 from ..runtime.errors import NotAuthenticated, TooBusy
+from ..runtime.options import MIB
 from ..runtime.tokens import is_token, read_token
 from .faults import headers_of, turned_away
 from .forms import JSON
@@ -36,8 +39,12 @@ OF_THE_GATEWAY = "/metrics"
 HEAD_BYTES_MAX = 16 * 1024
 """Of a request's line and headers."""
 SEPARATOR_BYTES = len(b": \r\n")
+DROPPED_BYTES_MAX = 64 * MIB
+"""Of a body that nobody wants."""
+ABSOLUTE = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
+"""A request's target with the name that it is asked by, as a client of an HTTP proxy sends it."""
 ONCE = frozenset(
-    b"host origin authorization content-type if-match last-event-id"
+    b"host origin authorization content-type content-encoding if-match last-event-id"
     b" dlog-producer dlog-sequence dlog-txid".split()
 )
 """Headers that say what is done and for whom: of two, the first would count, and something before the gateway
@@ -89,6 +96,25 @@ class Place:
             share.end(self._held_bytes)
 
 
+class _Incoming:
+    """The parts of a request's body, and whether the last one has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.over = False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect" or not message.get("more_body", False):
+            self.over = True
+        return message
+
+    async def drop(self, bytes_max: float) -> None:
+        """Read the rest, up to so many bytes, and drop it."""
+        while not self.over and bytes_max > 0:
+            bytes_max -= len((await self()).get("body", b""))
+
+
 class Door:
     """Stands before the app, as one."""
 
@@ -102,6 +128,7 @@ class Door:
         token: str = "",
         requests_max: int,
         held_bytes_max: int,
+        body_s: float,
         write_s: float,
         by_users: bool = False,
         left: Callable[[Scope], None] = lambda scope: None,
@@ -123,6 +150,7 @@ class Door:
         self._token = token.encode()
         self._requests_max = requests_max
         self._held_bytes_max = held_bytes_max
+        self._body_s = body_s
         self._write_s = write_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,30 +161,60 @@ class Door:
                 await send({"type": "websocket.close", "code": 1008})
             return
 
+        body = _Incoming(receive)
+        body_until = trio.current_time() + self._body_s
+        place: Place | None = None
+
         async def counted(message: Message) -> None:
+            more = message["type"] != "http.response.body" or message.get("more_body", False)
+            if not more and not body.over:
+                await bounded({**message, "more_body": True})
+                message = {"type": "http.response.body", "body": b""}
+                if place is not None:
+                    place.leave()
+                # Most clients send all of their request before they read. If its connection is closed before
+                # that, they report a broken pipe, and not this answer.
+                with trio.move_on_at(body_until):
+                    await body.drop(DROPPED_BYTES_MAX)
+            if (
+                not more and not body.over
+            ):  # the connection ends, and hypercorn's queue must not be full
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(body.drop, inf)
+                    await bounded(message)
+                    nursery.cancel_scope.cancel()
+                return
             if message["type"] == "http.response.start":
                 status = message["status"]
                 meters.refused += 400 <= status < 500
                 meters.failed += status >= 500
                 message["headers"] = [*message.get("headers", ()), *HEADERS.items()]
+            await bounded(message)
+
+        async def bounded(message: Message) -> None:
             # A connection has its own deadline; a stream of HTTP/2 that is given no window has this one.
             with trio.fail_after(SENDS * self._write_s):
                 await send(message)
 
+        if (absolute := ABSOLUTE.fullmatch(scope["raw_path"])) is not None:
+            scope["dlog.asked_by"], scope["raw_path"] = absolute[1], absolute[2] or b"/"
+        # Starlette would take a name with %2F in it for two parts.
+        scope["path"] = scope["raw_path"].decode("ascii", "replace")
         refused = self.refusal(scope)
         if refused is None and meters.under_way >= self._requests_max:
             refused = 503, f"{meters.under_way} requests are under way", "try again later"
         if refused is not None:
             meters.turned_away += 1
-            await _turn_away(counted, *refused)
+            try:
+                await _turn_away(counted, *refused)
+            except* trio.TooSlowError:
+                meters.hung_up += 1
             return
         meters.requests += 1
         meters.under_way += 1
         scope["dlog.place"] = place = Place(meters, self._held_bytes_max)
-        # Starlette would take a name with %2F in it for two parts.
-        scope["path"] = scope["raw_path"].decode("ascii", "replace")
         try:
-            await self._app(scope, receive, counted)
+            await self._app(scope, body, counted)
         except* trio.TooSlowError:
             meters.hung_up += 1
         finally:
@@ -175,13 +233,15 @@ class Door:
             if name in ONCE and name in headers:
                 return 400, f"{name.decode()} comes twice", "send it once"
             headers[name] = value
-        host = headers.get(b"host", b"").decode("latin-1").lower()
-        if host not in self._hosts:
-            return (
-                421,
-                f"this is no {host[:100]!r}",
-                "dlog serve gateway --allow-host NAME adds a name",
-            )
+        host = headers.get(b"host", b"")
+        for asked_by in (host, scope.get("dlog.asked_by", host)):
+            name = asked_by.decode("latin-1").lower()
+            if name not in self._hosts:
+                return (
+                    421,
+                    f"this is no {name[:100]!r}",
+                    "dlog serve gateway --allow-host NAME adds a name",
+                )
         origin = headers.get(b"origin")
         if origin is not None:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")

@@ -1,6 +1,7 @@
 """Errors as a client of HTTP meets them: a status, and JSON that says what, where and what to do (pure)."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..runtime.errors import (
@@ -121,6 +122,18 @@ def headers_of(status: int) -> dict[str, str]:
     if status == 401:
         return {"www-authenticate": "Bearer"}
     return {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+
+
+class TurnedAway(Exception):
+    """A request that reaches no log: the body's arguments of `turned_away`, and headers of the answer."""
+
+    def __init__(
+        self, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(what)
+        self.status = status
+        self.body = turned_away(status, what, do)
+        self.headers = headers or {}
 
 
 def turned_away(status: int, what: str, do: str) -> bytes:

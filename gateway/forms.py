@@ -21,8 +21,11 @@ from ..log.dlsn import DLSN
 from ..log.producing import check_name
 from ..log.record import TXID_MAX, LogRecord
 from ..runtime.errors import InvalidRequest, RecordTooLarge
+from .faults import TurnedAway
 
-NDJSON = "application/x-ndjson"
+LINES = frozenset(("ndjson", "jsonl", "jsonlines", "json-lines", "json-stream", "stream+json"))
+"""Names of JSON lines, after ``application/`` or ``text/``, each with or without ``x-``."""
+UTF_8 = frozenset(("", "utf-8", "utf8", "us-ascii", "ascii"))
 JSON = "application/json"
 BYTES = "application/octet-stream"
 EVENTS = "text/event-stream"
@@ -68,20 +71,50 @@ class ProducerRef:
             raise InvalidRequest("Dlog-Producer's name is UTF-8, percent-encoded") from None
 
 
-def records_of(kind: str, body: bytes, txid: str | None, records_max: int) -> Given:
-    """What a request's body holds, by its content type. Raises `InvalidRequest`, `RecordTooLarge`."""
-    if kind.partition(";")[0].strip().lower() != NDJSON:
+def is_json_lines(kind: str) -> bool:
+    """Whether a body of this content type is JSON lines; otherwise it is one record.
+
+    Raises `TurnedAway` for a multipart form, whose parts would be stored with their envelope, and for JSON
+    lines in another encoding than UTF-8.
+    """
+    name, *parameters = (one.strip().lower() for one in kind.split(";"))
+    family, _, form = name.partition("/")
+    if family == "multipart":
+        raise TurnedAway(
+            415, f"a body of {name[:SHOWN]!r} is no record", "send the file itself, not a form"
+        )
+    if family not in ("application", "text") or form.removeprefix("x-") not in LINES:
+        return False
+    for parameter in parameters:
+        key, _, charset = parameter.partition("=")
+        if key == "charset" and charset.strip('"') not in UTF_8:
+            raise TurnedAway(415, f"JSON lines in {charset[:SHOWN]!r}", "send them in UTF-8")
+    return True
+
+
+def records_of(lines: bool, body: bytes, txid: str | None, records_max: int) -> Given:
+    """Return the records of a request's body.
+
+    Args:
+        lines: Whether it is JSON lines (`is_json_lines`).
+        body: All of it.
+        txid: The header Dlog-Txid.
+        records_max: More records raise `RecordTooLarge`.
+
+    Raises: InvalidRequest, RecordTooLarge.
+    """
+    if not lines:
         given = None if txid is None else [whole("Dlog-Txid", txid, 0, TXID_MAX)]
         return Given([body], given)
     if txid is not None:
         raise InvalidRequest("Dlog-Txid is for one record: in JSON lines each has its own txid")
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    if not lines:
+    found = [line for line in body.split(b"\n") if line.strip()]
+    if not found:
         raise InvalidRequest("the body holds no record")
-    if len(lines) > records_max:
-        raise RecordTooLarge(f"{len(lines)} records; one request has {records_max} at most")
+    if len(found) > records_max:
+        raise RecordTooLarge(f"{len(found)} records; one request has {records_max} at most")
     payloads, txids = [], []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(found, 1):
         payload, own = _record(number, line)
         payloads.append(payload)
         txids.append(own)
@@ -103,7 +136,7 @@ def _record(number: int, line: bytes) -> tuple[bytes, int | None]:
             f"line {number} is neither a text nor an object of payload or payload_base64, and txid"
         )
     text, coded, txid = (found.get(key) for key in ("payload", "payload_base64", "txid"))
-    if (text is None) == (coded is None) or not isinstance(text or coded or "", str):
+    if (text is None) == (coded is None) or not isinstance(coded if text is None else text, str):
         raise InvalidRequest(
             f"line {number} has a text as payload or as payload_base64, one of them"
         )
@@ -151,28 +184,49 @@ def event(record: LogRecord) -> bytes:
     return b"id: %s\ndata: %s\n\n" % (str(record.dlsn).encode(), json.dumps(shown(record)).encode())
 
 
-def named_event(name: str, value: Mapping[str, Any]) -> bytes:
-    """Another event than a record."""
-    return b"event: %s\ndata: %s\n\n" % (name.encode(), json.dumps(value).encode())
+def named_event(name: str, value: Mapping[str, Any], at: DLSN | None = None) -> bytes:
+    """Return another event than a record. ``at``: its id."""
+    identity = b"" if at is None else b"id: %s\n" % str(at).encode()
+    return b"%sevent: %s\ndata: %s\n\n" % (identity, name.encode(), json.dumps(value).encode())
 
 
 def begin(query: Mapping[str, str], default: str, after: str | None = None) -> dict[str, Any]:
     """Where to read from, as `Log.open_reader` takes it: ``from``, ``txid`` or ``since_ms`` of a query.
 
+    ``from`` may be a search too, as `again` returns it: ``txid:7``.
     ``after``: the place of the last record that was had, before all of these. Raises `InvalidRequest`.
     """
     if after is not None:
-        text = after.strip()
-        return following(DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text))
+        return following(event_place(after))
     given = [name for name in ("from", "txid", "since_ms") if name in query]
     if len(given) > 1:
         raise InvalidRequest(f"give one of {' and '.join(given)}, not both")
-    if "txid" in query:
-        return {"txid": whole("txid", query["txid"], 0, TXID_MAX)}
-    if "since_ms" in query:
-        return {"since": whole("since_ms", query["since_ms"], 0, TIME_MAX)}
     at = query.get("from", default)
+    name, _, wanted = at.partition(":")
+    if given in (["txid"], ["since_ms"]):
+        name, wanted = given[0], query[given[0]]
+    if name == "txid":
+        return {"txid": whole("txid", wanted, 0, TXID_MAX)}
+    if name == "since_ms":
+        return {"since": whole("since_ms", wanted, 0, TIME_MAX)}
     return {"at": at} if at in ("earliest", "latest") else {"dlsn": DLSN.parse(at)}
+
+
+def again(begins: Mapping[str, Any]) -> str:
+    """Return the ``from`` of the next request, after one that began there and found no record.
+
+    A search is repeated: after the last record there may be more that it does not mean.
+    """
+    [(name, value)] = begins.items()
+    if name in ("txid", "since"):
+        return f"{'txid' if name == 'txid' else 'since_ms'}:{value}"
+    return str(value)
+
+
+def event_place(text: str) -> DLSN:
+    """Read the id of an event. Raises `InvalidRequest`."""
+    text = text.strip()
+    return DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text)
 
 
 def following(last: DLSN) -> dict[str, Any]:

@@ -68,6 +68,7 @@ async def run_gateway(
                     token=token,
                     requests_max=options.requests_max,
                     held_bytes_max=options.held_bytes_max,
+                    body_s=options.body_s,
                     write_s=options.write_s,
                     by_users=users,
                     left=sessions.leave,

@@ -4,6 +4,7 @@
 A peer that takes nothing holds what one reader fetches ahead, and is hung up on after `write_s`.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import trio
@@ -38,13 +39,16 @@ class Tail:
         share: Share | None = None,
         by_users: bool = False,
         last: DLSN | None = None,
+        end: Callable[[], Awaitable[DLSN]],
     ) -> None:
         """Takes over ``reader``, and one of those that are counted as tails, of a user too.
 
         ``where``: what was asked. ``by_users``: see `fault`. ``last``: the record that it begins after, where
-        the log's end was meant: who is hung up on before the first event comes back with that.
+        the log's end was meant: who is hung up on before the first event comes back with that. ``end``: asks
+        for the log's last record.
         """
         self._last = last
+        self._end = end
         self._share = share
         self._by_users = by_users
         self._reader = reader
@@ -73,7 +77,11 @@ class Tail:
         try:
             await self._records(send)
         except EndOfStream:
-            await _part(send, named_event("end", {"sealed": True}))
+            # With its id, whoever comes back is told that nothing follows (204), and stays away.
+            at = None
+            with suppress(DistributedLogError):
+                at = await self._end()
+            await _part(send, named_event("end", {"sealed": True}, at))
         except DistributedLogError as error:
             _, said = fault(error, self._where, writing=False, by_users=self._by_users)
             await _part(send, named_event("error", said))

@@ -20,6 +20,8 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.token_attempts import network_of
+from distributedlog.gateway import app as gateway_app
+from distributedlog.gateway import door as gateway_door
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
 from distributedlog.gateway.appending import Appending
@@ -32,8 +34,8 @@ from distributedlog.gateway.door import (
     Send,
     may_listen,
 )
-from distributedlog.gateway.faults import fault
-from distributedlog.gateway.forms import Given, ProducerRef, records_of
+from distributedlog.gateway.faults import TurnedAway, fault
+from distributedlog.gateway.forms import Given, ProducerRef, is_json_lines, records_of
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
 from distributedlog.gateway.sessions import AsItself
@@ -299,6 +301,22 @@ async def test_a_broken_connection_ends_no_other(monkeypatch: pytest.MonkeyPatch
         assert (await one.ask("GET", "/health")).status == 200
 
 
+async def test_a_defect_before_anything_was_asked_has_a_known_outcome(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was 504, "it may have happened, send it again": a producer did so for ever."""
+
+    def broken(*given: object) -> object:
+        raise RuntimeError("a defect of the gateway")
+
+    async with alone() as (_, one):
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_app, "records_of", broken)
+            answer = await one.ask("POST", "/v1/logs/a/records", "x")
+        error = answer.json["error"]
+        assert (answer.status, error["definite"], error["retryable"]) == (500, True, False)
+
+
 def scope(path: str = "/v1/logs", **headers: str) -> dict[str, object]:
     named = {"host": "127.0.0.1:8491", **headers}
     return {
@@ -320,6 +338,7 @@ async def test_who_is_let_in() -> None:
         token="secret-of-sixteen",
         requests_max=1,
         held_bytes_max=1,
+        body_s=1.0,
         write_s=1.0,
     )
 
@@ -347,7 +366,7 @@ async def test_who_is_let_in() -> None:
     assert status("/health") == status("/openapi.json") == 200
     assert status(x="x" * HEAD_BYTES_MAX) == 431, "the parser passes a whole head of any size"
     for name in (
-        b"host origin authorization content-type if-match last-event-id"
+        b"host origin authorization content-type content-encoding if-match last-event-id"
         b" dlog-producer dlog-sequence dlog-txid".split()
     ):
         value = dict(scope(**ours)["headers"]).get(name, b"http://localhost:8491")  # type: ignore[call-overload]
@@ -361,6 +380,53 @@ async def test_who_is_let_in() -> None:
     assert may_listen("127.0.0.1", ())
     assert not may_listen("0.0.0.0", ())
     assert may_listen("0.0.0.0", ("logs.example",))
+
+
+async def test_a_large_body_is_dropped_after_its_answer_and_the_connection_stays() -> None:
+    """It was closed at once: http.client and urllib reported a broken pipe, and not what was wrong."""
+    body = b"x" * 8_000_000
+    async with alone(body_bytes_max=100_000) as (_, one):
+        client = await one.client()
+        for path, status, headers in (
+            ("/v1/logs/a/records", 413, {}),
+            ("/v1/nothing", 404, {}),
+            ("/v1/logs/a/records", 421, {"host": "elsewhere"}),
+            ("/v1/logs/a/records", 415, {"content_encoding": "gzip"}),
+        ):
+            answer = await client.ask("POST", path, body, **headers)
+            assert (answer.status, answer.json["error"]["definite"]) == (status, True)
+        assert (await client.ask("POST", "/v1/logs/a/records", b"small")).status == 200
+        await client.close()
+        assert await one.number("records_written_total") == 1
+
+
+async def test_of_a_body_without_end_so_much_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_door, "DROPPED_BYTES_MAX", 1_000_000)
+    async with alone(body_bytes_max=100_000) as (_, one):
+        client = await one.client()
+        head = f"POST /v1/logs/a/records HTTP/1.1\r\nhost: {client.host}\r\n"
+        await client.stream.send_all(f"{head}content-length: 1000000000\r\n\r\n".encode())
+        with pytest.raises(trio.BrokenResourceError):
+            await _send_without_end(client.stream, b"x" * 100_000)
+        await client.close()
+        await one.until("connections", 1)
+
+
+async def test_a_request_may_name_the_gateway_in_its_target() -> None:
+    """As a client of an HTTP proxy does (RFC 9112, 3.2.2): it was 404."""
+    async with alone() as (_, one):
+        url = f"http://{one.url.partition('://')[2]}"
+        for target in (f"{url}/v1/logs?prefix=a", f"{url.replace('http', 'HTTPS')}/v1/logs"):
+            answer = await one.ask("GET", target)
+            assert (answer.status, answer.json.get("logs")) == (200, ["a"])
+        assert (await one.ask("GET", f"{url}/health")).status == 200
+        assert (await one.ask("GET", url)).status == 404, "its path is /"
+        for target, headers in (
+            ("http://evil.example/v1/logs", {}),
+            (f"{url}/v1/logs", {"host": "evil.example"}),
+            (url.replace("://", "://user@") + "/v1/logs", {}),
+        ):
+            assert (await one.ask("GET", target, **headers)).status == 421
 
 
 async def test_connections_leave_descriptors_for_what_is_done(
@@ -394,7 +460,9 @@ async def test_a_stream_without_window_is_given_up(
     async def never(message: Message) -> None:
         await trio.sleep_forever()
 
-    door = Door(endless, meters, port=8491, requests_max=1, held_bytes_max=1, write_s=1.0)
+    door = Door(
+        endless, meters, port=8491, requests_max=1, held_bytes_max=1, body_s=1.0, write_s=1.0
+    )
     await door({**scope(), "raw_path": b"/v1/logs"}, nothing, never)
 
     assert (meters.hung_up, meters.under_way) == (1, 0)
@@ -468,6 +536,11 @@ async def test_answers_have_what_the_description_says() -> None:
         "[]",
         "{}",
         '{"payload": 1}',
+        '{"payload": 0}',
+        '{"payload": false}',
+        '{"payload": []}',
+        '{"payload": {}}',
+        '{"payload_base64": false}',
         '{"payload": "a", "payload_base64": ""}',
         '{"payload_base64": "?"}',
         '{"payload_base64": "YQ"}',
@@ -483,7 +556,39 @@ async def test_answers_have_what_the_description_says() -> None:
 )
 def test_a_line_that_is_no_record_is_refused(line: str) -> None:
     with pytest.raises(InvalidRequest):
-        records_of("application/x-ndjson; charset=utf-8", line.encode("latin-1"), None, 10)
+        records_of(True, line.encode("latin-1"), None, 10)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "application/x-ndjson",
+        "application/ndjson",
+        "application/jsonl",
+        "application/x-jsonl",
+        "application/jsonlines",
+        "application/json-lines",
+        "application/x-json-stream",
+        "application/stream+json",
+        "text/x-ndjson",
+        "APPLICATION/X-NDJSON",
+        "application/jsonl;charset=UTF-8",
+        'application/jsonl; charset="utf-8"',
+    ],
+)
+def test_json_lines_have_many_names(kind: str) -> None:
+    """Their lines became one record."""
+    assert is_json_lines(kind)
+
+
+def test_a_body_of_another_type_is_one_record_or_refused() -> None:
+    for kind in ("", ";;;", "application/json", "text/plain", "image/jsonl"):
+        assert not is_json_lines(kind)
+    assert not is_json_lines("application/x-www-form-urlencoded"), "curl says so of `-d`"
+    for kind in ("multipart/form-data; boundary=x", "application/jsonl; charset=utf-16"):
+        with pytest.raises(TurnedAway) as refused:
+            is_json_lines(kind)
+        assert refused.value.status == 415
 
 
 @pytest.mark.parametrize("text", ["", "7", "x:a", "0:a", "-1:a", "7:", "7:%ff", f"{1 << 64}:a"])

@@ -21,6 +21,7 @@ from ..proxy.proxy_world import ONE, World, world
 from .http_kit import JSON_LINES, Gate, gate
 
 pytestmark = pytest.mark.extra
+FORM = {"content-type": "multipart/form-data; boundary=x"}
 
 
 @asynccontextmanager
@@ -138,6 +139,12 @@ async def test_what_is_wrong_is_said_with_what_to_do() -> None:
             (400, "InvalidRequest", "PUT", "/v1/logs/%ff", "", {}),
             (400, "InvalidRequest", "PUT", "/v1/logs/b", '{"colour": 1}', {}),
             (400, "InvalidRequest", "PUT", "/v1/logs/b", "[" * 5000, {}),
+            (400, "InvalidRequest", "PUT", "/v1/logs/b", '{"config": 5}', {}),
+            (400, "InvalidRequest", "PUT", "/v1/logs/b", '{"config": false}', {}),
+            (415, "TurnedAway", "PUT", "/v1/logs/b", "{}", {"content_encoding": "br"}),
+            (415, "TurnedAway", "POST", "/v1/logs/a/records", "x", {"content_encoding": "gzip"}),
+            (415, "TurnedAway", "POST", "/v1/logs/a/records", "x", FORM),
+            (400, "InvalidRequest", "POST", "/v1/logs/a/records", '{"payload": 0}', JSON_LINES),
             (400, "InvalidRequest", "GET", "/v1/logs/a/records?from=1.x", "", {}),
             (400, "InvalidRequest", "GET", "/v1/logs/a/records?form=1.0.0", "", {}),
             (400, "InvalidRequest", "GET", "/v1/logs/a/records?limit=4", "", {}),
@@ -153,7 +160,8 @@ async def test_what_is_wrong_is_said_with_what_to_do() -> None:
             said = answer.json["error"]
             assert said["do"]
             assert said["what"]
-            assert path.partition("?")[0].split("/")[-1] in said["where"] + said["what"]
+            if status != 415:
+                assert path.partition("?")[0].split("/")[-1] in said["where"] + said["what"]
         await client.close()
         large = await one.ask("POST", "/v1/logs/a/records", "x" * 100_001, dlog_txid="9")
         assert (large.status, large.error) == (413, "RecordTooLarge")
@@ -265,6 +273,57 @@ async def test_who_asks_for_the_latest_and_comes_back_misses_nothing(
             break
         await back.close()
         await one.stop()
+
+
+@pytest.mark.parametrize("search", ["txid=100", "since_ms=4000000000000"])
+async def test_a_search_that_found_nothing_is_gone_on_with_by_next(search: str) -> None:
+    """`next` was null. It is no place either: after the last record there may be lower ones."""
+    async with behind() as (w, _):
+        one = await gate(w.nursery, w.uri)
+        assert (await one.ask("PUT", "/v1/logs/a", json.dumps({"config": ONE}))).status == 201
+        path = "/v1/logs/a/records"
+        assert (await one.ask("POST", path, "1", dlog_txid="1")).status == 200
+        name, _, value = search.partition("=")
+        found = await read(one, "a", f"?{search}", 0)
+        assert found["next"] == f"{name}:{value}"
+        as_bytes = await one.ask("GET", f"{path}?{search}", accept=BYTES)
+        assert as_bytes.headers["dlog-next"] == found["next"]
+
+        for txid in ("50", "100"):
+            assert (await one.ask("POST", path, txid, dlog_txid=txid)).status == 200
+        assert len((await read(one, "a", "", 3))["records"]) == 3
+        later = await read(one, "a", f"?from={found['next']}", 1 if name == "txid" else 0)
+        wanted = ["100"] if name == "txid" else []
+        assert [record["payload"] for record in later["records"]] == wanted
+
+
+@pytest.mark.parametrize("records", [0, 2])
+@pytest.mark.parametrize("through", [False, True])
+async def test_a_tail_of_a_sealed_log_ends_and_who_comes_back_is_told_to_stay_away(
+    records: int, through: bool
+) -> None:
+    """A browser comes back after each end but 204, with the id of the last event."""
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri if through else w.uri)
+        await w.namespace.create_log("done", config=ONE)
+        async with w.namespace.open_log("done").open_writer() as writer:
+            for number in range(records):
+                await writer.write(LogRecord(number, b"x"))
+            await writer.mark_end_of_stream()
+        path = "/v1/logs/done/tail"
+        for begins in ("", "?from=earliest", "?txid=100", "?from=9.0.0"):
+            client = await one.client()
+            events = [event async for event in client.events(path + begins)]
+            await client.close()
+            assert len(events) == 1 + (records if "earliest" in begins else 0)
+            assert events[-1].name == "end"
+            assert (await one.ask("GET", path, last_event_id=events[-1].id)).status == 204
+        if records:
+            client = await one.client()
+            events = [event async for event in client.events(path, last_event_id="0.0.0")]
+            await client.close()
+            assert [event.name for event in events] == ["", "", "end"]
+        assert await one.number("tails") == 0
 
 
 async def test_a_slash_too_many_is_told_in_words() -> None:

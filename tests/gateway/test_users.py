@@ -80,6 +80,7 @@ def door(*, by_users: bool, own: str = "") -> Door:
         token=own,
         requests_max=1,
         held_bytes_max=1,
+        body_s=1.0,
         write_s=1.0,
         by_users=by_users,
     )
