@@ -5,7 +5,10 @@
 
 Each position is the *next* one to read, ``ids`` tells a log that was deleted and made again from the one
 that was read, and the sequence id there (a function of the position) says later how many records a
-truncation took away. Spark compares offsets as text: one order, one spelling, no time in it. A source that
+truncation took away. ``searched``, if it is there, lists logs that had no record yet at which the query
+begins (``startingTxid``, ``startingTimestamp``): nothing of them is read before there is one.
+
+Spark compares offsets as text: one order, one spelling, no time in it. A source that
 spells one position in two ways makes empty micro-batches for ever.
 """
 
@@ -30,6 +33,8 @@ class Offset:
     ids: dict[str, str] = field(default_factory=dict)
     sequence_ids: dict[str, int] = field(default_factory=dict)
     """Of the record at the position, where it is known."""
+    searched: set[str] = field(default_factory=set)
+    """Logs without a record yet at which the query begins; their positions are the ends at that time."""
 
     def put(self, name: str, dlsn: DLSN, identity: str, sequence_id: int | None) -> None:
         """Set one log's position, while the offset is being made."""
@@ -40,6 +45,8 @@ class Offset:
     def keep(self, name: str, other: "Offset") -> None:
         """Take one log's position over as it is spelled."""
         self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
+        if name in other.searched:
+            self.searched.add(name)
 
     def held(self, name: str) -> HeldPosition | None:
         """One log's position, if there is one."""
@@ -49,10 +56,12 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """For Spark, whose ``json.dumps`` keeps the order of keys."""
+        searched = {"searched": sorted(self.searched)} if self.searched else {}
         return {
             "ids": {name: self.ids[name] for name in sorted(self.logs)},
             "logs": {name: str(self.logs[name]) for name in sorted(self.logs)},
             "sequence_ids": {name: self.sequence_ids[name] for name in sorted(self.sequence_ids)},
+            **searched,  # older versions ignore it, and read from the position on
             "v": FORMAT,
         }
 
@@ -77,6 +86,7 @@ class Offset:
                 {name: DLSN.parse(str(text)) for name, text in logs.items()},
                 {name: str(one) for name, one in ids.items()},
                 {name: int(one) for name, one in dict(found.get("sequence_ids") or {}).items()},
+                {name for name in found.get("searched") or () if name in logs},
             )
         except (InvalidRequest, ValueError, TypeError) as error:
             raise InvalidRequest(

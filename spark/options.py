@@ -211,6 +211,11 @@ class Start:
     txid: int | None = None
     time_ms: int | None = None
 
+    @property
+    def searches(self) -> bool:
+        """Whether the log is searched for the first record that this means."""
+        return self.txid is not None or self.time_ms is not None
+
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:

@@ -187,19 +187,20 @@ class SourceLogs:
         found = await self._bounds(list(names), self.options.end, "endingPosition", "latest")
         return {name: min(dlsn, self.views[name].end) for name, dlsn in found.items()}
 
+    async def first(self, name: str) -> DLSN | None:
+        """The first record that ``startingTxid`` or ``startingTimestamp`` means; None: there is none yet."""
+        view = self.views[name]
+        found = await _first(view, self.options.start)
+        return None if found == view.end else found
+
     async def _bounds(
         self, names: list[str], bound: Start, option: str, otherwise: Word
     ) -> dict[str, DLSN]:
-        txid, time_ms = bound.txid, bound.time_ms
-        if txid is not None or time_ms is not None:
+        if bound.searches:
             found: dict[str, DLSN] = {}
 
             async def find(name: str) -> None:
-                view = self.views[name]
-                if txid is not None:
-                    found[name] = await view.first_with_txid(txid)
-                elif time_ms is not None:
-                    found[name] = await view.first_with_time(time_ms)
+                found[name] = await _first(self.views[name], bound)
 
             await each(names, find)
             return found
@@ -226,6 +227,14 @@ class SourceLogs:
         decision = self.heed(decide(view.name, held, FoundLog(seen(view)), self.rules(view.name)))
         assert decision.at is not None, "a log that is there is read, or its truncation raised"
         return decision.at
+
+
+async def _first(view: LogView, bound: Start) -> DLSN:
+    """The first record that a bound means, by txid or log time; the log's end if there is none."""
+    if bound.txid is not None:
+        return await view.first_with_txid(bound.txid)
+    assert bound.time_ms is not None, "a bound that searches"
+    return await view.first_with_time(bound.time_ms)
 
 
 def seen(view: LogView) -> There:

@@ -83,6 +83,8 @@ class StreamProgress:
         found = Offset()
         for name, dlsn in (await self._logs.starts(sorted(views), "latest")).items():
             await self._put(found, views[name], dlsn)
+            if self._options.start.searches and dlsn == views[name].end:
+                found.searched.add(name)
         return found
 
     async def set_target(self) -> None:
@@ -119,7 +121,9 @@ class StreamProgress:
             if self._target is not None:
                 end = min(end, self._target.logs[name])
             ends[name] = max(begin, end)
-        if self._should_wait(await self._backlog(starts, ends, count=True)):
+        begun = any(name in found.logs for name in start.searched - found.searched)
+        backlog = await self._backlog(starts, ends, count=True)
+        if not begun and self._should_wait(backlog):
             return start
         if limit.records is not None or limit.size is not None:
             ends = await self._limited(starts, ends, limit)
@@ -210,6 +214,8 @@ class StreamProgress:
                 continue
             view = views[name]
             view.prove(end.logs[name])
+            if held is not None and name in start.searched:
+                continue
             if held is not None:
                 begin = self._logs.still_there(view, held)
             elif self._options.new_logs == "latest":
@@ -282,6 +288,9 @@ class StreamProgress:
                 offset.keep(name, start)
                 continue
             found = await self._found(name, held)
+            if name in start.searched and held is not None and self._has(name, held):
+                await self._search(name, start, offset)
+                continue
             decision = self._logs.heed(decide(name, held, found, self._logs.rules(name)))
             if decision.do is Do.KEEP:
                 offset.keep(name, start)
@@ -294,6 +303,25 @@ class StreamProgress:
                 assert decision.at is not None
                 starts[name] = decision.at
         return starts
+
+    def _has(self, name: str, held: HeldPosition) -> bool:
+        view = self._logs.views.get(name)
+        return view is not None and view.incarnation == held.identity
+
+    async def _search(self, name: str, start: Offset, offset: Offset) -> None:
+        """Look again for the first record that the options mean, of a log that had none.
+
+        What was written meanwhile is not read. When there is one, the position moves there in a micro-batch
+        without rows, and the next one reads from there, as after any restart.
+        """
+        if not self._options.start.searches:
+            at: DLSN | None = start.logs[name]  # the option was left out since
+        else:
+            at = await self._logs.first(name)
+        if at is None:
+            offset.keep(name, start)
+        else:
+            await self._put(offset, self._logs.views[name], at)
 
     async def _found(self, name: str, held: HeldPosition | None) -> FoundLog:
         view = self._logs.views.get(name)

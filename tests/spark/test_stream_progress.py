@@ -68,6 +68,8 @@ def query(namespace: Namespace, **options: object) -> StreamProgress:
         "startingPosition": "earliest",
         "discoveryInterval": "0",
     }
+    if {"startingTxid", "startingTimestamp"} & options.keys():
+        del given["startingPosition"]
     parsed = SourceOptions.parse({**given, **{k: str(v) for k, v in options.items()}}, "stream")
     return StreamProgress(namespace, parsed)
 
@@ -140,6 +142,51 @@ async def test_the_first_answer_stays_while_the_log_grows() -> None:
 
         assert (await progress.initial()).to_json() == first.to_json()
         assert (await drained(progress, first, ALL))[1] == [{"a": 10}]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_start_ahead_of_the_log_gives_no_row_before_it(restarted: bool) -> None:
+    """It began at the log's end: rows below ``startingTxid`` that came then were given."""
+    async with namespace_in_memory() as namespace:
+        given = {"log": "a", "startingTxid": 100}
+        await namespace.create_log("a")
+        await fill(namespace, "a", range(10))
+        stream = query(namespace, **given)
+        offset = again(await stream.initial())
+        texts = set()
+        for numbers in (range(10, 20), range(20, 90)):
+            await fill(namespace, "a", numbers)
+            if restarted:
+                stream = query(namespace, **given)
+            end = again(await stream.latest(offset, ALL))
+            assert await stream.ranges(offset, end) == []
+            texts.add(json.dumps(end.to_json()))
+            offset = end
+        assert len(texts) == 1, "no micro-batch for what is not wanted"
+        snapshot = await namespace.open_log("a").snapshot()
+        await namespace.open_log("a").truncate(snapshot.end_dlsn)  # what nobody reads is no loss
+
+        await fill(namespace, "a", range(90, 130), entry=5)
+        if restarted:
+            stream = query(namespace, **given)
+            await stream.set_target()  # AvailableNow
+        _, batches = await drained(stream, offset, ALL)
+        assert batches == [{}, {"a": 30}], "first to where it begins, then from there"
+
+
+async def test_a_start_by_time_ahead_of_the_log_waits_for_it() -> None:
+    async with namespace_in_memory() as namespace:
+        await namespace.create_log("a")
+        stream = query(namespace, log="a", startingTimestamp="2999-01-01T00:00:00Z")
+        offset = again(await stream.initial())
+        await fill(namespace, "a", range(10))
+
+        offset, batches = await drained(stream, offset, ALL)
+        assert (batches, offset.searched) == ([], {"a"})
+
+        left_out = query(namespace, log="a")
+        offset, batches = await drained(left_out, offset, ALL)
+        assert (batches, offset.searched) == ([{}, {"a": 10}], set()), "from where it waited"
 
 
 async def test_a_restart_goes_on_where_the_checkpoint_says_and_a_roll_is_nothing_new() -> None:
