@@ -10,6 +10,7 @@ from ..cluster.plan import PORT_HIGH, PORT_LOW
 from ..runtime.errors import AddressInUse
 from ..runtime.host import Address
 from ..runtime.machine import real_host
+from ..runtime.output_file import write_file
 
 HOST = "127.0.0.1"
 TARGETS = "targets.json"
@@ -34,6 +35,4 @@ def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None
         {"targets": [format_address(place)], "labels": {"instance": name, "kind": kind}}
         for name, kind, place in pages
     ]
-    aside = path.with_suffix(".aside")
-    aside.write_text(json.dumps(found, indent=1) + "\n")
-    aside.rename(path)
+    write_file(path, json.dumps(found, indent=1) + "\n")

@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..runtime.output_file import write_file
 from ..verify.svg import LEFT, RIGHT, WIDTH
 from .picture import COLOURS, LINES, picture, still
 
@@ -53,8 +54,8 @@ def write_report(result: Mapping[str, Any], path: Path) -> Path:
 
     ``result``: of `verify.judgement.to_json`, with what the runner added.
     """
-    path.write_text(page(result), encoding="utf-8")
-    path.with_name("picture.svg").write_text(still(result), encoding="utf-8")
+    write_file(path, page(result))
+    write_file(path.with_name("picture.svg"), still(result))
     return path
 
 

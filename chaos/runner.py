@@ -25,6 +25,7 @@ import trio
 
 from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.host import Address
+from ..runtime.output_file import write_file
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
 from .adapter import NODE_MODULE, Adapter, ChaosFailed, Needs
@@ -417,7 +418,7 @@ def check(history: Path) -> JudgedRun:
 def write_result(judged: JudgedRun) -> Path:
     """``result.json`` beside the history."""
     path = judged.directory / "result.json"
-    path.write_text(json.dumps(judged.result, indent=1) + "\n")
+    write_file(path, json.dumps(judged.result, indent=1) + "\n")
     return path
 
 

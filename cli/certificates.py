@@ -8,13 +8,13 @@ them. A certificate says who holds it by one URI, ``dlog://DOMAIN/KIND/NAME``. N
 import contextlib
 import datetime
 import ipaddress
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.output_file import write_file
 from ..runtime.principals import KINDS, LOCAL, serial_of
 from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE, is_name
 
@@ -408,21 +408,12 @@ def _key_text(key: Any) -> bytes:
 
 
 def _write(directory: Path, name: str, content: bytes, *, secret: bool = False) -> None:
-    """By a rename, so that nobody reads half of it; a secret is never open to others, not for a moment."""
+    """Write a file of a directory, which is made if it does not exist. Raises `InvalidRequest`."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = directory / f".{name}.{os.getpid()}"
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
-        mode = 0o600 if secret else 0o644
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        aside.rename(directory / name)
     except OSError as error:
-        raise InvalidRequest(f"{directory / name}: {error.strerror}") from None
+        raise InvalidRequest(f"{directory}: {error.strerror}") from None
+    write_file(directory / name, content, secret=secret)
 
 
 def _now() -> datetime.datetime:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import click
 
+from ..runtime.errors import DistributedLogError
+from ..runtime.output_file import write_file
 from .options import Command, Group, Settings, fitted, without_cluster
-from .output import emit, write_by_rename
+from .output import emit
 from .topics import TOPICS
 
 ROOM = 69
@@ -48,10 +50,11 @@ def command(settings: Settings, directory: Path | None) -> None:
         file = place / f"man{section}" / f"{name}.{section}"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_by_rename(file, text)
-        except OSError as error:
+            write_file(file, text)
+        except (OSError, DistributedLogError) as error:
+            why = f"{file}: {error.strerror}" if isinstance(error, OSError) else str(error)
             raise click.UsageError(
-                f"{file}: {error.strerror}; name another place: dlog man ~/.local/share/man"
+                f"{why}; name another place: dlog man ~/.local/share/man"
             ) from None
         count += 1
     if settings.json:

@@ -6,6 +6,8 @@ import select
 import sys
 from typing import Any
 
+from ..runtime.output_file import write_all
+
 
 class StandardFile(io.RawIOBase):
     """A standard descriptor that may be non-blocking, as ssh and some CI runners leave it.
@@ -35,14 +37,7 @@ class StandardFile(io.RawIOBase):
 
     def write(self, data: Any, /) -> int:
         """Write all bytes. Raises `OSError`; then a part may have been written."""
-        left = memoryview(data).cast("B")
-        size = len(left)
-        while left:
-            try:
-                left = left[os.write(self._descriptor, left) :]
-            except BlockingIOError:
-                self._wait(select.POLLOUT)
-        return size
+        return write_all(self._descriptor, data)
 
     def readinto(self, buffer: Any, /) -> int:
         """Read at least one byte, or return 0 at the end."""
@@ -51,15 +46,12 @@ class StandardFile(io.RawIOBase):
             try:
                 data = os.read(self._descriptor, len(view))
             except BlockingIOError:
-                self._wait(select.POLLIN)
+                poll = select.poll()
+                poll.register(self._descriptor, select.POLLIN)
+                poll.poll()
                 continue
             view[: len(data)] = data
             return len(data)
-
-    def _wait(self, event: int) -> None:
-        poll = select.poll()
-        poll.register(self._descriptor, event)
-        poll.poll()
 
 
 def open_standard_streams() -> None:

@@ -68,6 +68,7 @@ SEAM = {
     "runtime/log_lines.py",
     "runtime/machine.py",
     "runtime/memory.py",
+    "runtime/output_file.py",
     "runtime/removals.py",
     "runtime/settled_files.py",
     "runtime/stderr.py",
