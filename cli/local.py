@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..runtime.cpu_policy import AS_STARTED, POLICIES
+from ..runtime.errors import DistributedLogError, InvalidRequest
+from ..runtime.output_file import destination, output_file
 from . import named_clusters
 from .errors import say
 from .named_clusters import LOCAL
-from .options import Command, Settings, without_cluster
-from .output import write_by_rename
+from .options import Command, Settings, text_of, without_cluster
 
 if TYPE_CHECKING:
     from ..cluster.fork_server import ForkServer
 
 KEYS = ("uri", "proxied_uri", "nodes", "console")
 """Of the ready line."""
+READY_BEGINS = '{"uri":'
+"""The first characters of each ready line."""
 
 
 @click.command(
@@ -67,8 +70,8 @@ KEYS = ("uri", "proxied_uri", "nodes", "console")
 @click.option("--demo", is_flag=True, help="Show it at work, then end.")
 @click.option(
     "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the ready line there too.",
+    type=click.Path(path_type=Path),
+    help="Write the ready line there too; an older ready file is replaced.",
 )
 @without_cluster()
 def command(
@@ -100,6 +103,8 @@ def command(
         raise click.UsageError(
             "--cpu-policy is of bookies that are processes of their own: --processes"
         )
+    if ready_file is not None:
+        _check_ready_file(ready_file)  # before anything is started
     import logging
 
     import trio
@@ -142,6 +147,18 @@ def command(
             context.take_back()
 
 
+def _check_ready_file(path: Path) -> None:
+    """A ready file is replaced at each start, any other file is not. Raises `InvalidRequest`."""
+    to = destination(path)
+    if to.file is None or not to.exists:
+        return
+    text = text_of(to.file)
+    if text.strip() and not text.startswith(READY_BEGINS):
+        raise InvalidRequest(
+            f"--ready-file {path} exists, and is not a ready file: choose another name"
+        )
+
+
 def _fork_server() -> "ForkServer":
     """It has what this process has imported by now, so what a node needs is imported first."""
     from ..cluster.child import main
@@ -173,7 +190,8 @@ async def _run(
     def ready(line: dict[str, Any]) -> None:
         text = json.dumps({key: line[key] for key in KEYS if key in line})
         if ready_file is not None:
-            write_by_rename(ready_file, text + "\n")
+            with output_file(ready_file, reader_wait_s=0) as out:  # a wait would stop the nodes
+                out.write(f"{text}\n".encode())
         if context is not None:
             named = context.choose(line["uri"])
             if in_words:
@@ -233,7 +251,7 @@ class LocalContext:
                 contexts["contexts"][LOCAL] = self._uri = uri
                 contexts["current"] = contexts["current"] or LOCAL
                 chosen = contexts["current"] == LOCAL
-        except (OSError, click.UsageError) as error:
+        except (OSError, click.UsageError, DistributedLogError) as error:
             self._uri = ""
             return Named(why_not=_why(error))
         return Named(chosen, serves(self._before[0]))
@@ -258,14 +276,16 @@ class LocalContext:
                 del contexts["contexts"][LOCAL]
                 if contexts["current"] == LOCAL:
                     contexts["current"] = ""
-        except (OSError, click.UsageError) as error:
+        except (OSError, click.UsageError, DistributedLogError) as error:
             say(f"the context {LOCAL} stays, of a cluster that is gone: {_why(error)}")
 
 
-def _why(error: OSError | click.UsageError) -> str:
+def _why(error: OSError | click.UsageError | DistributedLogError) -> str:
     """Of a file that cannot be read or written."""
     if isinstance(error, click.UsageError):
         return error.message
+    if isinstance(error, DistributedLogError):
+        return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import click
 
-from .output import write_by_rename
+from ..runtime.errors import InvalidRequest
+from ..runtime.output_file import write_file
 
 NAME_CHARS_MAX = 64
 LOCAL = "local"
@@ -31,9 +32,16 @@ def current() -> tuple[str | None, str, str]:
 
 
 def path() -> Path:
-    """Where it is, or would be."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "dlog" / "contexts.toml"
+    """Where it is, or would be. Raises `InvalidRequest` if there is no home directory."""
+    if home := os.environ.get("XDG_CONFIG_HOME"):
+        return Path(home) / "dlog" / "contexts.toml"
+    try:
+        return Path.home() / ".config" / "dlog" / "contexts.toml"
+    except RuntimeError:
+        raise InvalidRequest(
+            "contexts are stored in the home directory, which is unknown: set HOME or XDG_CONFIG_HOME, or"
+            " specify the cluster by --uri or DLOG_URI"
+        ) from None
 
 
 def load() -> dict[str, Any]:
@@ -76,14 +84,26 @@ def _alone() -> Iterator[None]:
     except ImportError:
         yield
         return
-    there = path().with_suffix(".lock")
-    there.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(there, os.O_RDWR | os.O_CREAT, 0o600)
+    with _storing():
+        there = path().with_suffix(".lock")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(there, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _storing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"contexts cannot be stored: {error.filename}: {error.strerror}; set HOME or XDG_CONFIG_HOME to a"
+            " writable directory"
+        ) from None
 
 
 def check_name(name: str) -> str:
@@ -100,9 +120,6 @@ def store(contexts: dict[str, Any]) -> None:
     """Write what `load` gave."""
     import json  # a JSON string is a TOML basic string
 
-    there = path()
-    there.parent.mkdir(parents=True, exist_ok=True)
-
     def quoted(text: str) -> str:
         return json.dumps(text, ensure_ascii=False)  # TOML knows no surrogate pairs
 
@@ -117,4 +134,6 @@ def store(contexts: dict[str, Any]) -> None:
     if kept:
         lines += ["", "[credentials]"]
         lines += [f"{quoted(name)} = {quoted(told)}" for name, told in kept.items()]
-    write_by_rename(there, "\n".join(lines) + "\n")
+    with _storing():
+        path().parent.mkdir(parents=True, exist_ok=True)
+    write_file(path(), "\n".join(lines) + "\n")

@@ -16,12 +16,13 @@ from typing import Any
 import trio
 
 from ..runtime.cpu_policy import AS_STARTED
-from ..runtime.errors import DistributedLogError
+from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.held_ports import HeldPorts
 from ..runtime.host import Host
 from ..runtime.local_secret import SECRET_BYTES, guarded
 from ..runtime.log_lines import get_logger
 from ..runtime.machine import needs_linux, real_host
+from ..runtime.output_file import write_file
 from . import plan as plans
 from .directories import host_of, memory_host
 from .events import DIED
@@ -156,8 +157,15 @@ def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
     elif data is not None:
         yield os.path.abspath(str(data))
     else:
-        with tempfile.TemporaryDirectory(prefix="dlog-", ignore_cleanup_errors=True) as scratch:
-            yield scratch
+        try:
+            scratch = tempfile.TemporaryDirectory(prefix="dlog-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise InvalidRequest(
+                f"a cluster without a data directory needs a temporary one: {error.strerror}; set TMPDIR to a"
+                " writable directory, or give a data directory (--data)"
+            ) from None
+        with scratch as directory:
+            yield directory
 
 
 async def run_cluster_of(
@@ -391,12 +399,7 @@ async def _plan(
     )
     if file is not None and plan != kept:
         file.parent.mkdir(parents=True, exist_ok=True)
-        aside = file.with_suffix(".aside")
-        with aside.open("w") as out:
-            out.write(plans.encode(plan))
-            out.flush()
-            os.fsync(out.fileno())
-        aside.rename(file)
+        write_file(file, plans.encode(plan))
     return plans.started(plan, bookies)
 
 

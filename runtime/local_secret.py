@@ -20,8 +20,9 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from . import tcp
-from .errors import ConnectionLost, NotAuthenticated
+from .errors import ConnectionLost, DistributedLogError, InvalidRequest, NotAuthenticated
 from .host import Address, Connection, Host, Listener
+from .output_file import write_file
 from .principals import BY_LOCAL_SECRET, LOCAL, NONCE_BYTES, Credentials, Meeting, Welcome
 
 METHOD = BY_LOCAL_SECRET
@@ -130,30 +131,42 @@ def directories() -> list[Path]:
         found.append(Path(place) / "dlog")
     with contextlib.suppress(RuntimeError):  # a user without a home
         found.append(Path.home() / ".cache" / "dlog" / "local")
-    found.append(Path(tempfile.gettempdir()) / f"dlog-{_user()}")
+    with contextlib.suppress(FileNotFoundError):  # no temporary directory takes files
+        found.append(Path(tempfile.gettempdir()) / f"dlog-{_user()}")
     return found
 
 
 def publish(secret: bytes, address: Address) -> None:
-    """Write the port's file, for this user alone. Raises `NotAuthenticated` where none can be written."""
+    """Write the port's file, for this user alone. Raises `InvalidRequest` if none can be written."""
+    write_private(str(address[1]), secret, "the secret of a local cluster")
+
+
+def write_private(name: str, content: bytes, what: str) -> Path:
+    """Write a file that only this user can read, in the first of `directories` that takes it.
+
+    Args:
+        name: The name of the file; it is replaced.
+        content: The content of the file.
+        what: The content, as an error names it.
+    Returns:
+        The path of the file.
+    Raises:
+        InvalidRequest: No directory takes it.
+    """
     reasons = []
     for directory in directories():
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(directory)
-            aside = directory / f".{address[1]}.{os.getpid()}"
-            with contextlib.suppress(FileNotFoundError):
-                aside.unlink()
-            descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "wb") as out:
-                out.write(secret)
-            aside.rename(directory / str(address[1]))
-        except (OSError, NotAuthenticated) as error:
+            write_file(directory / name, content, secret=True)
+        except (OSError, DistributedLogError) as error:
             reasons.append(f"{directory}: {error}")
             continue
-        return
-    raise NotAuthenticated(
-        f"no place for this cluster's secret that this user alone can read ({'; '.join(reasons)})"
+        return directory / name
+    raise InvalidRequest(
+        f"{what} is stored in a file that only this user can read, and no directory for it is writable: set"
+        " XDG_RUNTIME_DIR, HOME or TMPDIR to one that is"
+        + (f" ({'; '.join(reasons)})" if reasons else "")
     )
 
 

@@ -52,7 +52,7 @@ def client_host(name: str, credentials: str = "") -> Host:
         raise InvalidRequest(
             "credentials are named, not given: file:DIR, a directory of dlog pki issue, or file:FILE, a token"
         )
-    place = Path(where).expanduser()
+    place = named_path(where)
     host = real_host(name)
     if place.is_dir() or not place.exists():
         return _beside_local(host, with_tls(host, Tls(place)))
@@ -70,7 +70,7 @@ def authority_of(credentials: str) -> str:
     told = credentials or os.environ.get(CREDENTIALS, "")
     if not told:
         return ""
-    place = Path(told.partition(":")[2]).expanduser()
+    place = named_path(told.partition(":")[2])
     file = (place if place.is_dir() else place.parent) / "ca.pem"
     try:
         return file.read_text(encoding="ascii")
@@ -92,7 +92,7 @@ def authority_host(name: str, credentials: str = "") -> Host:
         raise InvalidRequest(
             "the cluster is known by its ca.pem: --credentials file:DIR names a directory with it"
         )
-    place = Path(where).expanduser()
+    place = named_path(where)
     directory = place if place.is_dir() else place.parent
     return with_tls(real_host(name), Tls(directory, shows_certificate=False))
 
@@ -140,6 +140,16 @@ def _beside_local(host: Host, secret: Host) -> Host:
         return host.credentials(address) or secret.credentials(address)
 
     return replace(secret, dial=dial, credentials=prove)
+
+
+def named_path(named: str) -> Path:
+    """The path that a user named, with ``~`` expanded. Raises `InvalidRequest` if that has no meaning."""
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:
+        raise InvalidRequest(
+            f"{named}: the home directory is unknown: set HOME, or give the whole path"
+        ) from None
 
 
 def needs_linux(what: str) -> None:

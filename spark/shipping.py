@@ -4,8 +4,20 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from ..runtime.errors import InvalidRequest
+
 PARTS = ("ledger", "log", "metadata", "bookie", "runtime", "spark")
 """What source and sink need: pure Python, without the servers' disks."""
+
+
+def _temporary_directory() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="dlog-spark-"))
+    except OSError as error:
+        raise InvalidRequest(
+            f"the zip of the package needs a temporary directory: {error.strerror}; set TMPDIR to a writable"
+            " one, or name a directory"
+        ) from None
 
 
 def package_zip(directory: str | Path | None = None) -> str:
@@ -17,9 +29,7 @@ def package_zip(directory: str | Path | None = None) -> str:
     package = Path(__file__).absolute().parent.parent
     if package.name != "distributedlog":  # loaded through the folder itself, beside its link
         package = package / "distributedlog"
-    into = (
-        Path(directory) if directory is not None else Path(tempfile.mkdtemp(prefix="dlog-spark-"))
-    )
+    into = Path(directory) if directory is not None else _temporary_directory()
     target = into / "distributedlog-spark.zip"
     files = [
         *package.glob("*.py"),
