@@ -2,8 +2,10 @@
 
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,18 +110,48 @@ def command(
 
             await trio.sleep_forever()
 
-    def ready(line: dict[str, Any]) -> None:
-        if settings.json:
-            emit(line)
-        else:
-            print(f"console  {line['console']}", flush=True)
-        if open_:
-            import webbrowser
+    with ExitStack() as stack:
 
-            if not webbrowser.open(line["console"]):
-                say("no browser could be started: open the link yourself")
+        def ready(line: dict[str, Any]) -> None:
+            if settings.json:
+                emit(line)
+            else:
+                print(f"console  {line['console']}", flush=True)
+            if open_:
+                stack.enter_context(in_browser(line["console"]))
 
-    run(lambda: until_told(serve, stdin=False, ready=ready))
+        run(lambda: until_told(serve, stdin=False, ready=ready))
+
+
+@contextmanager
+def in_browser(link: str) -> Iterator[None]:
+    """Open the link in a browser.
+
+    Every user of the machine can read the arguments of the browser's process. A link with a token is
+    therefore in a file that only this user can read, until the end of the block: it leads the browser there.
+    """
+    import webbrowser
+
+    from ..runtime.errors import InvalidRequest
+    from ..runtime.local_secret import write_private
+
+    file: Path | None = None
+    if "#" in link:
+        page = f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(link)}">'
+        name = f"console-{secrets.token_hex(8)}.html"
+        try:
+            file = write_private(name, page.encode(), "the link of the console")
+        except InvalidRequest as error:
+            say(f"no browser is started: {error}")
+            yield
+            return
+    try:
+        if not webbrowser.open(link if file is None else file.as_uri()):
+            say("no browser could be started: open the link yourself")
+        yield
+    finally:
+        if file is not None:
+            file.unlink(missing_ok=True)
 
 
 @asynccontextmanager
