@@ -133,7 +133,7 @@ class Walker:
         may_be_there = False
         while True:
             try:
-                await admin.change_trust(*change)
+                await admin.change_trust(*change, force=True)
                 return
             except InvalidRequest:
                 if may_be_there:

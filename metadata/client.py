@@ -14,6 +14,7 @@ import trio
 
 from ..runtime.client_link import ClientLink, Reply
 from ..runtime.errors import (
+    ConfirmationRequired,
     DistributedLogError,
     LeaseExpired,
     OutcomeUnknown,
@@ -41,6 +42,7 @@ from .token_messages import (
     decode_token,
 )
 from .transaction import KeyValue, Transaction, TransactionReply, check_number
+from .trust_records import FORCE
 from .watching import Watcher
 from .wire import (
     MembersRequest,
@@ -187,15 +189,25 @@ class MetadataClient:
         reply = await self.ask(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
-    async def change_trust(self, *change: str) -> None:
+    async def change_trust(self, *change: str, force: bool = False) -> None:
         """Have it changed who may do what (`trust_changes.py` has the changes).
 
-        Raises `NotAllowed`, `InvalidRequest` for what cannot be, or not while a node is too old for it.
+        Raises `NotAllowed`, `InvalidRequest` for what cannot be, or not while a node is too old for it;
+        `ConfirmationRequired`, unless ``force``, for what lowers the protection or stops writers.
         """
         client = self._client_id
-        await self._command(
-            lambda n, base: TrustRequest(False, client, n, base, change), Op.META_TRUST
-        )
+
+        async def send(words: tuple[str, ...]) -> None:
+            await self._command(
+                lambda n, base: TrustRequest(False, client, n, base, words), Op.META_TRUST
+            )
+
+        try:
+            await send(change)
+        except ConfirmationRequired:
+            if not force:
+                raise
+            await send((*change, FORCE))  # not at once: older nodes do not take the word
 
     async def trust_report(self, *, own: bool = False) -> TrustReport:
         """What the leader says of who may do what; ``own``: of us alone."""

@@ -317,6 +317,7 @@ class MemberNode:
             index=replica.raft.log.last_index + 1,
             serial=serial_of(link),
             by_token=link.token is not None,
+            uses=self.namespaces.use.spaces if self.namespaces.use.follows(replica.state) else {},
         )
         return head
 

@@ -7,6 +7,7 @@
     ["token", NAME, WHAT]         one is made: a line of the audit (`token_desk.py`); of the leader alone
     ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     in digits; "": as it is; all "": its own are none any more
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
+    ["mode", …, "force"], ["quota", …, "force"]    also if it lowers the protection, or stops writers
     ["rescue", NAME, WHO]         make it an admin, whoever there is; of a majority of nodes (`rescuing.py`)
 
 The forms are in `wire.py`. The leader composes it from the state that it has applied, and proposes nothing
@@ -17,15 +18,16 @@ is none, anybody: an open cluster has to begin somewhere, and lets anybody do an
 change clears away what was put under these keys before they meant anything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..runtime.errors import InvalidRequest, NotAllowed
+from ..runtime.errors import ConfirmationRequired, InvalidRequest, NotAllowed
 from ..runtime.principals import ANONYMOUS, serial_of
 from .interface import prefix_end
 from .judge import GRANTS_MAX, PAGE, Judge
 from .kv import KeyValueState
+from .namespace_use import Use
 from .owners import is_name
 from .rights import ADMIN, CLUSTER_ROLES, words
 from .transaction import NUMBER_MAX, OPERATIONS_MAX, Delete, Put, Transaction
@@ -49,6 +51,8 @@ from .trust_records import (
     user_key,
 )
 
+WORDS_BEFORE_FORCE = {"mode": 2, "quota": 4}
+"""The number of words before `FORCE`, of the changes that take it as their last word."""
 RESCUE = "rescue"
 """The kind that no client can ask for: `wire.py` has no form for it."""
 USERS_MAX = 10_000
@@ -67,22 +71,28 @@ def compose(
     index: int,
     serial: str = "",
     by_token: bool = False,
+    uses: Mapping[str, Use] = {},
 ) -> Transaction:
     """The change as a transaction. ``index``: where in the log it will stand.
 
     ``serial``: of the certificate that the asker has shown, "" for none; ``by_token``: it has shown a token.
+    ``uses``: what namespaces use of the metadata, as far as it is counted.
 
-    Raises `NotAllowed`; `InvalidRequest` for what cannot be.
+    Raises `NotAllowed`; `InvalidRequest` for what cannot be; `ConfirmationRequired`.
     """
     judge.see(state)
     admins = judge.admins() if state.trust_revision else []
     kind, *said = change
+    forced = len(said) > WORDS_BEFORE_FORCE.get(kind, len(said))
+    words_of_change = said[:-1] if forced else said
     if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
         raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
-    made = _Change(judge, state, admins, now_ms, index, serial, by_token=by_token)
+    made = _Change(
+        judge, state, admins, now_ms, index, serial, by_token=by_token, forced=forced, uses=uses
+    )
     if not state.trust_revision:
         made.clear()
-    getattr(made, f"do_{kind}")(*said)
+    getattr(made, f"do_{kind}")(*words_of_change)
     if kind == "mode" and said[0] == "required" and principal == ANONYMOUS:
         raise NotAllowed(
             "nobody who is anonymous asks for `required`, for it would shut itself out:"
@@ -117,7 +127,11 @@ class _Change:
         serial: str,
         *,
         by_token: bool,
+        forced: bool,
+        uses: Mapping[str, Use],
     ) -> None:
+        self._forced = forced
+        self._uses = uses
         self._serial = serial
         self._by_token = by_token
         self._judge = judge
@@ -175,6 +189,8 @@ class _Change:
                 "there is no admin yet, and without one nobody could be given a right any more:"
                 " name one with it"
             )
+        if self._judge.mode == "required" and mode != "required" and not self._is_first:
+            self._confirm("requests without a right are refused now, and would no longer be")
         self.put(MODE_KEY, encode_mode(mode))
 
     def do_user(self, name: str) -> None:
@@ -276,22 +292,53 @@ class _Change:
         if "\0" in namespace:
             raise InvalidRequest("the name of a namespace holds no zero byte")
         key = quota_key(namespace)
+        before, default = self._bounds(namespace), self._bounds("")
         if not any(most):
+            self._confirm_quota(namespace, before, default if namespace else Bounds())
             self.delete(key)
             return
         for said in most:
             if said and not (said.isascii() and said.isdigit() and int(said) <= NUMBER_MAX):
                 raise InvalidRequest(f"a quota is a number, not {said!r:.40}")
-        before = Bounds()
-        for one in ("", namespace):
-            found = None if self._is_first else self._state.get(quota_key(one))
-            if found is not None:
-                before = Bounds.decode(found.value)
         now = (before.keys, before.size_bytes, before.ledgers)
         numbers = (int(said) if said else old for said, old in zip(most, now, strict=True))
-        self.put(key, Bounds(*numbers).encode())
+        after = Bounds(*numbers)
+        self._confirm_quota(namespace, before, after)
+        self.put(key, after.encode())
 
     # --- what they share --------------------------------------------------------------------------
+
+    def _confirm(self, consequence: str) -> None:
+        if not self._forced:
+            raise ConfirmationRequired(consequence)
+
+    def _bounds(self, namespace: str) -> Bounds:
+        """Its stored quota, otherwise the one of all namespaces without their own."""
+        for one in dict.fromkeys((namespace, "")):
+            found = None if self._is_first else self._state.get(quota_key(one))
+            if found is not None:
+                return Bounds.decode(found.value)
+        return Bounds()
+
+    def _confirm_quota(self, namespace: str, before: Bounds, after: Bounds) -> None:
+        """A limit that is lowered to 0, or to the present use, stops writers at their next segment."""
+        spaces = [namespace] if namespace else [s for s in self._uses if not self._own_quota(s)]
+        for space in spaces or [""]:
+            use = self._uses.get(space, Use())
+            whose = f"namespace {space}" if space else "each namespace without a quota of its own"
+            for what, old, new, has in (
+                ("keys", before.keys, after.keys, use.keys),
+                ("bytes", before.size_bytes, after.size_bytes, use.size_bytes),
+                ("ledgers", before.ledgers, after.ledgers, use.ledgers),
+            ):
+                if new < old and new <= has:
+                    self._confirm(
+                        f"{whose} uses {has} {what} of {old}; with a limit of {new} its writers stop at their"
+                        " next segment"
+                    )
+
+    def _own_quota(self, namespace: str) -> bool:
+        return not self._is_first and quota_key(namespace) in self._state.stored
 
     def _user(self, name: str) -> User | None:
         return None if self._is_first else self._judge.user(name)

@@ -25,6 +25,8 @@ USER_PREFIX = b"trust/user/"
 GRANT_PREFIX = b"trust/grant/"
 ENDED_PREFIX = b"trust/ended/"
 QUOTA_PREFIX = b"trust/quota/"
+FORCE = "force"
+"""The last word of a change that is made though it lowers the protection or stops writers."""
 FORMAT = 1
 MODES = ("open", "report", "required")
 """Nothing is judged; judged and counted, and done all the same; judged, and refused."""

@@ -32,6 +32,7 @@ from ..runtime.health_conditions import as_maps, conditions_form, legacy_form
 from ..runtime.host import Buffer
 from ..runtime.schema import (
     TEXT_CHARS_MAX,
+    Form,
     Misfit,
     flag,
     is_number,
@@ -56,7 +57,7 @@ from .interface import Event, MemberRole, MemberStatus, RangePage, WatchBatch
 from .owners import CLIENT_CHARS_MAX
 from .rights import ROLES
 from .transaction import KEY_BYTES_MAX, KeyValue, check_number
-from .trust_records import MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
+from .trust_records import FORCE, MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
 
 RANGE_LIMIT_MAX = 10_000
 ROWS_MAX = 64 * 1024
@@ -97,8 +98,21 @@ _TRUST = row(*_TRUST_BEFORE, row(flag, rows(_SPACE, SPACES_MAX)), later=True)
 _NAME = text(NAME_CHARS_MAX)
 _DIGITS = text(19)
 _PATH_OF_LOGS = text(PATH_CHARS_MAX)
+
+
+def _forceable(*forms: Form) -> Form:
+    """A change that takes one more word, `FORCE`. Nodes of older versions do not take it."""
+    plain, forced = row(*forms), row(*forms, word(FORCE))
+
+    def change(value: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = (forced if len(value) > len(forms) else plain)(value)
+        return found
+
+    return change
+
+
 _CHANGES = {
-    "mode": row(word("mode"), word(*MODES), _NAME),
+    "mode": _forceable(word("mode"), word(*MODES), _NAME),
     "user": row(word("user"), _NAME),
     "disable": row(word("disable"), _NAME),
     "enable": row(word("enable"), _NAME),
@@ -106,7 +120,7 @@ _CHANGES = {
     "tokens": row(word("tokens"), _NAME),
     "refuse": row(word("refuse"), _NAME, _NAME),
     "grant": row(word("grant"), _NAME, word(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
-    "quota": row(word("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
+    "quota": _forceable(word("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
     "revoke": row(word("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
 }
 """Of trust: see `trust_changes.py`."""

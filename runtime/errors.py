@@ -2,7 +2,8 @@
 
     DistributedLogError
     ├── the caller's mistake           InvalidRequest, InvalidUri, InvalidLogName, RecordTooLarge,
-    │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed
+    │                                  TransactionIdOutOfOrder, TransactionTooLarge, AlreadyClosed,
+    │                                  ConfirmationRequired
     ├── what is there, or is not       LogNotFound, LogDeleted, LogRecreated, LogExists, LogEmpty,
     │                                  EndOfStream, LogTruncated, NoSuchLedger, NoSuchEntry, EntriesLost,
     │                                  LedgerClosed, UnknownBookie
@@ -103,6 +104,16 @@ class AlreadyClosed(DistributedLogError):
     """A handle used after its end (closed, failed, or left behind by a fork)."""
 
     code = 502
+
+
+class ConfirmationRequired(DistributedLogError):
+    """The request would stop writes, remove a protection or destroy something. The message names it.
+
+    Nothing was changed. If that is intended, repeat the request with force (`--force`).
+    """
+
+    code = 2120
+    exit_code = 5
 
 
 # --- what is there, or is not ---------------------------------------------------------------------

@@ -547,7 +547,7 @@ class TrustedRun(LogRun):
         """Until it is answered; said twice is once."""
         while True:
             try:
-                await metadata.change_trust(*change)
+                await metadata.change_trust(*change, force=True)
                 return
             except InvalidRequest as error:
                 self.simulation.note("done already", str(error)[:80])

@@ -86,7 +86,7 @@ async def story(uri: str) -> None:
                 "x"
             ).open_writer() as writer:  # recovers nothing, takes over
                 await write()
-        await admin.change_trust("mode", "open", "")
+        await admin.change_trust("mode", "open", "", force=True)
         await trio.sleep(1)
         assert len(await read_all(uri, "stranger")) == sent
 
@@ -135,7 +135,7 @@ async def away(cluster: Cluster) -> None:
             with pytest.raises(DistributedLogError):
                 await namespace.create_log("y")
             with pytest.raises(DistributedLogError):
-                await admin.change_trust("mode", "open", "")
+                await admin.change_trust("mode", "open", "", force=True)
             await writer.write(LogRecord(30, b"away"))
             await trio.to_thread.run_sync(cluster.start, "metadata2", "metadata3")
             await writer.write(LogRecord(31, b"after"))

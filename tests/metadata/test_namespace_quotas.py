@@ -109,7 +109,7 @@ async def test_nothing_is_bounded_before_rights_are_required_and_what_was_there_
         assert (await open_to_all.trust_report()).spaces == ()
         admin = await begin(world, "report")
         etl = await world.one("user/etl")
-        await admin.change_trust("quota", "", "40", "", "")
+        await admin.change_trust("quota", "", "40", "", "", force=True)
         assert (await etl.transact(put(log_keys.position_key(LOG, "more"), b"1"))).succeeded
         assert (await admin.trust_report()).spaces[0][:2] == ("ns", 63)
         await admin.change_trust("mode", "required", "")
@@ -172,8 +172,8 @@ async def test_quotas_are_set_by_admins_and_written_down(
         for wrong in ("-1", "x", "1e9", "٣", "9" * 19):
             with pytest.raises(InvalidRequest, match="a quota is a number"):
                 await admin.change_trust("quota", "ns", wrong, "", "")
-        await admin.change_trust("quota", "", "7", "8", "9")
-        await admin.change_trust("quota", "ns", "", "5", "")
+        await admin.change_trust("quota", "", "7", "8", "9", force=True)
+        await admin.change_trust("quota", "ns", "", "5", "", force=True)
         assert (await admin.trust_report()).spaces[0][4:] == (7, 5, 9)
         await admin.change_trust("quota", "ns", "", "", "")
         assert (await admin.trust_report()).spaces[0][4:] == (7, 8, 9)
@@ -187,7 +187,7 @@ async def test_quotas_are_set_by_admins_and_written_down(
         page = await admin.range(AUDIT_PREFIX, AUDIT_PREFIX + b"\xff")
         told = [AuditLine.decode(item.value) for item in page.items]
         assert [one.subject for one in told if one.action == "quota"] == [
-            *("7 8 9", "ns 5", "ns"),
+            *("7 8 9 force", "ns 5 force", "ns"),
             *("empty 1", "empty"),
         ]
 

@@ -7,11 +7,11 @@ from distributedlog.cluster.overview import status
 from distributedlog.log import keys as log_keys
 from distributedlog.log.state import LogState
 from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import prefix_end
+from distributedlog.metadata.interface import Scan, prefix_end
 from distributedlog.metadata.member_node import MemberNode
 from distributedlog.metadata.rights import ADMIN, OPERATOR
 from distributedlog.metadata.saves import SaveRequest, decode_begun
-from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.trust_changes import compose
 from distributedlog.metadata.trust_records import (
     AUDIT_PREFIX,
@@ -23,6 +23,7 @@ from distributedlog.metadata.trust_records import (
 )
 from distributedlog.metadata.wire import MembersRequest
 from distributedlog.runtime.errors import (
+    ConfirmationRequired,
     ConnectionLost,
     DistributedLogError,
     InvalidRequest,
@@ -91,7 +92,7 @@ async def test_from_open_to_required_and_back(
         assert (await etl.transact(put(NOTE, b""))).succeeded
         assert (await etl.get(STATE)) is not None
 
-        await admin.change_trust("mode", "open", "")
+        await admin.change_trust("mode", "open", "", force=True)
         assert (await anonymous.transact(put(NOTE, b""))).succeeded
         with pytest.raises(NotAllowed):  # but nobody gives himself a right meanwhile
             await anonymous.transact(put(grant_key("eve", "", ""), b""))
@@ -575,3 +576,67 @@ def test_the_last_admin_keeps_the_credentials_that_it_shows(
         except NotAllowed as error:
             outcome = str(error)
         assert (outcome is not None) == (refused and len(admins) == 1)
+
+
+async def test_lowering_the_protection_requires_a_confirmation(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        for mode in ("report", "open"):
+            with pytest.raises(ConfirmationRequired, match="would no longer be"):
+                await admin.change_trust("mode", mode, "")
+        assert (await admin.trust_report()).mode == "required"
+
+        await admin.change_trust("mode", "required", "")  # as it is
+        await admin.change_trust("mode", "report", "", force=True)
+        assert (await admin.trust_report()).mode == "report"
+        await admin.change_trust("mode", "open", "")  # nothing was refused, nothing is
+        line = AuditLine.decode((await _audit(admin))[-2].value)
+        assert (line.action, line.subject) == ("mode", "report force")
+
+
+async def test_quota_that_is_used_up_requires_a_confirmation(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await begin(world)
+        assert (await admin.trust_report()).spaces[0][:2] == ("ns", 2)
+        for whose, *most in (
+            ("ns", "0", "", ""),
+            ("ns", "2", "", ""),
+            ("ns", "", "0", ""),
+            ("ns", "", "", "0"),
+            ("", "2", "", ""),
+            ("new", "0", "", ""),
+        ):
+            with pytest.raises(ConfirmationRequired, match="its writers stop at their next"):
+                await admin.change_trust("quota", whose, *most)
+
+        await admin.change_trust("quota", "ns", "3", "", "")
+        await admin.change_trust("quota", "", "2", "", "")  # only of those without their own
+        with pytest.raises(ConfirmationRequired, match="namespace ns uses 2 keys of 3"):
+            await admin.change_trust("quota", "ns", "", "", "")
+        await admin.change_trust("quota", "ns", "", "", "", force=True)
+        await admin.change_trust(
+            "quota", "ns", "", "1000000", ""
+        )  # what is used up already stays so
+
+
+async def test_force_is_sent_only_after_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """A node of an older version does not take the word."""
+    believe(monkeypatch)
+    async with trusted_quorum() as world:
+        admin = await world.one("user/root")
+
+        await admin.change_trust("mode", "report", "root", force=True)
+
+        assert AuditLine.decode((await _audit(admin))[-1].value).subject == "report root"
+
+
+async def _audit(admin: MetadataClient) -> list[KeyValue]:
+    return [one async for one in Scan(admin, AUDIT_PREFIX)]
