@@ -5,7 +5,7 @@ stores what it holds elsewhere (`lost.py`). When it holds nothing any more and d
 its directory will never be let in again.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -100,15 +100,26 @@ async def find_bookie(metadata: Metadata, wanted: str) -> str:
     return found[0]
 
 
-async def ask_to_leave(metadata: Metadata, bookie: str, *, by: str = "") -> None:
-    """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`."""
+async def ask_to_leave(
+    metadata: Metadata, bookie: str, *, by: str = "", premises: Sequence[Compare] = ()
+) -> bool:
+    """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`.
+
+    ``premises``: conditions that must still hold when it is asked. If one does not, nothing is asked, and
+    this returns False.
+    `stopping.decommission` refuses what would stop writes; this does not.
+    """
     if by == bookie:
         raise InvalidRequest(f"bookie {bookie} cannot take its own place")
     asked = Transaction(
-        (Compare.exists(keys.cookie_key(bookie)),), (Put(keys.leaving_key(bookie), by.encode()),)
+        (Compare.exists(keys.cookie_key(bookie)), *premises),
+        (Put(keys.leaving_key(bookie), by.encode()),),
     )
-    if not (await metadata.transact(asked)).succeeded:
+    if (await metadata.transact(asked)).succeeded:
+        return True
+    if await metadata.get(keys.cookie_key(bookie)) is None:
         raise InvalidRequest(f"bookie {bookie} is not known: it was decommissioned already")
+    return False
 
 
 async def ask_to_stay(metadata: Metadata, bookie: str) -> None:

@@ -21,7 +21,12 @@ from ..ledger.placement import Candidate, Draw, Labels, choose_replacements, tog
 from ..ledger.placement_policy import PlacementPolicy
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
-from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, UnsupportedFormat
+from ..runtime.errors import (
+    ConfirmationRequired,
+    CorruptData,
+    DistributedLogError,
+    UnsupportedFormat,
+)
 from .copying import Connections, Copier, lacking, list_held
 from .leaving import shortages, sound_copies, waits_open
 from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, LostBookies, at_once
@@ -81,16 +86,15 @@ class RepairNow:
         self._registered: set[str] = set()
         self.progress = Progress()
 
-    async def look(self, *, even_so: bool = False) -> None:
-        """See who is there. Raises `InvalidRequest` where most bookies are away: that may be our network."""
+    async def look(self, *, force: bool = False) -> None:
+        """See who is there. Raises `ConfirmationRequired` if most bookies are away: it may be our network."""
         self._registered = {bookie async for bookie in _ids(self._metadata, keys.BOOKIE_PREFIX)}
         known = {bookie async for bookie in _ids(self._metadata, keys.COOKIE_PREFIX)}
         away = sorted(known - self._registered)
-        if 2 * len(away) > len(known) and not even_so:
-            raise InvalidRequest(
+        if 2 * len(away) > len(known) and not force:
+            raise ConfirmationRequired(
                 f"{len(away)} of {len(known)} bookies are away ({', '.join(away)}): more likely the network"
-                " than their disks, and what lies on them would be stored on the few that are left"
-                " (--even-so)"
+                " than their disks, and all their data would be stored on the few that are left"
             )
 
     async def work(self, ledgers: Iterable[int]) -> Progress:

@@ -16,10 +16,12 @@ from ..ledger.placement import Candidate, can_place
 from ..ledger.placement_policy import PlacementPolicy
 from ..ledger.registration import BookieRegistration
 from ..metadata.interface import MemberStatus, Metadata, Scan
-from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ..metadata.transaction import Compare
+from ..runtime.condition_texts import texts_of
+from ..runtime.errors import ConfirmationRequired, CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.health_conditions import Code, HealthCondition, condition
 from .cookie import decode_cookie
-from .leaving import find_bookie, sound_copies
+from .leaving import ask_to_leave, find_bookie, sound_copies
 from .overview import DEFAULT_QUORUMS, new_ledger_candidates
 from .placing import standing
 
@@ -81,6 +83,35 @@ async def may_stop(
                 for one in sorted(uncertain - bookies)
             ]
     return Stopping(tuple(sorted(nodes | bookies)), tuple(conditions), looked)
+
+
+async def decommission(
+    metadata: Metadata, bookie: str, *, by: str = "", force: bool = False
+) -> None:
+    """Ask that a bookie leaves the cluster. Raises `InvalidRequest`.
+
+    Raises `ConfirmationRequired`, unless ``force``, if a log without settings could be created now, and not
+    without this bookie: the same answer that `may_stop` and the health of the cluster give. The metadata
+    nodes check that its premises still hold: of two such requests at the same moment, one is refused.
+    """
+    asked = False
+    while not asked:
+        premises = [] if force else await _premises(metadata, bookie)
+        asked = await ask_to_leave(metadata, bookie, by=by, premises=premises)
+
+
+async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
+    """That the other bookies which take entries still do. Raises `ConfirmationRequired`."""
+    candidates = await new_ledger_candidates(metadata)
+    others = [one.id for one in candidates if not one.down and one.id != bookie]
+    if await _writers(metadata, candidates, ()):
+        return []  # no log can be created now: that may be why a bookie is to leave
+    if why := await _writers(metadata, candidates, {bookie}):
+        raise ConfirmationRequired("; ".join(texts_of(why)))
+    return [
+        *(Compare.exists(keys.bookie_key(one)) for one in others),
+        *(Compare.version(keys.leaving_key(one), 0) for one in others),
+    ]
 
 
 async def _bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:

@@ -11,7 +11,7 @@ from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
 from distributedlog.metadata.transaction import Delete, Transaction
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.errors import ConfirmationRequired
 
 from .bookie_world import BOOKIES, KEY, LEDGER, World, world
 
@@ -136,9 +136,9 @@ async def test_while_most_bookies_are_away_nothing_is_stored_elsewhere_by_mistak
         now = await _now(w)
         await _dies(w, "b3")
 
-        with pytest.raises(InvalidRequest, match="2 of 3 bookies are away"):
+        with pytest.raises(ConfirmationRequired, match="2 of 3 bookies are away"):
             await now.look()
-        await now.look(even_so=True)
+        await now.look(force=True)
 
 
 async def test_copies_that_stand_together_are_moved_where_that_puts_them_apart() -> None:

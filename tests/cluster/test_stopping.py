@@ -1,18 +1,19 @@
 """May nodes be stopped: answered from the metadata, and never yes where it is not known."""
 
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 
-from distributedlog.cluster.stopping import EACH_MAX, Stopping, may_stop
+from distributedlog.cluster.stopping import EACH_MAX, Stopping, decommission, may_stop
 from distributedlog.ledger import holes, keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.interface import MemberRole, MemberStatus
+from distributedlog.metadata.interface import MemberRole, MemberStatus, Metadata, Scan
 from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.runtime.errors import ConfirmationRequired, InvalidRequest
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, condition
 from tests.conditions import codes_of
@@ -230,3 +231,63 @@ async def test_of_many_ledgers_some_are_named_and_the_others_counted(world: Worl
 
     assert len(found.conditions) == EACH_MAX + 2
     assert found.conditions[-1] == condition(Code.STOP_MORE, count=5)
+
+
+async def leaving(world: World) -> set[str]:
+    return {item.key.decode()[-8:] async for item in Scan(world.metadata, keys.LEAVING_PREFIX)}
+
+
+async def test_decommission_is_refused_when_no_log_could_be_created_afterwards() -> None:
+    w = World()
+    await w.bookies(B1, B2, B3)
+    await decommission(w.metadata, B1)
+
+    with pytest.raises(ConfirmationRequired, match="1 bookie could take"):
+        await decommission(w.metadata, B2)
+
+    assert await leaving(w) == {B1}
+    await decommission(w.metadata, B1)  # once more, to see how far it is
+    await decommission(w.metadata, B2, force=True)
+    assert await leaving(w) == {B1, B2}
+
+
+async def test_decommission_of_a_lost_bookie_is_not_refused() -> None:
+    """Where no log can be created anyway, a bookie that leaves does not stop writes."""
+    w = World()
+    await w.bookies(B1, B2, B3)
+    await w.down(B1)
+    await w.down(B2)
+
+    await decommission(w.metadata, B1)
+
+    assert await leaving(w) == {B1}
+
+
+async def test_one_of_two_decommissions_at_the_same_moment_is_refused() -> None:
+    """What one is based on is compared by the metadata nodes: the other one came between."""
+    w = World()
+    await w.bookies(B1, B2, B3)
+
+    class Slow:
+        """Metadata that lets the other request pass before the first change."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(w.metadata, name)
+
+        async def transact(self, asked: Transaction) -> Any:
+            if not await leaving(w):
+                await decommission(w.metadata, B2)
+            return await w.metadata.transact(asked)
+
+    with pytest.raises(ConfirmationRequired):
+        await decommission(cast("Metadata", Slow()), B1)
+
+    assert await leaving(w) == {B2}
+
+
+async def test_decommission_of_an_unknown_bookie_is_refused() -> None:
+    w = World()
+    await w.bookies(B1, B2, B3)
+
+    with pytest.raises(InvalidRequest, match="not known"):
+        await decommission(w.metadata, B4)
