@@ -7,7 +7,7 @@ import click
 
 from ..cluster.counted import counted
 from .errors import NO, Answer
-from .options import Command, Settings, common
+from .options import Command, Settings, common, confirmed, force_option
 from .output import Pace, emit, visible
 
 POLL_S = 1.0
@@ -28,8 +28,11 @@ NAMED_MAX = 10
 @click.option("--wait", is_flag=True, help="Until it is drained, up to --timeout (exit code 6).")
 @click.option("--cancel", is_flag=True, help="It need not leave.")
 @click.option("--by", default="", metavar="BOOKIE", help="Who takes its place, where it can.")
+@force_option
 @common
-def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) -> None:
+def command(
+    settings: Settings, bookie: str, wait: bool, cancel: bool, by: str, force: bool
+) -> None:
     """Store what a bookie holds elsewhere, and forget it.
 
     BOOKIE is a name, an id, or the beginning of one. A bookie that runs takes no new entries from now on
@@ -37,17 +40,20 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
     one with an empty directory first. Ledgers that are being written follow when they are closed: their
     writers roll off it within seconds, and what nobody writes is closed after half a minute. Each of the
     first ten ledgers that are left is told with what it waits for.
+
+    If no log could be created without the bookie, this is asked, or refused without a terminal.
     """
     import trio
 
     from ..cluster import leaving
     from ..cluster.bookie_names import bookie_names
+    from ..cluster.stopping import decommission
     from .connect import answer, quorum, run
 
     if cancel and (wait or by):
         raise click.UsageError("--cancel excludes --wait and --by")
 
-    async def work() -> tuple[Any, dict[str, Any]]:
+    async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
         deadline = trio.current_time() + settings.timeout_s
         left, said, pace = -1, [""], Pace()
         async with quorum(settings) as metadata:
@@ -63,7 +69,7 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
                 if cancel:
                     await leaving.ask_to_stay(metadata, bookie_id)
                 else:
-                    await leaving.ask_to_leave(metadata, bookie_id, by=successor)
+                    await decommission(metadata, bookie_id, by=successor, force=forced)
 
             await answer(settings, "asking", change)
             while True:
@@ -82,7 +88,9 @@ def command(settings: Settings, bookie: str, wait: bool, cancel: bool, by: str) 
                 await trio.sleep(POLL_S)
         return names, {**asdict(state), "drained": state.drained}
 
-    names, found = run(work)
+    names, found = confirmed(
+        f"decommission {bookie}", force, lambda forced: run(lambda: work(forced))
+    )
     who = visible(names.name(found["bookie"]))
     if settings.json:
         emit(found)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from .options import Command, Group, Settings, common, consent, yes_option
+from .options import Command, Group, Settings, common, consent, force_option
 from .output import emit, size, table, visible
 
 READ_BYTES = 1024 * 1024
@@ -160,18 +160,18 @@ def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> 
     ask(settings, "reading", work)
 
 
-@command.command(cls=Command, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --yes")
+@command.command(cls=Command, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --force")
 @click.argument("ledger", type=click.IntRange(0))
-@yes_option
+@force_option
 @common
-def recover(settings: Settings, ledger: int, yes: bool) -> None:
+def recover(settings: Settings, ledger: int, force: bool) -> None:
     """Fence a ledger, find its end, and close it. Whoever writes it goes on in another one, or is fenced.
 
     Needs as many of its bookies as any takeover; where too few answer nothing is decided.
     """
     from .connect import ask
 
-    consent(f"stop whoever writes ledger {ledger}", yes)
+    consent(f"stop whoever writes ledger {ledger}", force)
     closed = ask(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
     found = {"ledger": ledger, "last_entry": closed.last_entry, "bytes": closed.length}
     if settings.json:
@@ -197,8 +197,10 @@ def recover(settings: Settings, ledger: int, yes: bool) -> None:
     "--end", type=click.IntRange(-1), help="Of an open one: its last entry; -1: it has none."
 )
 @click.option("--reason", required=True, help="Kept in the record, told to readers.")
-@click.option("--even-so", is_flag=True, help="Also where a bookie has some of them, or may have.")
-@yes_option
+@click.option(
+    "--discard-copies", is_flag=True, help="Also if a bookie has some of the entries, or may have."
+)
+@force_option
 @common
 def accept_loss(
     settings: Settings,
@@ -207,14 +209,14 @@ def accept_loss(
     last: int | None,
     end: int | None,
     reason: str,
-    even_so: bool,
-    yes: bool,
+    discard_copies: bool,
+    force: bool,
 ) -> None:
     """Declare entries lost that no bookie will ever give again.
 
     Readers meet EntriesLost there, or go on after them with broken="skip"; no copies are wanted of them,
     and one that turns up is never given to anybody. Look with `dlog ledger show` first. Refused, exit code
-    2, where a bookie has one of the entries, or may have.
+    2, where a bookie has one of the entries, or may have: --force does not change that.
     """
     from ..cluster import giving_up
     from ..cluster.bookie_names import bookie_names
@@ -228,7 +230,7 @@ def accept_loss(
         reason.encode()
     except UnicodeEncodeError:
         raise click.UsageError("--reason is not UTF-8: nobody could be told") from None
-    consent(f"give up {what} of ledger {ledger}", yes, typed=str(ledger))
+    consent(f"give up {what} of ledger {ledger}", force, typed=str(ledger))
 
     async def work(logs: Any) -> Any:
         by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
@@ -236,12 +238,14 @@ def accept_loss(
         with (await bookie_names(logs.metadata)).in_errors():
             if end is not None:
                 return await giving_up.close_at(
-                    logs.metadata, pool, ledger, end, by=by, why=why, even_so=even_so
+                    logs.metadata, pool, ledger, end, by=by, why=why, even_so=discard_copies
                 )
             assert first is not None
             assert last is not None
             loss = Loss(first, last, by, logs.wall_ms(), why)
-            return await giving_up.give_up(logs.metadata, pool, ledger, loss, even_so=even_so)
+            return await giving_up.give_up(
+                logs.metadata, pool, ledger, loss, even_so=discard_copies
+            )
 
     closed = ask(settings, "the change", work)
     lost = [[one.first, one.last] for one in closed.lost]

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 import click
 
 from . import archives
-from .options import Command, Group, Settings, common, consent, yes_option
+from .options import Command, Group, Settings, common, consent, force_option
 from .output import emit, laid_out, size, table, terminal_width, visible
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
@@ -93,13 +93,13 @@ def list_(settings: Settings, prefix: str) -> None:
     run(work)
 
 
-@command.command(cls=Command, examples="dlog log delete orders --yes")
+@command.command(cls=Command, examples="dlog log delete orders --force")
 @click.argument("name")
-@yes_option
+@force_option
 @common
-def delete(settings: Settings, name: str, yes: bool) -> None:
+def delete(settings: Settings, name: str, force: bool) -> None:
     """Delete a log and all its records. There is no way back."""
-    consent(f"delete log {name} and all its records, in {settings.where()}", yes)
+    consent(f"delete log {name} and all its records, in {settings.where()}", force)
     from .connect import ask
 
     ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
@@ -466,15 +466,15 @@ def _read(settings: Settings, *, default: str, **given: Any) -> None:
     cls=Command,
     examples="""
     dlog log truncate orders --to 12.0.0
-    dlog log truncate orders --txid 1700000000000 --yes
-    dlog log truncate orders --up-to-subscriber cold --yes      in a script: nobody is asked
+    dlog log truncate orders --txid 1700000000000 --force
+    dlog log truncate orders --up-to-subscriber cold --force      in a script: nobody is asked
     """,
 )
 @click.argument("name")
 @click.option("--to", metavar="DLSN", help="Give up all records before this position.")
 @click.option("--txid", type=click.IntRange(0), help="Before the first record with such a txid.")
 @click.option("--up-to-subscriber", metavar="POSITION", help="Before this named position.")
-@yes_option
+@force_option
 @common
 def truncate(
     settings: Settings,
@@ -482,7 +482,7 @@ def truncate(
     to: str | None,
     txid: int | None,
     up_to_subscriber: str | None,
-    yes: bool,
+    force: bool,
 ) -> None:
     """Give up the oldest records; the rest stays as it is. There is no way back.
 
@@ -496,7 +496,7 @@ def truncate(
 
     point = None if to is None else DLSN.parse(to)
     where = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
-    consent(f"give up the records of log {name} before {where}, in {settings.where()}", yes)
+    consent(f"give up the records of log {name} before {where}, in {settings.where()}", force)
 
     async def call(logs: Any) -> DLSN:
         log, dlsn = logs.open_log(name), point
@@ -517,14 +517,14 @@ def truncate(
         print(begin)
 
 
-@command.command(cls=Command, examples="dlog log seal orders --yes")
+@command.command(cls=Command, examples="dlog log seal orders --force")
 @click.argument("name")
-@yes_option
+@force_option
 @click.option("--takeover", is_flag=True, help="Fence a writer that holds the log.")
 @common
-def seal(settings: Settings, name: str, yes: bool, takeover: bool) -> None:
+def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     """End a log: it takes no more records, readers reach an end. There is no way back."""
-    consent(f"seal log {name} for good, in {settings.where()}", yes)
+    consent(f"seal log {name} for good, in {settings.where()}", force)
     from .connect import ask
 
     new = ask(
@@ -586,9 +586,12 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 )
 @click.argument("name")
 @click.option("--forget", metavar="POSITION", help="Delete this one.")
+@force_option
 @common
-def positions(settings: Settings, name: str, forget: str | None) -> None:
+def positions(settings: Settings, name: str, forget: str | None, force: bool) -> None:
     """Where the named subscribers of a log go on, who they are, and which of them hold its retention up."""
+    if forget is not None:
+        consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
     from ..log.settings import retention_of
     from .connect import answer, namespace, run
 
@@ -637,6 +640,7 @@ def _holds(left_s: float) -> str:
 )
 @click.option("--drop", type=click.IntRange(1), help="Give up what is parked under this number.")
 @click.option("--forget", is_flag=True, help="Delete the work queue.")
+@force_option
 @common
 def queues(
     settings: Settings,
@@ -645,11 +649,15 @@ def queues(
     retry: int | None,
     drop: int | None,
     forget: bool,
+    force: bool,
 ) -> None:
     """How far the work queues of a log are handled, and what is parked in them."""
     wanted = (retry is not None) + (drop is not None) + forget
     if wanted > 1 or (queue is None) != (wanted == 0):
         raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
+    if forget or drop is not None:
+        what = "delete" if forget else f"drop number {drop} of"
+        consent(f"{what} work queue {queue} of log {name}, in {settings.where()}", force)
     from ..runtime.errors import InvalidRequest
     from .connect import ask
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import metadata_saves as saves
-from .options import Command, Group, Settings, common, consent, yes_option
+from .options import Command, Group, Settings, common, consent, force_option
 from .output import emit, spare_ids, table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ POLL_S = 0.25
     dlog metadata replace m2                  m2 has lost its disk, and was started with an empty one
     dlog metadata replace m2=h9:4181          the same, and it runs on another host now
     dlog metadata add m4=h4:4181
-    dlog metadata remove m4                   asks first; --yes in a script
+    dlog metadata remove m4                   asks first; --force in a script
     dlog metadata save meta.save              all of it, as of one moment
     """,
 )
@@ -78,17 +78,17 @@ def add(settings: Settings, node: str, wait: bool) -> None:
     _change(settings, "add", name, address, wait)
 
 
-@command.command(cls=Command, examples="dlog metadata remove m4\ndlog metadata remove m4 --yes")
+@command.command(cls=Command, examples="dlog metadata remove m4\ndlog metadata remove m4 --force")
 @click.argument("name")
-@yes_option
+@force_option
 @common
-def remove(settings: Settings, name: str, yes: bool) -> None:
+def remove(settings: Settings, name: str, force: bool) -> None:
     """Put a node out, also one that is down. Stop it afterwards; it never comes back with its data."""
-    _change(settings, "remove", name, "", False, yes)
+    _change(settings, "remove", name, "", False, force)
 
 
 def _change(
-    settings: Settings, kind: str, name: str, address: str, wait: bool, yes: bool = True
+    settings: Settings, kind: str, name: str, address: str, wait: bool, force: bool = True
 ) -> None:
     import trio
 
@@ -109,7 +109,7 @@ def _change(
                 if not roles:
                     known = ", ".join(member.name for member in before)
                     raise MembersRefused(f"no metadata node is called {name}; known are {known}")
-                consent(f"put metadata node {name} ({', '.join(roles)}) out of the quorum", yes)
+                consent(f"put metadata node {name} ({', '.join(roles)}) out of the quorum", force)
                 deadline = (
                     trio.current_time() + settings.timeout_s
                 )  # the answer was not ours to give

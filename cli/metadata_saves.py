@@ -11,12 +11,13 @@ import click
 
 from ..cluster.counted import counted
 from .errors import NO, Answer, say
-from .options import Command, Group, Settings, common, consent, yes_option
+from .options import Command, Group, Settings, common, consent, force_option, replaceable
 from .output import emit
 
 if TYPE_CHECKING:
     from ..metadata.refounding import Saved
     from ..runtime.host import Disk
+    from ..runtime.output_file import OutputFile
 
 MADE = "metadata.new"
 BEFORE = "metadata.before"
@@ -35,42 +36,45 @@ _data = click.option(
     examples="""
     dlog metadata save /backup/meta-1.save
     dlog metadata save m1.save --data /var/lib/dlog/m      of a node that is stopped, from its disk
+    dlog metadata save - | zstd > meta-1.save.zst
     """,
 )
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Read a stopped node's directory instead of asking the quorum; nothing there is changed.",
 )
+@force_option
 @common
-def save(settings: Settings, file: Path, data: Path | None) -> None:
-    """Save all metadata, as of one moment, in FILE, which is whole or not there.
+def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None:
+    """Save all metadata as of one moment. FILE is complete, or it is not changed.
 
-    Writers and readers go on meanwhile. What is on the bookies is not in it.
+    A pipe, a device or "-" (standard output) receives the save as a stream: only "restore" checks that one.
+    Writers and readers continue. A save has no data of bookies.
     """
-    from ..metadata.refounding import chunks_of, read_save, read_survivor, write_save
-    from ..runtime.files import DirectoryDisk
+    from ..metadata.refounding import chunks_of, read_survivor
+    from ..runtime.output_file import output_file
     from .connect import quorum, run
 
-    directory = file.absolute().parent
-    if not file.name.isprintable() or not file.name or file.name.startswith((".", "LOCK")):
-        raise click.UsageError(f"a save has a name that is shown in listings, not {file.name!r}")
+    to = replaceable(file, force)
+    name = "" if to.file is None else to.file.name
+    if name and (not name.isprintable() or name.startswith((".", "LOCK"))):
+        raise click.UsageError(f"a save has a name that is shown in listings, not {name!r}")
 
     async def work() -> "Saved":
-        out = DirectoryDisk(directory)
-        try:
+        with output_file(file, reader_wait_s=settings.timeout_s) as out:
             if data is None:
                 async with quorum(settings) as metadata:
-                    await write_save(out, file.name, metadata.save())
-            else:
-                async with locked(data / "metadata") as disk:
-                    await write_save(out, file.name, chunks_of(await read_survivor(disk)))
-            return await read_save(out, file.name)  # what cannot be read again is no save
-        finally:
-            await out.close()
+                    return await _write(out, metadata.save())
+            async with locked(data / "metadata") as disk:
+                return await _write(out, chunks_of(await read_survivor(disk)))
 
-    _tell(settings, run(work), file=str(file))
+    saved = run(work)
+    if to.stream is not None:
+        settings.note(_summary(saved))  # standard output may be the save
+    else:
+        _tell(settings, saved, file=str(file))
 
 
 @click.command(
@@ -83,9 +87,11 @@ def save(settings: Settings, file: Path, data: Path | None) -> None:
 @_data
 @click.option("--name", required=True, help="Of the node; its name in --metadata lists.")
 @click.option("--address", required=True, metavar="HOST:PORT", help="Where the others reach it.")
-@yes_option
+@force_option
 @common
-def restore(settings: Settings, file: Path, data: Path, name: str, address: str, yes: bool) -> None:
+def restore(
+    settings: Settings, file: Path, data: Path, name: str, address: str, force: bool
+) -> None:
     """Make an empty directory the only metadata node of the cluster, with what FILE has.
 
     Only where no majority of the old nodes can be had: they must never run again. Start the node then, and
@@ -98,7 +104,7 @@ def restore(settings: Settings, file: Path, data: Path, name: str, address: str,
     from .connect import run
 
     place = format_address(parse_address(address, "--address"))
-    consent(f"begin the cluster anew from {file}, without its old metadata nodes", yes)
+    consent(f"begin the cluster anew from {file}, without its old metadata nodes", force)
 
     directory = file.absolute().parent
 
@@ -118,10 +124,10 @@ def restore(settings: Settings, file: Path, data: Path, name: str, address: str,
 @_data
 @click.option("--name", help="Default: the name that it has.")
 @click.option("--address", metavar="HOST:PORT", help="Default: the address that it has.")
-@yes_option
+@force_option
 @common
 def force_new_cluster(
-    settings: Settings, data: Path, name: str | None, address: str | None, yes: bool
+    settings: Settings, data: Path, name: str | None, address: str | None, force: bool
 ) -> None:
     """Make a stopped metadata node the only one of its cluster, with what its disk has.
 
@@ -145,7 +151,7 @@ def force_new_cluster(
             return
     if not place.exists():
         raise click.UsageError(f"{data} is no data directory of a metadata node")
-    consent(f"go on with {data} alone, without the other metadata nodes", yes)
+    consent(f"go on with {data} alone, without the other metadata nodes", force)
 
     async def work() -> dict[str, Any]:
         async with locked(place) as disk:
@@ -234,6 +240,33 @@ async def locked(path: Path) -> AsyncIterator["Disk"]:
         await disk.close()
 
 
+async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "Saved":
+    """Write a save; a file is read back before it gets its name. Raises `CorruptData`, `DiskFailed`."""
+    from ..metadata.refounding import read_save, saved_from, write_save
+    from ..runtime.files import DirectoryDisk
+
+    passed: list[bytes] = []
+
+    async def passing() -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            passed.append(chunk)
+            yield chunk
+
+    async def again() -> AsyncIterator[bytes]:
+        for chunk in passed:
+            yield chunk
+
+    if out.unfinished is None:
+        await write_save(out.write_in_thread, passing())
+        return await saved_from(again(), "the save")
+    await write_save(out.write_in_thread, chunks)
+    disk = DirectoryDisk(out.unfinished.parent)
+    try:
+        return await read_save(disk, out.unfinished.name)
+    finally:
+        await disk.close()
+
+
 async def _refound(
     disk: "Disk", saved: "Saved", name: str, address: str, why: str
 ) -> dict[str, Any]:
@@ -260,24 +293,33 @@ async def _refound(
 
 
 def _tell(settings: Settings, saved: "Saved", **more: str) -> None:
-    from ..metadata.refounding import all_items
-
     head = saved.head
     found = {
         **more,
         "cluster": head.cluster_id,
         "index": head.index,
         "revision": saved.state.revision,
-        "keys": sum(1 for _ in all_items(saved.state)),
+        "keys": _keys(saved),
         "members": [member.name for member in head.members.members],
     }
     if settings.json:
         emit(found)
         return
-    print(
-        f"{found['keys']} keys of cluster {head.cluster_id} as of entry {head.index}"
+    print(_summary(saved))
+
+
+def _summary(saved: "Saved") -> str:
+    head = saved.head
+    return (
+        f"{_keys(saved)} keys of cluster {head.cluster_id} as of entry {head.index}"
         f" (revision {saved.state.revision}) saved"
     )
+
+
+def _keys(saved: "Saved") -> int:
+    from ..metadata.refounding import all_items
+
+    return sum(1 for _ in all_items(saved.state))
 
 
 def _tell_anew(settings: Settings, found: dict[str, Any]) -> None:

@@ -9,13 +9,17 @@ import shlex
 import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
-from .errors import NO, Answer, say, tell
+from ..runtime.errors import ConfirmationRequired
+from .errors import NO, Answer, innermost, say, tell
 from .output import broken, terminal_width, visible
+
+if TYPE_CHECKING:
+    from ..runtime.output_file import Destination
 
 TIMEOUT_S = 30.0
 NUMBER_MAX = (1 << 63) - 1
@@ -40,6 +44,7 @@ RANKS: dict[ParameterSource | None, int] = {
 """The higher goes before the lower; what is a default is no value at all."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(slots=True)
@@ -313,28 +318,64 @@ class Group(Command, click.Group):
             formatter.write_dl(rows)
 
 
-def consent(question: str, yes: bool, *, typed: str = "") -> None:
-    """Ask before what has no way back, unless --yes was given; off a terminal nobody can be asked.
+# --- destructive commands -------------------------------------------------------------------------
+#
+# One rule, docs/operations.md#destructive-commands. It applies to a command that deletes data, would stop
+# writes, remove the last right, lower the protection or replace a file. The command asks on a terminal, is
+# refused without one, and proceeds with --force. The cluster decides about changes that it can judge better
+# (`ConfirmationRequired`).
 
-    ``typed``: a y is not enough, this is to be typed.
+
+def consent(
+    question: str, force: bool, *, consequence: str = "There is no way back", typed: str = ""
+) -> None:
+    """Ask before a destructive command, unless --force was given. Raises `ConfirmationRequired`, `Answer`.
+
+    ``typed``: the text that is to be typed, where a "y" is not enough.
     """
-    if yes:
+    if force:
         return
+    asked = f"{question}? {consequence}"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question}? There is no way back: say --yes")
+        raise ConfirmationRequired(f"{asked}. Use --force to proceed")
     if typed:
-        said = click.prompt(f"{question}? There is no way back: type {typed}", default="", err=True)
+        said = click.prompt(f"{asked}: type {typed}", default="", err=True)
         agreed = said.strip() == typed
     else:
-        agreed = click.confirm(f"{question}? There is no way back", err=True)
+        agreed = click.confirm(asked, err=True)
     if not agreed:
         say("nothing was changed")
         raise Answer(NO)
 
 
-def yes_option(function: Function) -> Function:
-    """``--yes``, for `consent`."""
-    return click.option("--yes", is_flag=True, help="Do not ask.")(function)
+def confirmed(question: str, force: bool, call: Callable[[bool], Result]) -> Result:
+    """Run ``call(False)``; if the cluster requires a confirmation, `consent`, then run ``call(True)``.
+
+    A cluster of an older version requires none, and its nodes do not know the flag: it is not sent at once.
+    """
+    try:
+        return call(False)
+    except Exception as error:
+        found = innermost(error)
+        if not isinstance(found, ConfirmationRequired):
+            raise
+        consent(question, force, consequence=str(found))
+    return call(True)
+
+
+def replaceable(file: Path, force: bool) -> "Destination":
+    """Return the destination of output to ``file``, after `consent` if it exists. Raises `InvalidRequest`."""
+    from ..runtime.output_file import destination
+
+    found = destination(file)
+    if found.exists:
+        consent(f"replace {file}", force, consequence="It exists, and its content is lost")
+    return found
+
+
+def force_option(function: Function) -> Function:
+    """``--force``, for `consent`."""
+    return click.option("--force", is_flag=True, help="Proceed without confirmation.")(function)
 
 
 def write_examples(formatter: click.HelpFormatter, examples: str) -> None:

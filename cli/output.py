@@ -1,4 +1,4 @@
-"""What people and programs read: tables, JSON for programs, sizes with units, files that are whole."""
+"""Output for people and programs: tables, JSON, sizes with units."""
 
 import json
 import math
@@ -7,7 +7,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 INDENT = 4
@@ -168,29 +167,6 @@ def rows_or_table(
             emit(dict(zip(columns, row, strict=True)))
     else:
         table(columns, rows, empty=empty)
-
-
-def write_by_rename(path: Path, text: str) -> None:
-    """Whoever sees the file sees all of it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.rename(path)
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    """The same, and nobody else can read it, not for a moment. Raises `OSError`."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.unlink(missing_ok=True)
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        aside.rename(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
 
 
 def size(count: float) -> str:

@@ -6,7 +6,7 @@ import click
 
 from ..cluster.counted import counted
 from .errors import NO, Answer
-from .options import Command, Settings, common
+from .options import Command, Settings, common, confirmed, force_option
 from .output import emit, size, visible
 
 TOLD_S = 2.0
@@ -41,7 +41,7 @@ NAMED_MAX = 10
 )
 @click.option("--wait", is_flag=True, help="Try again what waits, up to --timeout (exit code 6).")
 @click.option("--apart", is_flag=True, help="Also move copies that stand together, where they can.")
-@click.option("--even-so", is_flag=True, help="Also while most bookies are away.")
+@force_option
 @common
 def command(
     settings: Settings,
@@ -51,7 +51,7 @@ def command(
     rate: float,
     wait: bool,
     apart: bool,
-    even_so: bool,
+    force: bool,
 ) -> None:
     """Bring missing copies back now, the ledgers with the fewest first, and say how far it is.
 
@@ -104,7 +104,7 @@ def command(
             await trio.sleep(TOLD_S)
             settings.note(told(now))
 
-    async def work() -> tuple[Any, dict[str, Any]]:
+    async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
         nonlocal began
         began = trio.current_time()
         async with namespace(settings) as logs, trio.open_nursery() as nursery:
@@ -125,7 +125,7 @@ def command(
             before, full = (len(todo), 0), 0
             while True:
                 with names.in_errors():
-                    await answer(settings, "who is there", lambda: now.look(even_so=even_so))
+                    await answer(settings, "who is there", lambda: now.look(force=forced))
                 done = await now.work(todo)
                 full += done.full
                 if not done.left:
@@ -146,7 +146,7 @@ def command(
             "left": [{"ledger": one, "why": why} for one, why in sorted(done.left.items())],
         }
 
-    names, found = run(work)
+    names, found = confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
     if settings.json:
         emit(found)
     else:

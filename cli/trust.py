@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .errors import NO, Answer, say
-from .options import Command, Group, Settings, common
+from .options import Command, Group, Settings, common, confirmed, force_option
 from .output import emit, rows_or_table, table
 
 MIB = 1024 * 1024
@@ -104,17 +104,20 @@ def show(settings: Settings) -> None:
 )
 @click.argument("mode", type=click.Choice(list(MODES)))
 @click.option("--admin", default="", metavar="USER", help="A user who is made an admin with it.")
+@force_option
 @common
-def require(settings: Settings, mode: str, admin: str) -> None:
+def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
     """Set the authorization mode.
 
     `off` authorizes nothing. `report` authorizes and counts what it would refuse, but refuses nothing.
     `enforce` refuses. The first `report` names an admin: afterwards only admins change rights. All metadata
-    nodes must be running once then. `enforce` requires an admin who has proved their identity.
+    nodes must be running once then. `enforce` requires an admin who has proved their identity. A change from
+    `enforce` to another mode is asked, or refused without a terminal.
     """
     stored = MODES[mode]
     also = f"; {admin} is an admin" if admin else ""
-    change(settings, f"mode: {mode}{also}", "mode", stored, admin)
+    question = f"set the authorization mode to {mode}"
+    change(settings, f"mode: {mode}{also}", "mode", stored, admin, ask=question, force=force)
 
 
 @command.command(
@@ -132,6 +135,7 @@ def require(settings: Settings, mode: str, admin: str) -> None:
 @click.option("--ledgers", type=COUNT, metavar="N")
 @click.option("--default", "none", is_flag=True, help="It has none of its own any more.")
 @click.option("--all", "of_all", is_flag=True, help="Of all that have none of their own.")
+@force_option
 @common
 def quota(
     settings: Settings,
@@ -141,11 +145,13 @@ def quota(
     ledgers: int | None,
     none: bool,
     of_all: bool,
+    force: bool,
 ) -> None:
     """What each namespace takes of the metadata, and its bounds; or set those of one.
 
     Beyond them nothing new is made there, where rights are required: `OverQuota`. It can still be read,
-    truncated and deleted, and what is open is closed. What is not given stays as it is.
+    truncated and deleted, and what is open is closed. What is not given stays as it is. A limit of 0, or one
+    that is used up, is asked, or refused without a terminal.
     """
     given = [keys, None if mib is None else mib * MIB, ledgers]
     sets = none or any(one is not None for one in given)
@@ -159,7 +165,8 @@ def quota(
         said = (
             f"{whose}: from now on what is the default" if none else f"the quota of {whose} is set"
         )
-        change(settings, said, "quota", namespace, *words)
+        question = f"set the quota of {whose}"
+        change(settings, said, "quota", namespace, *words, ask=question, force=force)
         return
     report = asked(settings, "quotas", lambda metadata: metadata.trust_report())
     found = [one for one in spaces_of(report) if namespace in ("", one.namespace)]
@@ -331,9 +338,17 @@ def spaces_of(report: Any) -> list[Space]:
     return [Space(*one) for one in report.spaces]
 
 
-def change(settings: Settings, said: str, *wanted: str) -> None:
-    """Have it changed, and say so in these words, or say why not."""
-    asked(settings, "changing rights", lambda metadata: metadata.change_trust(*wanted))
+def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bool = False) -> None:
+    """Have it changed, then print ``said``. ``ask``: the question of `confirmed`."""
+
+    def send(forced: bool) -> None:
+        asked(
+            settings,
+            "changing rights",
+            lambda metadata: metadata.change_trust(*wanted, force=forced),
+        )
+
+    confirmed(ask, force, send)
     if settings.json:
         emit({"changed": list(wanted)})
     else:

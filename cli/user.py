@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from ..runtime.errors import InvalidRequest
-from .options import Command, Group, Settings, common, consent, yes_option
-from .output import emit, rows_or_table, write_secret
+from ..runtime.output_file import output_file, write_file
+from .options import Command, Group, Settings, common, consent, force_option, replaceable
+from .output import emit, rows_or_table
 from .trust import asked, change, time_of, users_and_grants
 
 CA_FILE = "ca.pem"
@@ -67,13 +68,13 @@ def enable(settings: Settings, name: str) -> None:
     change(settings, f"{name} may do again what its grants say", "enable", name)
 
 
-@command.command(cls=Command, examples="dlog user remove etl --yes")
+@command.command(cls=Command, examples="dlog user remove etl --force")
 @click.argument("name")
-@yes_option
+@force_option
 @common
-def remove(settings: Settings, name: str, yes: bool) -> None:
+def remove(settings: Settings, name: str, force: bool) -> None:
     """With all its grants."""
-    consent(f"remove user {name} and all its grants", yes)
+    consent(f"remove user {name} and all its grants", force)
     change(settings, f"{name} is removed, with all its grants", "remove", name)
 
 
@@ -100,7 +101,8 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     default="reader",
     help="On these (default reader); never more than the user itself.",
 )
-@click.option("--out", metavar="FILE", help='Default NAME.token; "-": shown on the terminal.')
+@click.option("--out", metavar="FILE", help='Default NAME.token; "-" is standard output.')
+@force_option
 @common
 def token(
     settings: Settings,
@@ -109,6 +111,7 @@ def token(
     paths: tuple[str, ...],
     right: str,
     out: str | None,
+    force: bool,
 ) -> None:
     """Make a token: who has it is that user until it ends, or until `dlog user revoke`.
 
@@ -128,52 +131,41 @@ def token(
         )
     narrowing = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
     valid_s = int((1 if days is None else days) * 24 * 3600)
-    file = None if out == "-" else Path(out or f"{name or 'own'}.token")
-    authority = None
-    if file is not None:
-        _check_replaceable(file)
-        authority = _authority_for(file, settings)
-    made: bytes = asked(
-        settings,
-        "a token",
-        lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=narrowing),
-    )
+    file = Path(out or f"{name or 'own'}.token")
+    to = replaceable(file, force)
+    authority = None if to.file is None else _authority_for(file, settings)
+    with output_file(
+        file, secret=True, reader_wait_s=settings.timeout_s
+    ) as out_file:  # before a token is made that has no file
+        made: bytes = asked(
+            settings,
+            "a token",
+            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=narrowing),
+        )
+        out_file.write(made + b"\n")
     said = read_token(made)
     ends = time_of(said.ends_s * 1000)
-    if file is None:
-        print(made.decode())
+    if authority is not None:
+        write_file(file.parent / CA_FILE, authority)
+    if to.file is None:
         return
-    try:
-        write_secret(file, made + b"\n")
-        if authority is not None:
-            (file.parent / CA_FILE).write_bytes(authority)
-    except OSError as error:
-        raise InvalidRequest(f"{file}: {error.strerror}") from None
     if settings.json:
         emit({"user": said.user, "file": str(file), "ends": ends})
     else:
         settings.note(f"{file}: a token of {said.user} until {ends}")
 
 
-def _check_replaceable(file: Path) -> None:
-    """Only a token is written over. Raises a usage error."""
-    from ..runtime.tokens import PREFIX
-
-    if file.exists():
-        with file.open("rb") as found:
-            if found.read(len(PREFIX)) != PREFIX:
-                raise click.UsageError(f"{file} is there, and is no token")
-
-
 def _authority_for(file: Path, settings: Settings) -> bytes | None:
     """What is to stand beside the file as ca.pem; None: it does. Raises `InvalidRequest`."""
     import os
+
+    from ..runtime.machine import named_path
 
     if (file.parent / CA_FILE).exists():
         return None
     settings.where()
     told = os.environ.get("DLOG_CREDENTIALS", "").partition(":")[2]
-    own = Path(told).expanduser() if told else None
+    own = named_path(told) if told else None
     source = None if own is None else (own if own.is_dir() else own.parent) / CA_FILE
     if source is None or not source.is_file():
         raise InvalidRequest(

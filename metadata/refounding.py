@@ -11,7 +11,7 @@ given out then may be given out again: everything that counts is moved ahead by 
 What the parts above hand out in keys of their own, they move ahead themselves (`change`).
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from heapq import merge
 from itertools import chain
@@ -32,7 +32,7 @@ from .members import MEMBERS, Members, load_ghost, load_members, store_members
 from .ready import Snapshot
 from .receiving import restore
 from .saves import CHUNK_BYTES_MAX, SaveHead, save_chunks
-from .snapshot_files import CHUNK, SYNC_BYTES, checked_chunks
+from .snapshot_files import CHUNK, checked_chunks
 from .storage import RaftStorage
 from .transaction import KeyValue
 
@@ -55,31 +55,24 @@ class Saved:
     state: KeyValueState
 
 
-async def write_save(disk: Disk, name: str, chunks: AsyncIterator[bytes]) -> int:
-    """Make the file; durable when this returns its size. Raises `DiskFull`, and what ``chunks`` raises."""
-    aside = name + ASIDE
-    if aside in disk.list():
-        await disk.delete(aside)
-    file = await disk.create(aside)
-    try:
-        offset = count = synced = 0
-        async for chunk in chunks:
-            file.write_at(offset, [CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk)), chunk])
-            offset += CHUNK.size + len(chunk)
-            count += 1
-            if offset - synced > SYNC_BYTES:
-                synced = offset
-                await file.sync()
-        await file.write_synced(offset, CHUNK.pack(0, count))
-    finally:
-        file.close()
-    await disk.rename(aside, name)
-    return offset + CHUNK.size
+async def write_save(
+    write: Callable[[bytes], Awaitable[None]], chunks: AsyncIterator[bytes]
+) -> None:
+    """Write a save, from its beginning to its end. Raises what ``write`` and ``chunks`` raise."""
+    count = 0
+    async for chunk in chunks:
+        await write(CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk)) + chunk)
+        count += 1
+    await write(CHUNK.pack(0, count))
 
 
 async def read_save(disk: Disk, name: str) -> Saved:
-    """The whole of it, checked. Raises `CorruptData`, `UnsupportedFormat`."""
-    chunks = checked_chunks(disk, name)
+    """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
+    return await saved_from(checked_chunks(disk, name), name)
+
+
+async def saved_from(chunks: AsyncIterator[bytes], name: str) -> Saved:
+    """Restore the chunks of the save ``name``. Raises `CorruptData`, `UnsupportedFormat`."""
     head: SaveHead | None = None
     async for chunk in chunks:
         head = SaveHead.decode(chunk)

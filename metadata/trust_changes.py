@@ -75,10 +75,11 @@ def compose(
 ) -> Transaction:
     """The change as a transaction. ``index``: where in the log it will stand.
 
-    ``serial``: of the certificate that the asker has shown, "" for none; ``by_token``: it has shown a token.
+    ``serial``: of the certificate that the asker has shown, "" for none.
+    ``by_token``: the asker has shown a token.
     ``uses``: what namespaces use of the metadata, as far as it is counted.
 
-    Raises `NotAllowed`; `InvalidRequest` for what cannot be; `ConfirmationRequired`.
+    Raises `NotAllowed`, `ConfirmationRequired`, and `InvalidRequest` for an impossible change.
     """
     judge.see(state)
     admins = judge.admins() if state.trust_revision else []

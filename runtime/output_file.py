@@ -243,7 +243,7 @@ def _opened_for_reader(stream: str, deadline: float) -> int:
 
 
 def _own_descriptor(path: str) -> int | None:
-    """The number of the open descriptor of this process that ``path`` leads to; None: it leads to none.
+    """The number of the open descriptor of this process that ``path`` leads to, otherwise None.
 
     It must not be opened by name: that begins at its start again, and fails for a socket.
     """

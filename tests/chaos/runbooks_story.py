@@ -285,7 +285,7 @@ def rot_everywhere(d: Drill) -> None:
         d.typed("ledger", "show", ledger, says=ledger)
         d.typed(
             *("ledger", "accept-loss", ledger, "--first", entry, "--last", entry),
-            *("--even-so", "--reason", "it rotted on all three", "--yes"),
+            *("--discard-copies", "--reason", "it rotted on all three", "--force"),
             says="declared lost",
         )
     d.over("DlogNoGoodCopy")

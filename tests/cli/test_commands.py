@@ -127,14 +127,14 @@ def test_a_log_is_created_listed_shown_and_deleted(cluster: Cluster) -> None:
     } <= set(shown["segments"][0])  # fmt: skip
     assert b"kept/one" in cluster.ok("log", "show", "kept/one")
 
-    assert "--yes" in cluster.fails(2, "log", "delete", "kept/one")
-    cluster.ok("log", "delete", "kept/one", "--yes")
+    assert "--force" in cluster.fails(5, "log", "delete", "kept/one")
+    cluster.ok("log", "delete", "kept/one", "--force")
     assert "LogNotFound (510)" in cluster.fails(3, "log", "read", "kept/one")
 
 
 def test_a_log_whose_name_was_mistyped_is_answered_with_what_was_meant(cluster: Cluster) -> None:
     cluster.ok("log", "create", "meant/orders")
-    for words in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"], ["count"]):
+    for words in (["read"], ["tail"], ["show"], ["write"], ["delete", "--force"], ["count"]):
         error = cluster.fails(3, "log", words[0], "meant/ordes", *words[1:], stdin=b"x\n")
         assert 'did you mean "meant/orders"?' in error
 
@@ -171,7 +171,7 @@ def test_bookies_are_shown_by_their_names_and_programs_get_ids(cluster: Cluster)
 
 
 def test_a_missing_log_is_named_with_the_command_that_makes_it(cluster: Cluster) -> None:
-    for arguments in (["read"], ["tail"], ["show"], ["write"], ["delete", "--yes"]):
+    for arguments in (["read"], ["tail"], ["show"], ["write"], ["delete", "--force"]):
         error = cluster.fails(3, "log", arguments[0], "absent", *arguments[1:], stdin=b"x\n")
         assert "absent" in error
         assert "dlog log create" in error
@@ -223,10 +223,10 @@ def test_who_puts_a_metadata_node_out_is_told_what_it_is_and_asked(cluster: Clus
     (node,) = json.loads(cluster.ok("status", "--json"))["metadata"]
     name = node["name"]
 
-    asked = cluster.fails(2, "metadata", "remove", name)
+    asked = cluster.fails(5, "metadata", "remove", name)
     assert f"put metadata node {name} (leader) out of the quorum?" in asked
-    assert "say --yes" in asked
-    assert "last voter" in cluster.fails(5, "metadata", "remove", name, "--yes")
+    assert "Use --force" in asked
+    assert "last voter" in cluster.fails(5, "metadata", "remove", name, "--force")
     assert "nobody" in cluster.fails(5, "metadata", "remove", "nobody")
 
 
@@ -375,3 +375,22 @@ def test_the_ways_of_a_bench(cluster: Cluster, flags: list[str]) -> None:
     found = json.loads(cluster.ok("bench", *flags, "--records", "1000", "--json"))
 
     assert found["records"] == 1000
+
+
+def test_save_replaces_a_file_only_with_force_and_streams_to_standard_output(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    save = tmp_path / "m.save"
+    cluster.ok("metadata", "save", str(save))
+    first = save.read_bytes()
+    assert "Use --force" in cluster.fails(5, "metadata", "save", str(save))
+    assert save.read_bytes() == first
+    cluster.ok("metadata", "save", str(save), "--force")
+
+    assert "a directory" in cluster.fails(2, "metadata", "save", str(tmp_path))
+    assert "DiskFull" in cluster.fails(1, "metadata", "save", "/dev/full")
+    streamed = tmp_path / "streamed.save"
+    streamed.write_bytes(cluster.ok("metadata", "save", "-"))
+    node = ("--name", "m1", "--address", "127.0.0.1:1", "--data", str(tmp_path / "new"))
+    cluster.ok("metadata", "restore", str(streamed), *node, "--force")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.save", "new", "streamed.save"]

@@ -76,7 +76,7 @@ def test_a_bookie_is_drained_and_nothing_is_missing(cluster: Cluster) -> None:
         assert (found["left"], found["copied_entries"]) == ([], 0), what
         assert found["full"] > 0
     assert "no bookie is called b77" in cluster.fails(3, "decommission", "b77")
-    lost = ("--first", "0", "--last", "0", "--reason", "none", "--yes")
+    lost = ("--first", "0", "--last", "0", "--reason", "none", "--force")
     said = cluster.fails(2, "ledger", "accept-loss", str(ledger["ledger"]), *lost)
     assert "they are not lost" in said
     run("decommission", full["id"], "--cancel")

@@ -36,12 +36,15 @@ def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
     cluster.fails(2, "log", "queues", "shared", "--retry", number)
     cluster.ok("log", "queues", "shared", "--of", "q", "--retry", number)
     assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")
-    cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number)
-    for typo in (["--retry", number], ["--drop", number], ["--forget"]):
+    cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number, "--force")
+    for typo in (["--retry", number], ["--drop", number, "--force"], ["--forget", "--force"]):
         assert "no work queue" in cluster.fails(2, "log", "queues", "shared", "--of", "p", *typo)
     (left,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
     assert left["queue"] == "q"  # and a name that was mistyped makes none
-    assert cluster.ok("log", "queues", "shared", "--of", "q", "--forget") == b"no work queues\n"
+    assert (
+        cluster.ok("log", "queues", "shared", "--of", "q", "--forget", "--force")
+        == b"no work queues\n"
+    )
 
 
 def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
@@ -54,22 +57,24 @@ def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
         log.positions.advance("cold", log.find(txid=1))
     found = json.loads(cluster.ok("log", "positions", "cut", "--json"))
     assert (found["positions"], found["holds_s"]) == ({"cold": "1.0.1"}, {})
-    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json", "--yes")
+    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json", "--force")
     assert json.loads(cut) == {"name": "cut", "truncated_to": "1.0.1"}
-    assert cluster.ok("log", "truncate", "cut", "--txid", "2", "--yes").decode().strip() == "1.0.2"
     assert (
-        cluster.ok("log", "truncate", "cut", "--to", "1.0.0", "--yes").decode().strip() == "1.0.2"
+        cluster.ok("log", "truncate", "cut", "--txid", "2", "--force").decode().strip() == "1.0.2"
+    )
+    assert (
+        cluster.ok("log", "truncate", "cut", "--to", "1.0.0", "--force").decode().strip() == "1.0.2"
     )
     assert cluster.ok("log", "read", "cut") == b"2\n3\n"
     shown = json.loads(cluster.ok("log", "show", "cut", "--json"))
     assert (shown["records"], shown["truncated_to"], shown["sealed"]) == (2, "1.0.2", False)
     assert shown["segments"][0]["status"] == "partly truncated"
     assert "1.0.2" in cluster.fails(3, "log", "read", "cut", "--from", "1.0.1")
-    assert cluster.ok("log", "positions", "cut", "--forget", "cold") == b"no positions\n"
+    assert cluster.ok("log", "positions", "cut", "--forget", "cold", "--force") == b"no positions\n"
 
-    cluster.fails(2, "log", "seal", "cut")
-    cluster.ok("log", "seal", "cut", "--yes")
-    assert json.loads(cluster.ok("log", "seal", "cut", "--yes", "--json"))["before"] is True
+    cluster.fails(5, "log", "seal", "cut")
+    cluster.ok("log", "seal", "cut", "--force")
+    assert json.loads(cluster.ok("log", "seal", "cut", "--force", "--json"))["before"] is True
     assert "sealed" in cluster.fails(5, "log", "write", "cut", stdin=b"never\n")
     assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
 
@@ -108,7 +113,7 @@ def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
     assert payload_bytes == 500 * len("the same")
     assert sum(one["bytes"] for one in packed) < payload_bytes
 
-    cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--yes")
+    cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--force")
     after = json.loads(cluster.ok("log", "show", "seen", "--json"))
     assert after["records"] == 3
     assert (after["bytes"], after["truncated_bytes"]) == (
@@ -167,11 +172,11 @@ def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
     )
     assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--to", "1.x")
     assert "no position 'cold'" in cluster.fails(
-        2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--yes"
+        2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--force"
     )
     assert "not a time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
-    cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--yes")
-    cluster.fails(3, "log", "seal", "missing", "--yes")
+    cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--force")
+    cluster.fails(3, "log", "seal", "missing", "--force")
 
 
 def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
@@ -184,7 +189,7 @@ def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
     assert process.stdout is not None
     told = [json.loads(process.stdout.readline())]
     cluster.ok("log", "create", "w/2")
-    cluster.ok("log", "delete", "w/1", "--yes")
+    cluster.ok("log", "delete", "w/1", "--force")
     cluster.ok("log", "rename", "w/2", "w/3")
     cluster.fails(3, "log", "rename", "w/2", "w/4")
     told += [json.loads(process.stdout.readline()) for _ in range(3)]

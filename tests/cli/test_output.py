@@ -116,7 +116,7 @@ def test_a_port_that_is_none_is_a_wrong_address(port: str) -> None:
         (["log", "read", "l", "--limit", "9" * 30], "above 9,223,372,036,854,775,807"),
         (["log", "config", "x", "set", "retention_s=nan"], "'nan' is not a number"),
         (["log", "create", "\udcff"], "not UTF-8"),
-        (["user", "remove", "\udcff", "--yes"], "not UTF-8"),
+        (["user", "remove", "\udcff", "--force"], "not UTF-8"),
         (["log", "config", "x", "set", "a=\udcff"], "not UTF-8"),
         (["metadata", "save", "a\nb"], "a save has a name"),
         (["metadata", "save", ".hidden"], "a save has a name"),

@@ -49,18 +49,20 @@ def test_the_place_is_the_flags_then_the_variables_then_the_contexts(
         assert run(0, "log", "list", "--uri", f"{root}/{namespace}").stdout == name
     listed = run(0, "log", "list", DLOG_LOG_LIST_JSON="1", DLOG_LOG_LIST_URI=f"{root}/flag")
     assert json.loads(listed.stdout) == {"name": "c"}
-    assert b"--yes" in run(2, "log", "delete", "a").stderr
+    assert b"--force" in run(5, "log", "delete", "a").stderr
     for namespace in ("flag", "variable"):
         run(0, "log", "create", "same", "--uri", f"{root}/{namespace}")
     flag = ("--uri", f"{root}/flag")
-    run(0, *flag, "log", "delete", "same", "--yes", DLOG_URI=f"{root}/variable")
+    run(0, *flag, "log", "delete", "same", "--force", DLOG_URI=f"{root}/variable")
     assert run(0, "log", "list", *flag).stdout == b"c\n"
     assert run(0, *flag, "log", "list", DLOG_LOG_LIST_URI=f"{root}/variable").stdout == b"c\n"
     assert run(0, "log", "list", DLOG_URI=f"{root}/variable").stdout == b"b\nsame\n"
     assert (
         b"--uri is empty"
-        in run(2, "--uri", "", "log", "delete", "same", "--yes", DLOG_URI=f"{root}/variable").stderr
+        in run(
+            2, "--uri", "", "log", "delete", "same", "--force", DLOG_URI=f"{root}/variable"
+        ).stderr
     )
-    run(0, "log", "delete", "a", DLOG_LOG_DELETE_YES="1")
+    run(0, "log", "delete", "a", DLOG_LOG_DELETE_FORCE="1")
     assert run(0, "log", "list").stdout == b""
     assert sorted(os.listdir(tmp_path / "dlog")) == ["contexts.lock", "contexts.toml"]

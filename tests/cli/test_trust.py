@@ -55,6 +55,7 @@ def test_what_namespaces_take_is_shown_and_bounded(cluster: Cluster) -> None:
     assert [one[f"{what}_max"] for what in ("keys", "bytes", "ledgers")] == [50, 2 << 20, 9]
     cluster.ok("trust", "quota", "default", "--default")
     assert b"dlog trust quota" not in cluster.ok("trust", "show")
-    cluster.ok("trust", "quota", "default", "--keys", "1")
+    assert "Use --force" in cluster.fails(5, "trust", "quota", "default", "--keys", "1")
+    cluster.ok("trust", "quota", "default", "--keys", "1", "--force")
     assert b"namespace default has" in cluster.ok("trust", "show")
     assert b"namespace" in cluster.ok("trust", "quota")

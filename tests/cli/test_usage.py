@@ -1,5 +1,6 @@
 """Wrong usage is one line, exit code 2, before any cluster is asked (design: the contract of `dlog`)."""
 
+import contextlib
 import io
 import os
 import subprocess
@@ -10,15 +11,22 @@ import click
 import pytest
 
 from distributedlog.cli import named_clusters
-from distributedlog.cli.errors import innermost, report, with_hint
+from distributedlog.cli.errors import Answer, innermost, report, with_hint
 from distributedlog.cli.main import _show_all_characters, command, run
 from distributedlog.cli.metadata import _votes
+from distributedlog.cli.options import confirmed
 from distributedlog.cli.output import table
 from distributedlog.cli.status import show
 from distributedlog.cluster.overview import conditions_of_members, majority_lost
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.runtime import errors
-from distributedlog.runtime.errors import BY_CODE, InvalidUri, LogNotFound, NotAllowed
+from distributedlog.runtime.errors import (
+    BY_CODE,
+    ConfirmationRequired,
+    InvalidUri,
+    LogNotFound,
+    NotAllowed,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -320,7 +328,7 @@ def test_an_interruption_after_the_end_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("stream", "words", "code"), [
-    ("<&-", "log delete x --uri distributedlog://127.0.0.1:1/n", 2),
+    ("<&-", "log delete x --uri distributedlog://127.0.0.1:1/n", 5),
     (">&-", "context list", 0),
 ])  # fmt: skip
 def test_a_closed_stream_is_an_empty_one(stream: str, words: str, code: int) -> None:
@@ -447,18 +455,71 @@ def test_what_a_reader_will_never_be_given_is_given_up_by_typing_the_ledgers_id(
     monkeypatch.setattr(sys, "stdin", Terminal("7\n"))
     assert run(command) == 2
     assert "unknown scheme" in capsys.readouterr().err
-    assert run([*command[:-3], "\udcff", "--uri", "nonsense://", "--yes"]) == 2
+    assert run([*command[:-3], "\udcff", "--uri", "nonsense://", "--force"]) == 2
     assert "not UTF-8" in capsys.readouterr().err
 
 
 def test_deleting_asks_for_consent_and_names_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
     for words in DESTRUCTIVE:
-        assert run([*words, "--uri", "distributedlog://127.0.0.1:1/n", "--timeout", "1"]) == 2, (
+        assert run([*words, "--uri", "distributedlog://127.0.0.1:1/n", "--timeout", "1"]) == 5, (
             words
         )
         said = capsys.readouterr().err
-        assert "There is no way back: say --yes" in said
+        assert "There is no way back. Use --force to proceed" in said
         assert "distributedlog://127.0.0.1:1/n" in said
+
+
+class Refusing:
+    """A cluster that requires a confirmation."""
+
+    def __init__(self) -> None:
+        self.calls: list[bool] = []
+
+    def __call__(self, force: bool) -> str:
+        self.calls.append(force)
+        if not force:
+            raise ExceptionGroup("tasks", [ConfirmationRequired("writers stop")])
+        return "done"
+
+
+def test_cluster_that_requires_a_confirmation_gets_it_only_with_force() -> None:
+    cluster = Refusing()
+
+    with pytest.raises(ConfirmationRequired, match=r"stop it\? writers stop\. Use --force"):
+        confirmed("stop it", False, cluster)
+    assert cluster.calls == [False]
+
+    assert confirmed("stop it", True, cluster) == "done"
+    assert cluster.calls == [False, False, True]  # an older version requires none, and gets no flag
+
+
+@pytest.mark.parametrize(("answer", "calls"), [("y", [False, True]), ("n", [False])])
+def test_cluster_that_requires_a_confirmation_gets_it_from_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, answer: str, calls: list[bool]
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
+    cluster = Refusing()
+
+    with contextlib.suppress(Answer):
+        confirmed("stop it", False, cluster)
+
+    assert cluster.calls == calls
+
+
+def test_ready_file_replaces_only_a_ready_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = tmp_path / "notes"
+    notes.write_text("mine\n")
+    for file, said in ((notes, "is not a ready file"), (tmp_path, "is a directory")):
+        assert run(["local", "--memory", "--ready-file", str(file)]) == 2
+        assert said in capsys.readouterr().err
+
+    assert notes.read_text() == "mine\n"
 
 
 def test_an_error_shows_its_name_code_and_message_and_no_traceback(

@@ -51,7 +51,7 @@ def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_pat
         for name in nodes:
             shutil.rmtree(tmp_path / name)
         first, *others = nodes
-        node = ("--name", first, "--address", at[first], "--yes")
+        node = ("--name", first, "--address", at[first], "--force")
         made = cluster.json("metadata", "restore", save, "--data", str(tmp_path / first), *node)
         assert made["restores"] == 1
         assert made["logs"] == 1
@@ -75,14 +75,14 @@ def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_pat
         # One is left.
         left, *gone = reversed(nodes)
         refused = cluster.run(
-            "metadata", "force-new-cluster", "--data", str(tmp_path / left), "--yes"
+            "metadata", "force-new-cluster", "--data", str(tmp_path / left), "--force"
         )
         assert refused.returncode != 0  # it runs
         cluster.kill(*nodes)
         for name in gone:
             shutil.rmtree(tmp_path / name)
         made = cluster.json(
-            "metadata", "force-new-cluster", "--data", str(tmp_path / left), "--yes"
+            "metadata", "force-new-cluster", "--data", str(tmp_path / left), "--force"
         )
         assert (made["name"], made["address"]) == (left, at[left])
         assert made["restores"] == 2

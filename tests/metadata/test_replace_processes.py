@@ -25,7 +25,7 @@ def test_a_lost_metadata_node_is_replaced_and_another_may_then_be_lost(tmp_path:
         assert refused.returncode == 5
         assert b"nothing to replace" in refused.stderr
         cluster.kill(lost)
-        refused = cluster.run("metadata", "remove", other, "--yes")
+        refused = cluster.run("metadata", "remove", other, "--force")
         assert refused.returncode == 5
         assert b"the quorum would be lost" in refused.stderr
         shutil.rmtree(tmp_path / lost)

@@ -48,8 +48,23 @@ def unchanged(item: KeyValue) -> bytes:
     return item.value
 
 
-async def _saved(client: MetadataClient, disk: MemoryDisk) -> Saved:
-    await write_save(disk, FILE, client.save())
+async def _save(client: MetadataClient, disk: MemoryDisk) -> int:
+    """Write a save of the cluster to `FILE`; its size in bytes."""
+    file, size = await disk.create(FILE), 0
+
+    async def write(data: bytes) -> None:
+        nonlocal size
+        file.write_at(size, [data])
+        size += len(data)
+
+    await write_save(write, client.save())
+    await file.sync()
+    return size
+
+
+async def _saved(client: MetadataClient) -> Saved:
+    disk = MemoryDisk()
+    await _save(client, disk)
     return await read_save(disk, FILE)
 
 
@@ -75,8 +90,7 @@ async def test_a_save_is_one_moment_while_everything_goes_on() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
-            disk = MemoryDisk()
-            saves = [await _saved(client, disk) for _ in range(5)]
+            saves = [await _saved(client) for _ in range(5)]
             over.set()
 
         for saved in saves:
@@ -104,7 +118,7 @@ async def test_a_save_ends_with_its_connection_and_says_so() -> None:
 async def test_a_damaged_save_is_refused(place: int) -> None:
     async with filled_quorum() as (_, client):
         disk = MemoryDisk()
-        await write_save(disk, FILE, client.save())
+        await _save(client, disk)
     file = await disk.open(FILE)
     content = bytearray(await file.read_cold(0, file.size()))
     content[place] ^= 0x40
@@ -118,7 +132,7 @@ async def test_a_damaged_save_is_refused(place: int) -> None:
 async def test_a_save_without_its_end_is_refused() -> None:
     async with filled_quorum() as (_, client):
         disk = MemoryDisk()
-        size = await write_save(disk, FILE, client.save())
+        size = await _save(client, disk)
     file = await disk.open(FILE)
     for length in (0, 11, size // 2, size - 12, size - 1):
         content = await file.read_cold(0, length)
@@ -130,7 +144,7 @@ async def test_a_save_without_its_end_is_refused() -> None:
 
 async def test_a_cluster_goes_on_from_a_save_and_lets_others_in() -> None:
     async with filled_quorum() as (nodes, client):
-        saved = await _saved(client, MemoryDisk())
+        saved = await _saved(client)
         await client.transact(put(b"later", b"lost"))
         await nodes.kill()
     async with quorum(3, seed=2) as nodes:
@@ -197,7 +211,7 @@ async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> Non
 
 async def test_a_restore_that_was_killed_at_its_first_file_is_done_again() -> None:
     async with filled_quorum() as (nodes, client):
-        saved = await _saved(client, MemoryDisk())
+        saved = await _saved(client)
         await nodes.kill()
     disk = MemoryDisk()
     await disk.create("FORMAT" + ASIDE)
@@ -214,7 +228,7 @@ async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_ano
 ) -> None:
     """What the first try left has the same name, and says another address."""
     async with filled_quorum() as (nodes, client):
-        saved = await _saved(client, MemoryDisk())
+        saved = await _saved(client)
         await nodes.kill()
     disk, state = MemoryDisk(), moved_ahead(saved.state, unchanged, {})
 
@@ -238,7 +252,7 @@ async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_ano
 
 async def test_a_directory_that_belongs_to_somebody_is_not_begun_anew() -> None:
     async with filled_quorum() as (nodes, client):
-        saved = await _saved(client, MemoryDisk())
+        saved = await _saved(client)
         await nodes.kill()
         for disk in (nodes.disks["m1"], MemoryDisk()):
             if not disk.list():

@@ -125,7 +125,7 @@ def cold(campaign: Campaign, here: Path, records: int) -> None:
     limit = max(1_000, records // 10)
     campaign.example("cold_tier", "--log", "cold", *arguments, "--max-records", limit)
     point = subprocess.run(
-        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold", "--yes"),
+        dlog("log", "truncate", "cold", "--up-to-subscriber", "cold", "--force"),
         env={**os.environ, **environment(), "DLOG_URI": campaign.uri},
         check=True,
         capture_output=True,
