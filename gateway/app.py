@@ -436,7 +436,7 @@ class Gateway:
             raise TurnedAway(
                 415,
                 f"a body in the encoding {coding[:60]!r}",
-                "send it as it is, without Content-Encoding",
+                "send it uncompressed, without Content-Encoding",
                 {"accept-encoding": "identity"},
             )
         most = self._options.body_bytes_max
@@ -483,7 +483,7 @@ def hold(request: Request, size: int) -> None:
 
 
 def _served(request: Request) -> Served:
-    """What it is done with: from now on the cluster may be asked for something."""
+    """Return the user's namespace and writers, from a request that may change the cluster afterwards."""
     request.scope["dlog.begun"] = True
     found: Served = request.scope["dlog.served"]
     return found

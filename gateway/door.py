@@ -40,7 +40,7 @@ HEAD_BYTES_MAX = 16 * 1024
 """Of a request's line and headers."""
 SEPARATOR_BYTES = len(b": \r\n")
 DROPPED_BYTES_MAX = 64 * MIB
-"""Of a body that nobody wants."""
+"""The limit for the rest of a body after its answer."""
 ABSOLUTE = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
 """A request's target with the name that it is asked by, as a client of an HTTP proxy sends it."""
 ONCE = frozenset(
@@ -166,23 +166,8 @@ class Door:
         place: Place | None = None
 
         async def counted(message: Message) -> None:
-            more = message["type"] != "http.response.body" or message.get("more_body", False)
-            if not more and not body.over:
-                await bounded({**message, "more_body": True})
-                message = {"type": "http.response.body", "body": b""}
-                if place is not None:
-                    place.leave()
-                # Most clients send all of their request before they read. If its connection is closed before
-                # that, they report a broken pipe, and not this answer.
-                with trio.move_on_at(body_until):
-                    await body.drop(DROPPED_BYTES_MAX)
-            if (
-                not more and not body.over
-            ):  # the connection ends, and hypercorn's queue must not be full
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(body.drop, inf)
-                    await bounded(message)
-                    nursery.cancel_scope.cancel()
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                await _send_last(message, body, bounded, body_until, place)
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -273,6 +258,32 @@ class Door:
             return 401, str(error), "send a token that dlog user token has made"
         scope["dlog.token"] = given
         return None
+
+
+async def _send_last(
+    message: Message, body: _Incoming, send: Send, body_until: float, place: Place | None
+) -> None:
+    """Send the last part of an answer; before the connection ends, the rest of its request is dropped.
+
+    Most clients send all of their request before they read. If its connection is closed before that, they
+    report a broken pipe, and not the answer.
+    """
+    if not body.over:
+        await send({**message, "more_body": True})
+        message = {"type": "http.response.body", "body": b""}
+        if place is not None:
+            place.leave()
+        with trio.move_on_at(body_until):
+            await body.drop(DROPPED_BYTES_MAX)
+    if body.over:
+        await send(message)
+        return
+    async with (
+        trio.open_nursery() as nursery
+    ):  # the connection ends: hypercorn's queue must not be full
+        nursery.start_soon(body.drop, inf)
+        await send(message)
+        nursery.cancel_scope.cancel()
 
 
 async def _turn_away(send: Send, status: int, what: str, do: str) -> None:

@@ -77,7 +77,7 @@ class Tail:
         try:
             await self._records(send)
         except EndOfStream:
-            # With its id, whoever comes back is told that nothing follows (204), and stays away.
+            # A browser that returns with this id receives 204, and does not return again.
             at = None
             with suppress(DistributedLogError):
                 at = await self._end()

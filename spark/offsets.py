@@ -6,7 +6,7 @@
 Each position is the *next* one to read, ``ids`` tells a log that was deleted and made again from the one
 that was read, and the sequence id there (a function of the position) says later how many records a
 truncation took away. ``searched``, if it is there, lists logs that had no record yet at which the query
-begins (``startingTxid``, ``startingTimestamp``): nothing of them is read before there is one.
+begins (``startingTxid``, ``startingTimestamp``). Nothing of them is read before there is one.
 
 Spark compares offsets as text: one order, one spelling, no time in it. A source that
 spells one position in two ways makes empty micro-batches for ever.

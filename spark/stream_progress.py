@@ -311,7 +311,7 @@ class StreamProgress:
     async def _search(self, name: str, start: Offset, offset: Offset) -> None:
         """Look again for the first record that the options mean, of a log that had none.
 
-        What was written meanwhile is not read. When there is one, the position moves there in a micro-batch
+        Records before it are not read. When it exists, the position moves there in a micro-batch
         without rows, and the next one reads from there, as after any restart.
         """
         if not self._options.start.searches:
