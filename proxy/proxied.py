@@ -24,7 +24,14 @@ from ..log.process_bytes import PROCESS_BYTES_MAX
 from ..log.producing import check_name
 from ..log.reader import LogReader
 from ..log.segments import SegmentRecord
-from ..log.settings import StoredSettings, refuse_stored_only, storable
+from ..log.settings import (
+    MERGING,
+    QUORUMS,
+    RETENTION,
+    StoredSettings,
+    refuse_stored_only,
+    storable,
+)
 from ..log.skips import Skipped
 from ..log.state import LogState
 from ..log.txids import stored_policy
@@ -393,7 +400,7 @@ class ProxiedNamespace(Namespace):
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        refuse_stored_only(config)
+        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
         return ProxiedLog(
             self, check_log_name(name), overlaid(self.context.options, config), incarnation
         )

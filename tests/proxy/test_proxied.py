@@ -59,6 +59,8 @@ async def test_a_namespace_behind_proxies_is_one_like_any_other() -> None:
             assert await namespace.log_exists("orders")
             assert [name async for name in namespace.logs()] == ["orders"]
             log = namespace.open_log("orders")
+            with pytest.raises(InvalidRequest, match="stored with a log"):
+                namespace.open_log("orders", config={"ack_quorum": 1})
 
             async with log.open_writer() as writer, log.open_writer() as other:
                 assert await writer.write(b"first") == DLSN(1, 0, 0)
