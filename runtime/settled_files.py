@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from .errors import InvalidRequest
+from .errors import InvalidRequest, NotAuthenticated
 from .log_lines import get_logger
 
 SETTLED_S = 2.0
@@ -31,7 +31,8 @@ class SettledFiles(Generic[Loaded]):
     def __init__(
         self, directory: Path, names: Sequence[str], load: Callable[[Loaded | None], Loaded]
     ) -> None:
-        """``load``: is told what is used so far. Raises `InvalidRequest` that names the file, as it does."""
+        """``load``: is told what is used so far. Raises `InvalidRequest` or `NotAuthenticated` that names the
+        file, as this does."""
         self._directory = directory
         self._names = names
         self._load = load
@@ -50,7 +51,7 @@ class SettledFiles(Generic[Loaded]):
             return self.loaded
         try:
             self.loaded = self._load(self.loaded)
-        except InvalidRequest as error:
+        except (InvalidRequest, NotAuthenticated) as error:
             self._bad, self._again_at_s = stamp, now_s + AGAIN_S
             log.error("new certificates are not used, those of before are: %s", error)
             return self.loaded

@@ -83,6 +83,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _URI = re.compile(
     rf"dlog://([A-Za-z0-9._-]{{1,64}})/({'|'.join(KINDS)})/([A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}})"
 )
+_NOT_YET_VALID = 9
+"""OpenSSL's code of a certificate whose time has not begun (X509_V_ERR_CERT_NOT_YET_VALID)."""
 _HAS_EXPIRED = 10
 """OpenSSL's code of a certificate that has expired (X509_V_ERR_CERT_HAS_EXPIRED)."""
 _WORDS = {
@@ -688,7 +690,10 @@ def _after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
 
 
 def _load(directory: Path, *, shows_certificate: bool) -> _Loaded:
-    """The files as contexts that have shaken hands with each other. Raises `InvalidRequest`."""
+    """The files as contexts that have shaken hands with each other.
+
+    Raises `InvalidRequest`, and `NotAuthenticated` for a certificate outside its time.
+    """
     ca, certificate, key = (directory / name for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE))
     if not ca.is_file():
         raise InvalidRequest(f"{ca}: there is no such file; dlog pki makes directories with it")
@@ -748,7 +753,10 @@ def _context(protocol: int, directory: Path | None, *, authority: str = "") -> s
 
 
 def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Path) -> Identity:
-    """Do both ends take each other? Then who we are. Raises `InvalidRequest` that names the file."""
+    """Do both ends take each other? Then who we are. Raises `InvalidRequest` that names the file.
+
+    Raises `NotAuthenticated` if by this machine's clock a certificate is not valid yet, or no longer.
+    """
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)]
     left = list(ends)
@@ -760,12 +768,15 @@ def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Pat
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
-                why = _why(error)
-                expired = getattr(error, "verify_code", 0) == _HAS_EXPIRED
-                then = f" (dlog pki renew {file.parent})" if expired else ""
-                raise InvalidRequest(
-                    f"{file} is not taken by its own {CA_FILE}: {why}{then}"
-                ) from None
+                text = f"{file} is not taken by its own {CA_FILE}: {_why(error)}"
+                code = getattr(error, "verify_code", 0)
+                # Both can be a matter of the clock, which may be wrong until NTP corrects it after a boot. A
+                # service manager does not start a node again after `InvalidRequest`.
+                if code == _HAS_EXPIRED:
+                    raise NotAuthenticated(f"{text} (dlog pki renew {file.parent})") from None
+                if code == _NOT_YET_VALID:
+                    raise NotAuthenticated(f"{text} (check this machine's clock)") from None
+                raise InvalidRequest(text) from None
     if left:
         raise InvalidRequest(f"{file}: a handshake with itself did not end")
     try:

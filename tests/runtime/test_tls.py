@@ -310,6 +310,21 @@ def expired(tmp_path: Path) -> Tls:
     return tls
 
 
+@pytest.mark.parametrize(("ahead_days", "words"), [(30, "clock"), (-30, "dlog pki renew")])
+def test_a_certificate_outside_its_time_is_no_wrong_usage(
+    ahead_days: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At boot the clock may be wrong until NTP corrects it. A service manager has to start the node again."""
+    now = certificates._now()
+    certificates.issue(authority(), "bookie/b1", tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(certificates, "_now", lambda: now + datetime.timedelta(days=ahead_days))
+        certificates.issue(authority(), "bookie/b1", tmp_path, days=1)
+
+    with pytest.raises(NotAuthenticated, match=words):
+        Tls(tmp_path)
+
+
 def without_certificate(tmp_path: Path) -> Tls:
     place = tmp_path / "bare"
     place.mkdir()
