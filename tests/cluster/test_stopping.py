@@ -158,6 +158,16 @@ async def test_a_text_of_an_older_version_may_say_limbo_and_counts_as_if_it_did(
     ]
 
 
+async def test_an_open_ledger_of_no_log_is_reported_without_a_segment(world: World) -> None:
+    made = LedgerMetadata(1, 3, 3, 3, (Fragment(0, (B1, B2, B3), 0),), bytes(16))
+    await world.metadata.transact(transactions.creation_share(made, ()))
+
+    [found] = (await world.ask("b1")).conditions
+
+    assert found.code == Code.STOP_NO_ACKS
+    assert (found.text("log"), found.integer("segment")) == ("", -1)
+
+
 async def test_a_writer_without_enough_acknowledgements(world: World) -> None:
     await world.ledger(1, (B1, B2, B3), closed=False, quorums=(3, 3))
     [found] = (await world.ask("b1")).conditions

@@ -1,11 +1,14 @@
 """Which records share an entry: every record once, whatever the sizes."""
 
+from typing import Any
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.admission import admit_columns
 from distributedlog.log.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from distributedlog.log.state import AUTO
+from distributedlog.runtime.errors import InvalidRequest
 from tests.examples import examples
 
 ENTRY_BYTES_MAX = 1000
@@ -62,3 +65,16 @@ def test_what_is_kept_before_a_wait_is_copied_once() -> None:
     taken.keep()
     assert taken.txids is own
     assert taken.payloads is kept
+
+
+def test_payloads_that_are_not_bytes_are_copied_and_texts_are_refused() -> None:
+    """A caller may change its buffer at once. What was checked is what is written."""
+    buffer = bytearray(b"abc")
+    taken = admit_columns([1, 2], [b"x", buffer], 0, True, "a", AUTO)
+    buffer[:] = b"xyz"
+
+    assert (taken.payloads, taken.refusal) == ([b"x", b"abc"], None)
+    texts: Any = [b"x", "abc"]
+    refused = admit_columns([1, 2], texts, 0, True, "a", AUTO)
+    assert refused.number == 1
+    assert isinstance(refused.refusal, InvalidRequest)

@@ -739,3 +739,16 @@ async def test_rules_have_names(world: World, autojump_clock: MockClock) -> None
         for given, shown in (("given", "strict"), ("strict", "strict"), ("auto", "auto")):
             await ns.create_log(given, txids=given)  # type: ignore[arg-type]
             assert (await ns.open_log(given).describe()).txid_policy == shown
+
+
+async def test_equal_txids_are_in_order(world: World, autojump_clock: MockClock) -> None:
+    """A log whose txids decrease is recorded as such, and older programs cannot change it afterwards."""
+    async with world.log("l") as log, log.open_writer() as writer:
+        await writer.write(LogRecord(5, b"first"))
+        await writer.write(LogRecord(5, b"again"))
+        await writer.write_set([LogRecord(5, b"set"), LogRecord(5, b"of two")])
+        await writer.commit()
+        assert not (await log.describe()).state.unordered_once
+        await writer.write_set([LogRecord(4, b"lower")])
+        await writer.commit()
+        assert (await log.describe()).state.unordered_once

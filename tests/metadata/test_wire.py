@@ -90,3 +90,16 @@ def test_a_deep_list_or_an_infinite_number_is_refused() -> None:
             wire.decode_rows(pack([[value, "h:1", "leader", value, 0, True, "id", {}]]))
         with pytest.raises(ProtocolError):
             wire.decode_item(pack([value, 1, [b"k", b"v", 1, value, 1, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("sent", "role"),
+    [
+        ("waiting, empty", ("empty", "")),
+        ("leader", ("leader", "")),
+        ("leader: steps down", ("leader", "steps down")),
+        ("waiting", ("unreachable", "waiting")),
+    ],
+)
+def test_a_role_of_a_version_without_codes_is_read(sent: str, role: tuple[str, str]) -> None:
+    assert wire._role_of(sent) == role

@@ -133,6 +133,9 @@ def test_a_count_that_cannot_be_meant_is_refused(value: object) -> None:
 def test_waits_and_counts_at_their_limits_are_accepted() -> None:
     for value in (None, 0, 0.0, 1e-9, 5, DURATION_S_MAX):
         check_wait(value)
+    for value in (0, 0.0, 1e-9, 5, DURATION_S_MAX):
+        check_seconds("delay_s", value)
+    check_seconds("claim_s", 1e-9, above_0=True)
     check_whole("limit", COUNT_LIMIT, 1)
     with pytest.raises(InvalidRequest, match="seconds above 0"):
         check_seconds("claim_s", 0, above_0=True)
