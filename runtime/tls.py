@@ -770,7 +770,7 @@ def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Pat
             except ssl.SSLError as error:
                 text = f"{file} is not taken by its own {CA_FILE}: {_why(error)}"
                 code = getattr(error, "verify_code", 0)
-                # Both can be a matter of the clock, which may be wrong until NTP corrects it after a boot. A
+                # The clock may be the cause: after a boot it may be wrong until NTP corrects it. A
                 # service manager does not start a node again after `InvalidRequest`.
                 if code == _HAS_EXPIRED:
                     raise NotAuthenticated(f"{text} (dlog pki renew {file.parent})") from None

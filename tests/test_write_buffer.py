@@ -14,7 +14,7 @@ from .test_face_interrupts import Late, rec
 
 
 def test_a_write_buffer_counts_what_it_has_not_handed_over_as_not_durable() -> None:
-    """The exit reports this number. Who gives a writer up knows that its records may be lost."""
+    """The exit reports this number. Records of an aborted writer do not count."""
 
     async def main() -> None:
         background: Any = Late()

@@ -147,7 +147,7 @@ def test_a_heartbeat_commits_no_further_than_an_append_has_shown_to_fit() -> Non
     """An older copy of a disk may end in entries that this term's leader has replaced since."""
     core = node(1, 1, 1, term=2)
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
-    assert core.commit == 0  # no append of this term has arrived
+    assert core.commit == 0
 
     core.on_message(Append(2, "b", 1, 1, 0, ()), 0.2)
     core.on_message(Heartbeat(2, "b", 3, 2), 0.3)

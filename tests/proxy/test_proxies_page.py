@@ -105,7 +105,7 @@ def listed(name: str) -> tuple[list[str], list[str]]:
 
 
 async def is_refused(one: Any, call: Call) -> bool:
-    """Whether a call raises `InvalidRequest`. What it opens is closed again."""
+    """Whether a call raises `InvalidRequest`. An opened object is closed again."""
     try:
         with trio.fail_after(30):
             answer = call(one)
