@@ -240,6 +240,20 @@ async def _proxies(metadata: Metadata) -> list[ProxyRegistration]:
     return found
 
 
+def _no_quorum(members: Sequence[MemberStatus]) -> HealthCondition:
+    answering = sum(member.alive for member in members)
+    return condition(Code.NO_METADATA_QUORUM, answering=answering, members=len(members))
+
+
+async def _under_replicated(metadata: Metadata) -> list[dict[str, Any]]:
+    """Return the notes of ledgers that lack copies."""
+    found = []
+    async for item in Scan(metadata, keys.UNDER_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+            found.append(_note(item))
+    return found
+
+
 async def status(
     metadata: MetadataClient,
     timeout_s: float,
@@ -273,9 +287,7 @@ async def status(
             read = await _read_bookies(metadata, metadata.listener)
             found["bookies"] = [row for row, _ in read]
             await _see_drains(metadata, found["bookies"])
-            async for item in Scan(metadata, keys.UNDER_PREFIX):
-                with suppress(CorruptData, UnsupportedFormat):
-                    found["under_replicated"].append(_note(item))
+            found["under_replicated"] = await _under_replicated(metadata)
             found["damaged_records"], logs = await (seldom or Seldom()).read(metadata)
             if held := await why_held(metadata):
                 of_cluster.append(condition(Code.DELETIONS_HELD, cause=held))
@@ -294,10 +306,7 @@ async def status(
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:
-        answering = sum(member.alive for member in members)
-        conditions.append(
-            condition(Code.NO_METADATA_QUORUM, answering=answering, members=len(members))
-        )
+        conditions.append(_no_quorum(members))
     else:
         conditions += of_cluster
         if host is not None:  # no part of the time limit: a silent node is no lost quorum

@@ -20,7 +20,7 @@ change clears away what was put under these keys before they meant anything.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..runtime.errors import ConfirmationRequired, InvalidRequest, NotAllowed
 from ..runtime.principals import ANONYMOUS, serial_of
@@ -89,7 +89,7 @@ def compose(
     if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
         raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
     made = _Change(
-        judge, state, admins, now_ms, index, serial, by_token=by_token, forced=forced, uses=uses
+        judge, state, admins, now_ms, index, _Shown(serial, by_token), forced=forced, uses=uses
     )
     if not state.trust_revision:
         made.clear()
@@ -115,6 +115,14 @@ def line_share(state: KeyValueState, line: AuditLine, index: int) -> Transaction
     return Transaction((), (*map(Delete, oldest), Put(audit_key(index), line.encode())))
 
 
+class _Shown(NamedTuple):
+    """The credentials of the connection that asks for a change."""
+
+    serial: str
+    """Of its certificate; "" for none."""
+    by_token: bool
+
+
 class _Change:
     """One of them, as it comes together."""
 
@@ -125,16 +133,14 @@ class _Change:
         admins: Sequence[str],
         now_ms: int,
         index: int,
-        serial: str,
+        shown: "_Shown",
         *,
-        by_token: bool,
         forced: bool,
         uses: Mapping[str, Use],
     ) -> None:
         self._forced = forced
         self._uses = uses
-        self._serial = serial
-        self._by_token = by_token
+        self._shown = shown
         self._judge = judge
         self._state = state
         self._admins = admins
@@ -228,7 +234,7 @@ class _Change:
 
     def do_tokens(self, name: str) -> None:
         """None that was made up to now."""
-        if self._by_token:
+        if self._shown.by_token:
             self._not_the_last_admin(name)  # after that the token could not return
         self._replace(name, tokens_from=self._index)
         self._end(name)
@@ -243,7 +249,7 @@ class _Change:
         if len(user.serials) >= SERIALS_MAX:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
         refused = serial_of(serial)
-        if self._by_token or self._serial in ("", refused):
+        if self._shown.by_token or self._shown.serial in ("", refused):
             self._not_the_last_admin(name)  # otherwise the asker has shown another certificate
         # Whoever has the key may have asked for tokens with it.
         serials = (*user.serials, refused)

@@ -70,7 +70,8 @@ def test_what_is_kept_before_a_wait_is_copied_once() -> None:
 def test_payloads_that_are_not_bytes_are_copied_and_texts_are_refused() -> None:
     """A caller may change its buffer at once. What was checked is what is written."""
     buffer = bytearray(b"abc")
-    taken = admit_columns([1, 2], [b"x", buffer], 0, True, "a", AUTO)
+    payloads: Any = [b"x", buffer]
+    taken = admit_columns([1, 2], payloads, 0, True, "a", AUTO)
     buffer[:] = b"xyz"
 
     assert (taken.payloads, taken.refusal) == ([b"x", b"abc"], None)
