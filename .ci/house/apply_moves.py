@@ -1,5 +1,4 @@
 #!/usr/bin/env python3
-# ruff: noqa: E501
 """Move the files of a checkout to their places in moves.tsv, and rewrite all that names them.
 
     .ci/house/apply_moves.py [CHECKOUT]      the checkout has no uncommitted changes

@@ -93,8 +93,10 @@ class Renamer:
                 for alias in node.names:
                     if alias.asname and alias.name in self.modules:
                         aliases[alias.asname] = alias.name
+        hidden = self.hidden(tree, {*bound, *aliases})
         for node in ast.walk(tree):
-            self.node(node, bound, aliases)
+            if id(node) not in hidden:
+                self.node(node, bound, aliases)
         self.strings(tree, bound)
         self.comments(bound)
         text = self.text
@@ -186,6 +188,28 @@ class Renamer:
                         self.replace(start + match.start(), match[0], bound[match[0]])
             else:
                 self.marked(start, raw, bound)
+
+    @staticmethod
+    def hidden(tree: ast.Module, names: set[str]) -> set[int]:
+        """Return the names and attributes in functions whose parameter or variable has the same name."""
+        found: set[int] = set()
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            body = [node.body] if isinstance(node, ast.Lambda) else node.body
+            inner = [item for statement in body for item in ast.walk(statement)]
+            local = {item.arg for item in ast.walk(node.args) if isinstance(item, ast.arg)}
+            local |= {
+                item.id
+                for item in inner
+                if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+            }
+            local &= names
+            for item in inner if local else ():
+                name = item.value if isinstance(item, ast.Attribute) else item
+                if isinstance(name, ast.Name) and name.id in local:
+                    found.add(id(item))
+        return found
 
     @staticmethod
     def exported(tree: ast.Module) -> set[int]:

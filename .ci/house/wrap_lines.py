@@ -15,6 +15,13 @@ def wrap(path: Path) -> None:
     if all(len(line) <= WIDTH for line in text.splitlines()):
         return
     lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt):
+            end = (node.end_lineno or 0) - 1
+            own = lines[node.lineno - 1 : end + 1]
+            if lines[end].endswith("# fmt: skip") and max(map(len, own)) > WIDTH:
+                lines[end] = lines[end].removesuffix("# fmt: skip").rstrip()
+    text = "\n".join(lines) + "\n"
     for first, last, prefix in reversed(prose(text)):
         lines[first:last] = flow(lines[first:last], prefix)
     lines = [part for line in lines for part in code(line)]
