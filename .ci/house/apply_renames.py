@@ -21,6 +21,7 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+from edits import AFTER_RENAMES
 from move_table import (
     HERE,
     ROOT,
@@ -302,6 +303,11 @@ def main() -> int:
         if made != text:
             place.write_text(made, encoding="utf-8")
             changed += 1
+    for path, pairs in AFTER_RENAMES.items():
+        text = (root / path).read_text(encoding="utf-8")
+        for before, after in pairs:
+            text = text if after in text else text.replace(before, after)
+        (root / path).write_text(text, encoding="utf-8")
     ruff = [sys.executable, "-m", "ruff"]
     subprocess.run([*ruff, "check", "-q", "--fix", "--select", "I", "."], cwd=root, check=False)
     subprocess.run([*ruff, "format", "-q", "."], cwd=root, check=False)

@@ -131,8 +131,10 @@ EDITS: dict[str, list[tuple[str, str]]] = {
         ('__package__ + ".floor_node"', '__package__ + ".baseline_node"')
     ],
     "tests/cli/test_usage.py": [
-        ('"import dlog\\n"', '"import distributedlog_launcher as dlog\\n"')
+        ('"import dlog\\n"', '"import distributedlog_launcher as dlog\\n"'),
+        ('"import sys, dlog; ', '"import sys, distributedlog_launcher as dlog; '),
     ],
+    "cluster/local/child_processes.py": [('f"{__package__}.child"', 'f"{__package__}.node_child"')],
     "tests/spark/client/test_retry.py": [
         (
             'f"import logging; {setup}\\nfrom distributedlog.spark.client.executor_log import speak\\n'
@@ -180,3 +182,13 @@ EDITS: dict[str, list[tuple[str, str]]] = {
     ],
 }
 """By new path: text that must be there after the moves, and what stands in its place."""
+
+AFTER_RENAMES: dict[str, list[tuple[str, str]]] = {
+    "tests/test_architecture.py": [
+        (
+            "ONE_SUBCLASS: dict[str, str] = {\n",
+            'ONE_SUBCLASS: dict[str, str] = {\n    "CliCommand": "click has two classes, commands and groups of them, and both have examples",\n',
+        )
+    ],
+}
+"""By path, new or old: edits that the new names of classes require. Made once."""
