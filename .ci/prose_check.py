@@ -337,7 +337,7 @@ def ratchet(update: bool) -> int:
 def changed_lines(commit: str) -> dict[Path, set[int]]:
     """Return the lines of each file that differ from a commit; moved files count by their changes."""
     diff = subprocess.run(
-        ["git", "diff", "-U0", "-M", "--no-color", commit, "--", "*.md", "*.py"],
+        ["git", "diff", "-U0", "-M", "-l0", "--no-color", commit, "--", "*.md", "*.py"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     found: dict[Path, set[int]] = {}
