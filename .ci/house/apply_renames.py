@@ -40,7 +40,10 @@ class Renames:
 
     def __init__(self, root: Path, tables: list[str]) -> None:
         moves = read_table()
+        self.root = root
         self.moved = not (root / "runtime").is_dir()
+        self.files = {self.name_of(path): path for path in tracked(root) if path.endswith(".py")}
+        self._bound: dict[str, dict[str, str]] = {}
         self.by_module: dict[str, dict[str, str]] = defaultdict(dict)
         self.by_file: dict[str, dict[str, str]] = defaultdict(dict)
         for table in tables:
@@ -49,6 +52,23 @@ class Renames:
                 place = moves[old] if self.moved else old
                 self.by_module[self.name_of(place)][name] = new
                 self.by_file[place][name] = new
+
+    def bound_in(self, module: str) -> dict[str, str]:
+        """Return the new names of what a module defines or imports."""
+        if module not in self._bound:
+            found = dict(self.by_module.get(module, {}))
+            path = self.files.get(module)
+            for node in ast.walk(ast.parse((self.root / path).read_text())) if path else ():
+                if isinstance(node, ast.ImportFrom):
+                    base = imported(node, package_of(module, path or ""))
+                    table = self.by_module.get(base, {})
+                    news = {new: old for old, new in table.items()}
+                    for alias in node.names:
+                        old = news.get(alias.name, alias.name)
+                        if old in table:
+                            found[old] = table[old]
+            self._bound[module] = found
+        return self._bound[module]
 
     def name_of(self, path: str) -> str:
         """Return a module's dotted name."""
@@ -98,6 +118,10 @@ class Renamer:
         for node in ast.walk(tree):
             if id(node) not in hidden:
                 self.node(node, bound, aliases)
+            if isinstance(node, ast.Call | ast.Tuple):
+                self.patched(node, aliases)
+            elif isinstance(node, ast.Dict):
+                self.by_path(node)
         self.strings(tree, bound)
         self.comments(bound)
         text = self.text
@@ -189,6 +213,27 @@ class Renamer:
                         self.replace(start + match.start(), match[0], bound[match[0]])
             else:
                 self.marked(start, raw, bound)
+
+    def constant(self, node: ast.expr | None, table: dict[str, str]) -> None:
+        """Rename a string that is a name."""
+        if isinstance(node, ast.Constant) and node.value in table:
+            start = self.offset(node.lineno, node.col_offset)
+            if self.text[start + 1 : start + 1 + len(str(node.value))] == node.value:
+                self.replace(start + 1, str(node.value), table[str(node.value)])
+
+    def patched(self, node: ast.Call | ast.Tuple, aliases: dict[str, str]) -> None:
+        """Rename in ``patch(module, "name", ...)`` and ``(module, "name", ...)``."""
+        items = node.args if isinstance(node, ast.Call) else node.elts
+        if len(items) > 1 and isinstance(items[0], ast.Name) and items[0].id in aliases:
+            module = aliases[items[0].id]
+            self.constant(items[1], self.renames.bound_in(module))
+
+    def by_path(self, node: ast.Dict) -> None:
+        """Rename in a table from a file to its functions."""
+        for key, value in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Dict):
+                for inner in value.keys:
+                    self.constant(inner, self.renames.by_file.get(str(key.value), {}))
 
     @staticmethod
     def hidden(tree: ast.Module, names: set[str]) -> set[int]:

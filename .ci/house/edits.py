@@ -191,4 +191,8 @@ AFTER_RENAMES: dict[str, list[tuple[str, str]]] = {
         )
     ],
 }
+AFTER_RENAMES["tests/test_cookbook.py"] = [
+    ('program("write_ahead")["Store"]', 'program("write_ahead")["KeyValueStore"]'),
+    ('program("state_machine")["Replica"]', 'program("state_machine")["StateMachine"]'),
+]
 """By path, new or old: edits that the new names of classes require. Made once."""
