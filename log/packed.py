@@ -1,5 +1,6 @@
 """An entry from columns that are packed already, as Arrow lays them out (pure): no work a record."""
 
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from .record import (
     even_bytes,
 )
 
+_NATIVE_ORDER = "<" if sys.byteorder == "little" else ">"
 PACKED_BYTES_MAX = RECORD_BYTES_MAX
 """Columns and payloads of one entry."""
 
@@ -119,11 +121,29 @@ def own_packed(
     try:
         if txids is None and not at_link:
             txids = bytes(2 * max(0, memoryview(offsets).nbytes - 4))
-        ids = None if txids is None else _own(txids)
-        return check_packed(ids, _own(offsets), _own(payloads))
-    except TypeError as error:
+        ids = None if txids is None else _own(txids, 8)
+        return check_packed(ids, _own(offsets, 4), _own(payloads))
+    except (TypeError, ValueError) as error:  # ValueError: of a released buffer
         raise InvalidRequest(f"columns of an entry are buffers: {error}") from None
 
 
-def _own(given: Buffer) -> bytes:
-    return given if type(given) is bytes else memoryview(given).tobytes()
+_WHOLE = {8: "qQlLnN", 4: "iIlL"}
+"""The formats of whole numbers, by their size in bytes."""
+_NO_TYPE = "bBc"
+
+
+def _own(given: Buffer, size: int = 0) -> bytes:
+    """Return the bytes of a column. ``size`` is the size of its whole numbers, or 0 for payload bytes.
+
+    Raises `InvalidRequest` for a column of another type, such as floating-point numbers or truth values.
+    """
+    if type(given) is bytes:
+        return given
+    view = memoryview(given)
+    form = view.format.removeprefix("@").removeprefix(_NATIVE_ORDER)
+    if size and form not in _NO_TYPE and (form not in _WHOLE[size] or view.itemsize != size):
+        raise InvalidRequest(
+            f"a column is int{8 * size} of this machine's byte order, or bytes; this one has the format "
+            f"{view.format} of {view.itemsize} bytes"
+        )
+    return view.tobytes()

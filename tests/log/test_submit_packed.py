@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from ctypes import c_int, c_longlong
 from itertools import accumulate
 from mmap import mmap
 from random import Random
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.packed import PACKED_BYTES_MAX, check_packed
+from distributedlog.log.packed import PACKED_BYTES_MAX, check_packed, own_packed
 from distributedlog.log.record import Origin, decode, decode_header
 from distributedlog.runtime.errors import (
     AlreadyClosed,
@@ -177,7 +178,32 @@ WRONG: list[tuple[tuple[object, object, object], type[DistributedLogError], str]
     (raw([5], [0, len(LARGE)], LARGE), RecordTooLarge, "1 records"),
     (([5], [0, 1], [b"x"]), InvalidRequest, "buffers"),
     ((5, 5, 5), InvalidRequest, "buffers"),
+    ((array("d", [5.0]), array("i", [0, 1]), b"x"), InvalidRequest, "int64 .* format d"),
+    (
+        (memoryview(bytes(8)).cast("?"), array("i", [0, 1]), b"x"),
+        InvalidRequest,
+        r"int64 .* format \?",
+    ),
+    ((array("i", [5, 0]), array("i", [0, 1]), b"x"), InvalidRequest, "int64 .* format i"),
+    ((array("q", [5]), array("f", [0, 0]), b"x"), InvalidRequest, "int32 .* format f"),
+    ((array("q", [0, 0]), array("q", [0]), b""), InvalidRequest, "int32 .* format q"),
+    (((c_longlong.__ctype_be__ * 1)(5), array("i", [0, 1]), b"x"), InvalidRequest, "format >"),
 ]
+
+
+def test_columns_may_be_whole_numbers_of_their_size_or_bytes() -> None:
+    ids, ends = array("q", [5]), array("i", [0, 1])
+    txids: Any
+    offsets: Any
+    for txids in (
+        ids,
+        array("Q", [5]),
+        ids.tobytes(),
+        (c_longlong * 1)(5),
+        memoryview(ids).cast("b"),
+    ):
+        for offsets in (ends, array("I", [0, 1]), ends.tobytes(), (c_int * 2)(0, 1)):
+            assert own_packed(txids, offsets, b"x").txids.tolist() == [5]
 
 
 @pytest.mark.parametrize(("given_columns", "error", "says"), WRONG, ids=range(len(WRONG)))
