@@ -11,6 +11,7 @@ from operator import index
 from typing import Any
 
 from ..runtime.errors import DistributedLogError, InvalidRequest, RecordTooLarge
+from ..runtime.options import quoted
 from .record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, RECORD_MORE, TXID_MAX
 from .state import BYTES
 from .txids import out_of_order, refuse_given
@@ -33,10 +34,10 @@ def exact_txid(txid: Any) -> int:
             txid = int(index(txid))
         except TypeError:
             raise InvalidRequest(
-                f"a txid is a whole number from 0 to 2**63 - 2, not {txid!r:.80}"
+                f"a txid is a whole number from 0 to 2**63 - 2, not {quoted(txid)}"
             ) from None
     if not 0 <= txid <= TXID_MAX:
-        raise InvalidRequest(f"a txid is a whole number from 0 to 2**63 - 2, not {txid!r:.80}")
+        raise InvalidRequest(f"a txid is a whole number from 0 to 2**63 - 2, not {quoted(txid)}")
     return int(txid)
 
 
@@ -81,7 +82,7 @@ def admit_set(
         raise InvalidRequest("a set has at least one record")
     if any(txid != txids[0] for txid in txids):
         raise InvalidRequest(
-            f"the records of a set have one txid, these have {txids[0]!r:.40} and others"
+            f"the records of a set have one txid, these have {quoted(txids[0])} and others"
         )
     if rule == BYTES:
         raise InvalidRequest(

@@ -8,6 +8,7 @@ import re
 from typing import ClassVar, NamedTuple
 
 from ..runtime.errors import InvalidRequest
+from ..runtime.options import quoted
 
 SEGMENT_DIGITS = 10
 ENTRY_DIGITS = 15
@@ -67,4 +68,4 @@ DLSN.NONE = DLSN(0, 0, 0)
 def check_dlsn(value: object) -> None:
     """Refuse what is no DLSN, such as its text. Raises `InvalidRequest`."""
     if not isinstance(value, DLSN):
-        raise InvalidRequest(f"a DLSN is a DLSN, not {value!r:.80}; DLSN.parse reads its text")
+        raise InvalidRequest(f"a DLSN is a DLSN, not {quoted(value)}; DLSN.parse reads its text")

@@ -12,7 +12,7 @@ from ..runtime.errors import (
     LogEmpty,
     LogNotFound,
 )
-from ..runtime.options import check_seconds, check_wait, check_whole
+from ..runtime.options import check_seconds, check_wait, check_whole, quoted
 from ..runtime.schema import NUMBER_MAX
 from .app_versions import AppVersion, LinkContent, last_version
 from .byte_stream import ByteReader, ByteWriter, check_offset, check_stream
@@ -207,7 +207,7 @@ class Log:
         """
         if broken not in ("raise", "skip"):
             raise InvalidRequest(
-                f'what is broken is met by "raise" or by "skip", not by {broken!r}'
+                f'the policy for broken entries is "raise" or "skip", not {quoted(broken)}'
             )
         if on_skipped is not None and broken != "skip":
             raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
@@ -220,16 +220,16 @@ class Log:
         since_ms = None if since is None else ms_of(since, "since")
         if not (position is None or isinstance(position, Position)):
             raise InvalidRequest(
-                f"a position is a Position, not {position!r:.80}; a DLSN goes to dlsn="
+                f"a position is a Position, not {quoted(position)}; pass a DLSN as dlsn="
             )
         if dlsn is not None:
             check_dlsn(dlsn)
         if txid is not None:
             _check_txid(txid)
         if at not in ("earliest", "latest"):
-            raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {at!r}')
+            raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {quoted(at)}')
         if not (to is None or to == "end" or isinstance(to, DLSN)):
-            raise InvalidRequest(f'a reader goes to a DLSN or to "end", not to {to!r}')
+            raise InvalidRequest(f'a reader ends at a DLSN or "end", not at {quoted(to)}')
         skipping = (broken == "skip", on_skipped)
         return Opening(
             lambda: self._open_reader(
@@ -494,7 +494,9 @@ class Log:
         InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if at not in ("earliest", "latest"):
-            raise InvalidRequest(f'a subscriber begins at "earliest" or "latest", not at {at!r}')
+            raise InvalidRequest(
+                f'a subscriber begins at "earliest" or "latest", not at {quoted(at)}'
+            )
         check_wait(wait_s)
         return Opening(lambda: self._subscribe(name, at, hold, takeover, wait_s))
 
@@ -519,7 +521,9 @@ class Log:
         OutcomeUnknown, AlreadyClosed.
         """
         if at not in ("earliest", "latest"):
-            raise InvalidRequest(f'a work queue begins at "earliest" or "latest", not at {at!r}')
+            raise InvalidRequest(
+                f'a work queue begins at "earliest" or "latest", not at {quoted(at)}'
+            )
         check_whole("tries_max", tries_max, 1)
         check_seconds("claim_s", claim_s, above_0=True)
         return Opening(lambda: self._work_queue(name, at, hold, tries_max, claim_s))
@@ -951,7 +955,7 @@ def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[Segme
 
 def _check_txid(txid: object) -> None:
     if type(txid) is not int:
-        raise InvalidRequest(f"a txid is an int, not {txid!r:.80}")
+        raise InvalidRequest(f"a txid is an int, not {quoted(txid)}")
 
 
 def _check_page(first: int, limit: int | None) -> None:

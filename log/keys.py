@@ -15,6 +15,7 @@ purge/<log id>                          -> nothing: segments before the truncati
 """
 
 from ..runtime.errors import CorruptData, InvalidRequest
+from ..runtime.options import quoted
 
 ID_DIGITS = 16
 KEY_SHOWN_BYTES = 100
@@ -70,7 +71,7 @@ def incarnation_id(text: str) -> int:
     try:
         return int(text, 16)
     except (TypeError, ValueError):
-        raise InvalidRequest(f"an incarnation is 16 hex digits, not {text!r:.80}") from None
+        raise InvalidRequest(f"an incarnation is 16 hex digits, not {quoted(text)}") from None
 
 
 def position_key(log_id: int, name: str) -> bytes:

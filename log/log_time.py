@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from ..runtime.errors import InvalidRequest
 from ..runtime.log_lines import get_logger
-from ..runtime.options import check_whole
+from ..runtime.options import check_whole, quoted
 from ..runtime.schema import NUMBER_MAX
 from .events import CLOCK_OFF
 
@@ -73,7 +73,7 @@ def ms_of(when: datetime | int, what: str) -> int:
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
         return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     if not isinstance(when, int | float):
-        raise InvalidRequest(f"{what} is a datetime or ms since 1970, not {when!r:.80}")
+        raise InvalidRequest(f"{what} is a datetime or ms since 1970, not {quoted(when)}")
     check_whole(what, when, -NUMBER_MAX, NUMBER_MAX)
     return when
 

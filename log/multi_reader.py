@@ -27,7 +27,7 @@ from ..runtime.errors import (
     LogRecreated,
     LogTruncated,
 )
-from ..runtime.options import check_seconds, check_wait, check_whole
+from ..runtime.options import check_seconds, check_wait, check_whole, quoted
 from .containment import contained
 from .context import LogContext
 from .entry_queue import EntryQueue
@@ -509,11 +509,11 @@ def check_multi_read(
 ) -> None:
     """Raise `InvalidRequest` for what cannot be meant by `Namespace.open_reader`."""
     if not (pattern is None or (isinstance(pattern, str) and pattern)):
-        raise InvalidRequest(f"a pattern is a text for whole names, not {pattern!r:.80}")
+        raise InvalidRequest(f"a pattern is a text for whole names, not {quoted(pattern)}")
     if not isinstance(positions, Mapping | None) or not all(
         isinstance(name, str) and isinstance(at, Position) for name, at in (positions or {}).items()
     ):
-        raise InvalidRequest(f"positions are names to `Position`, not {positions!r:.80}")
+        raise InvalidRequest(f"positions are names to `Position`, not {quoted(positions)}")
     check_seconds("time_wait_s", time_wait_s)
     check_whole("bytes_max", bytes_max, 1)
 

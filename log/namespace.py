@@ -15,7 +15,7 @@ from ..runtime.errors import (
     LogExists,
     LogNotFound,
 )
-from ..runtime.options import check_seconds, check_whole, overlaid
+from ..runtime.options import check_seconds, check_whole, overlaid, quoted
 from ..runtime.turns import Rounds, Turn
 from ..runtime.work_failures import WorkFailures
 from .commits import Commits
@@ -166,7 +166,7 @@ class Namespace:
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if durability not in ("standard", "all"):
-            raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
+            raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
         stored = StoredSettings().changed(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
             raise InvalidRequest('durability="all" or quorums of its own: give one of them')
@@ -272,13 +272,15 @@ class Namespace:
         if (logs is None) == (pattern is None):
             raise InvalidRequest("several logs are named by logs or by a pattern: give one of them")
         if isinstance(logs, str):  # a sequence of names, too, of one letter each
-            raise InvalidRequest(f"logs is a list of names, not {logs!r:.80}; or give a pattern")
+            raise InvalidRequest(f"logs is a list of names, not {quoted(logs)}; or give a pattern")
         if at not in ("earliest", "latest") or to not in (None, "end"):
             raise InvalidRequest(
-                f'logs begin at "earliest" or "latest" and go to "end": {at!r}, {to!r}'
+                f'logs begin at "earliest" or "latest" and end at "end": {quoted(at)}, {quoted(to)}'
             )
         if order not in ("arrival", "time"):
-            raise InvalidRequest(f'logs are read in order of "arrival" or "time", not {order!r}')
+            raise InvalidRequest(
+                f'logs are read in order of "arrival" or "time", not {quoted(order)}'
+            )
         if pattern is not None and to is not None:
             raise InvalidRequest("a pattern is followed: it has no end")
         check_multi_read(pattern, positions, time_wait_s, bytes_max)

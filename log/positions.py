@@ -17,6 +17,7 @@ from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Put, Transaction
 from ..runtime.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ..runtime.frames import pack
+from ..runtime.options import quoted
 from ..runtime.schema import NUMBER_MAX, fit, number, reads_back, row
 from .dlsn import DLSN
 from .keys import incarnation_text, position_key, segment_key, state_key, subscriber_key
@@ -136,7 +137,7 @@ class Positions:
             dlsn, sequence_id = to.dlsn, to.sequence_id
         if not isinstance(dlsn, DLSN):
             raise InvalidRequest(
-                f"a subscriber is moved to a Position or a DLSN, not to {to!r:.80}"
+                f"a subscriber is moved to a Position or a DLSN, not to {quoted(to)}"
             )
         key = position_key(log_id, check_position_name(name))
         wanted = await self._normal(log_id, dlsn)
@@ -280,6 +281,6 @@ def check_position_name(name: str) -> str:
         or len(name.encode(errors="replace")) > NAME_BYTES_MAX
     ):
         raise InvalidRequest(
-            f"a position's name is printable text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.80}"
+            f"a position's name is printable text of 1 to {NAME_BYTES_MAX} bytes, not {quoted(name)}"
         )
     return name

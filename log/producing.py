@@ -15,7 +15,7 @@ from enum import Enum
 import trio
 
 from ..runtime.errors import InvalidRequest, ProducerFenced, ProducerForgotten, TooBusy
-from ..runtime.options import check_whole
+from ..runtime.options import check_whole, quoted
 from ..runtime.schema import NUMBER_MAX
 from .batch import Batch
 from .dlsn import DLSN
@@ -317,10 +317,10 @@ def check_name(name: object) -> str:
     """Return it, or raise `InvalidRequest`: a producer's name is text of 1 to 255 bytes."""
     if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_BYTES_MAX:
         raise InvalidRequest(
-            f"a producer's name is text of 1 to {NAME_BYTES_MAX} bytes, not {name!r:.80}"
+            f"a producer's name is text of 1 to {NAME_BYTES_MAX} bytes, not {quoted(name)}"
         )
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"a producer's name is text of UTF-8, not {name!r:.80}") from None
+        raise InvalidRequest(f"a producer's name is text of UTF-8, not {quoted(name)}") from None
     return name

@@ -21,6 +21,7 @@ from ..runtime.errors import (
     LogRecreated,
     OwnershipAcquireFailed,
 )
+from ..runtime.options import quoted
 from .commits import Commits, Committed
 from .context import LogContext
 from .dlsn import DLSN
@@ -87,7 +88,7 @@ class Subscription:
         if position is not None:
             if not isinstance(position, Position):
                 raise InvalidRequest(
-                    f"a subscriber commits a Position, as its reader gives it, not {position!r:.80}"
+                    f"a subscriber commits a Position, as its reader gives it, not {quoted(position)}"
                 )
             if position.incarnation != self.reader.incarnation:
                 raise LogRecreated(f"{position} is a position of another log than {self.reader!r}")

@@ -9,6 +9,7 @@ import trio
 from ..metadata.interface import Metadata
 from ..metadata.transaction import Put, Transaction
 from ..runtime.errors import InvalidRequest
+from ..runtime.options import quoted
 from .dlsn import DLSN
 from .follower import StateFollower
 from .keys import purge_key
@@ -31,7 +32,7 @@ async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower
     read.
     """
     if not isinstance(to, DLSN):
-        raise InvalidRequest(f"a log is truncated to a DLSN, not to {to!r}")
+        raise InvalidRequest(f"a log is truncated to a DLSN, not to {quoted(to)}")
     state = follower.state
     if to <= state.truncated_to:
         return state.truncated_to

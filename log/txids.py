@@ -19,6 +19,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from ..runtime.errors import InvalidRequest, TransactionIdOutOfOrder, UnsupportedFormat
+from ..runtime.options import quoted
 from .record import TXID_MAX, TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME
 from .segments import UNKNOWN
 from .state import AUTO, BYTES, COUNT, GIVEN, MS, TXID_RULES, LogState
@@ -35,7 +36,7 @@ def stored_policy(name: str) -> str:
     """
     if name not in (*POLICIES, GIVEN):
         known = ", ".join(POLICIES)
-        raise InvalidRequest(f"unknown txid policy {name!r:.40}: use one of {known}")
+        raise InvalidRequest(f"unknown txid policy {quoted(name)}: use one of {known}")
     return GIVEN if name == STRICT else name
 
 

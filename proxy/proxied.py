@@ -37,7 +37,7 @@ from ..log.state import LogState
 from ..log.txids import stored_policy
 from ..log.writer import LogWriter
 from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, ProtocolError
-from ..runtime.options import check_seconds, check_wait, check_whole, overlaid
+from ..runtime.options import check_seconds, check_wait, check_whole, overlaid, quoted
 from ..runtime.schema import Misfit, blob, flag, number, optional, row, rows, text
 from .client import ProxyClient
 from .entry_source import ReadLinks, open_proxied_reader
@@ -351,7 +351,7 @@ class ProxiedNamespace(Namespace):
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         if durability not in ("standard", "all"):
-            raise InvalidRequest(f'durability is "standard" or "all", not {durability!r}')
+            raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
         StoredSettings().changed(config or {}, metadata or {})
         given = [durability, storable(config or {}), dict(metadata or {}), stored_policy(txids)]
         await self.make_call("create", check_new_log_name(name), *given, form=_nothing)

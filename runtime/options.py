@@ -79,7 +79,7 @@ def check(options: object) -> None:
         value = getattr(options, one.name)
         if not is_legal(one, value):
             unit = f" ({one.metadata['unit']})" if one.metadata["unit"] else ""
-            raise InvalidRequest(f"option {one.name}: {_quoted(value)} is not {legal(one)}{unit}")
+            raise InvalidRequest(f"option {one.name}: {quoted(value)} is not {legal(one)}{unit}")
 
 
 def overlaid(options: Options, given: Mapping[str, Any] | None) -> Options:
@@ -163,11 +163,15 @@ def _is_within(value: Any, low: float, high: float, *, whole: bool) -> bool:
     return low <= value <= high  # not-a-number is in no range
 
 
-def _quoted(value: Any) -> str:
-    """A refused value for a message, short. The text of a whole number can be too long even to be made."""
+def quoted(value: Any) -> str:
+    """Return a short text of a refused value. Python makes none of a whole number above 4,300 digits, alone
+    or in a list."""
     if isinstance(value, int) and not -EIB <= value <= EIB:
         return f"a number of {value.bit_length()} bits"
-    return repr(value)[:SHOWN_CHARS_MAX]
+    try:
+        return repr(value)[:SHOWN_CHARS_MAX]
+    except Exception:
+        return f"an object of {type(value).__name__}"
 
 
 # --- arguments ------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def check_seconds(
     if not _is_within(value, 0, most_s, whole=False) or (above_0 and value == 0):
         raise InvalidRequest(
             f"{what} is seconds {'above' if above_0 else 'from'} 0 to {shown(most_s, 's')}, not "
-            f"{_quoted(value)}"
+            f"{quoted(value)}"
         )
 
 
@@ -188,7 +192,7 @@ def check_wait(wait_s: Any, what: str = "wait_s", *, most_s: float = DURATION_S_
     """Check how long a caller waits; None: no limit, or the call's default. Raises `InvalidRequest`."""
     if wait_s is not None and not _is_within(wait_s, 0, most_s, whole=False):
         raise InvalidRequest(
-            f"{what} is seconds from 0 to {shown(most_s, 's')}, or None: not {_quoted(wait_s)}"
+            f"{what} is seconds from 0 to {shown(most_s, 's')}, or None: not {quoted(wait_s)}"
         )
 
 
@@ -196,7 +200,7 @@ def check_whole(what: str, value: Any, least: int, most: int = COUNT_LIMIT) -> N
     """Raise `InvalidRequest` unless the value is a whole number from ``least`` to ``most``."""
     if not _is_within(value, least, most, whole=True):
         raise InvalidRequest(
-            f"{what} is a whole number from {least} to {most}, not {_quoted(value)}"
+            f"{what} is a whole number from {least} to {most}, not {quoted(value)}"
         )
 
 

@@ -242,7 +242,9 @@ class Indexed:
         return 7
 
 
-@pytest.mark.parametrize("wrong", [True, False, 7.0, "7", -1, TXID_MAX + 1])
+@pytest.mark.parametrize(
+    "wrong", [True, False, 7.0, "7", -1, TXID_MAX + 1, pytest.param(10**5000, id="5001 digits")]
+)
 async def test_what_is_no_txid_is_refused_by_every_call(
     world: World, autojump_clock: MockClock, wrong: Any
 ) -> None:
