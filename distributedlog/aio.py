@@ -77,7 +77,7 @@ from .runtime.background import EXIT_S_MAX, Background, Promise
 from .runtime.errors import AlreadyClosed, DistributedLogError, EndOfStream, InvalidRequest
 from .runtime.host import Buffer
 from .runtime.options import check_wait, check_whole
-from .write_buffer import BufferedBulk, Chunk, WriteBuffer, open_buffer
+from .write_buffer import BufferedBulk, Chunk, TakenBytes, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
@@ -471,7 +471,8 @@ class ByteWriter(_Closable):
     """Appends bytes to a log; see `distributedlog.ByteWriter`. Each call is a hop to the loop."""
 
     def __init__(self, background: Background, writer: TrioByteWriter) -> None:
-        super().__init__(background, repr(writer), writer.abort)
+        self._taken = taken = TakenBytes(writer, background)
+        super().__init__(background, repr(writer), taken.abort, taken.drop)
         self._writer = writer
 
     def __repr__(self) -> str:
@@ -503,7 +504,7 @@ class ByteWriter(_Closable):
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        await run(self._background, self._writer.aclose)
+        await run(self._background, self._taken.aclose)
         self._ended()
 
     async def abort(self) -> None:
@@ -512,7 +513,7 @@ class ByteWriter(_Closable):
         Raises: nothing.
         """
         with suppress(AlreadyClosed):  # with its namespace
-            await run(self._background, self._writer.abort)
+            await run(self._background, self._taken.abort)
         self._ended()
 
 

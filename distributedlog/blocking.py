@@ -95,7 +95,14 @@ from .runtime.errors import (
 from .runtime.host import Buffer
 from .runtime.log_lines import get_logger
 from .runtime.options import check_wait, check_whole
-from .write_buffer import LONE_WRITES_MAX, BufferedBulk, Chunk, WriteBuffer, open_buffer
+from .write_buffer import (
+    LONE_WRITES_MAX,
+    BufferedBulk,
+    Chunk,
+    TakenBytes,
+    WriteBuffer,
+    open_buffer,
+)
 
 __all__ = [
     "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
@@ -532,7 +539,8 @@ class ByteWriter(_Closable, io.RawIOBase):
     """
 
     def __init__(self, background: Background, writer: TrioByteWriter) -> None:
-        super().__init__(background, repr(writer), writer.abort)
+        self._taken = taken = TakenBytes(writer, background)
+        super().__init__(background, repr(writer), taken.abort, taken.drop)
         self._writer = writer
 
     def __repr__(self) -> str:
@@ -574,7 +582,7 @@ class ByteWriter(_Closable, io.RawIOBase):
         """
         if not self.closed:
             try:
-                self._background.run(self._writer.aclose)
+                self._background.run(self._taken.aclose)
             finally:
                 self._gone()
 
@@ -584,7 +592,7 @@ class ByteWriter(_Closable, io.RawIOBase):
         Raises: nothing.
         """
         with suppress(AlreadyClosed):  # with its namespace
-            self._background.run(self._writer.abort)
+            self._background.run(self._taken.abort)
         self._gone()
 
     def _gone(self) -> None:

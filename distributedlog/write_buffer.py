@@ -23,6 +23,7 @@ import trio
 
 from .log.admission import Taken, admit, admit_columns
 from .log.batch import PendingBulk
+from .log.byte_stream import ByteWriter
 from .log.containment import contained
 from .log.dlsn import DLSN
 from .log.handle import Log
@@ -826,6 +827,7 @@ class WriteBuffer:
             if not self._close():
                 await self._drained()
             await end_it()
+            self._given_up = True  # each refused record has raised its error
         except BaseException:
             await self.writer.abort()  # what was cancelled before it began to end, too
             raise
@@ -865,6 +867,47 @@ class WriteBuffer:
         self._mutex = Mutex()
         self._entered = False
         self._closed = True
+
+
+class TakenBytes:
+    """The records of a byte writer, for the end of its namespace or of the interpreter."""
+
+    __slots__ = ("__weakref__", "_background", "_ended", "_writer", "name")
+
+    def __init__(self, writer: ByteWriter, background: Background) -> None:
+        self.name = writer.name
+        self._writer = writer
+        self._background = background
+        self._ended = False
+        """By its owner, who knows."""
+        background.watch_writes(self)
+
+    async def aclose(self) -> None:
+        """As `ByteWriter.aclose`."""
+        await self._writer.aclose()
+        self._ended = True
+
+    async def abort(self) -> None:
+        """As `ByteWriter.abort`."""
+        self._ended = True
+        await self._writer.abort()
+
+    async def drop(self) -> None:
+        """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
+        with trio.move_on_after(DROPPED_WAIT_S):
+            await self.settle()
+        self._background.lose(self)
+        await self.abort()
+
+    async def settle(self) -> None:
+        """Wait until the outcome of each record is known. Raises no `DistributedLogError`."""
+        with suppress(DistributedLogError):
+            await self._writer.flush()
+
+    @property
+    def not_durable(self) -> int:
+        """How many records were taken and are not known to be durable; 0 after its owner has ended it."""
+        return 0 if self._ended else self._writer.not_durable
 
 
 async def open_buffer(

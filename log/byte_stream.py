@@ -22,7 +22,7 @@ from ..runtime.errors import (
     TooBusy,
 )
 from ..runtime.host import Buffer
-from ..runtime.options import check_whole
+from ..runtime.options import check_whole, quoted
 from .batch import PendingWrite
 from .reader import LogReader
 from .record import TXID_MAX
@@ -46,8 +46,10 @@ def check_stream(state: LogState) -> None:
 class ByteWriter:
     """Appends bytes to a log. Made by `Log.open_byte_writer`; for one task at a time."""
 
-    def __init__(self, writer: LogWriter) -> None:
+    def __init__(self, writer: LogWriter, name: str) -> None:
         self._writer = writer
+        self.name = name
+        """Of the log."""
         self._durable = max(0, writer.last_txid)
         self._taken: deque[tuple[int, PendingWrite]] = (
             deque()
@@ -118,14 +120,27 @@ class ByteWriter:
     ) -> None:
         await self._writer.__aexit__(kind, error, at)
 
+    @property
+    def not_durable(self) -> int:
+        """The number of accepted records that are not known to be durable. From any thread."""
+        return sum(not _is_durable(pending) for _, pending in list(self._taken))
+
     def _look(self) -> None:
         taken = self._taken
         while taken and taken[0][1].done():
-            try:
-                taken[0][1].result()
-            except DistributedLogError:
+            if not _is_durable(taken[0][1]):
                 return  # nor is anything after it durable, as far as is known
             self._durable = taken.popleft()[0]
+
+
+def _is_durable(pending: PendingWrite) -> bool:
+    if not pending.done():
+        return False
+    try:
+        pending.result()
+    except DistributedLogError:
+        return False
+    return True
 
 
 class ByteReader:
@@ -211,7 +226,7 @@ class ByteReader:
         await trio.lowlevel.checkpoint()
         check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence not in (0, 1, 2):
-            raise InvalidRequest(f"whence is 0, 1 or 2, not {whence!r:.40}")
+            raise InvalidRequest(f"whence is 0, 1 or 2, not {quoted(whence)}")
         async with self._in_order:
             base = (0, self._offset)[whence] if whence < 2 else await self._end()
             target = check_offset(base + offset)
@@ -318,5 +333,5 @@ class ByteReader:
 def check_offset(offset: object) -> int:
     """Return it, or raise `InvalidRequest`."""
     if type(offset) is not int or not 0 <= offset < TXID_MAX:
-        raise InvalidRequest(f"an offset is an int from 0 up, not {offset!r:.80}")
+        raise InvalidRequest(f"an offset is an int from 0 up, not {quoted(offset)}")
     return offset

@@ -37,6 +37,7 @@ from distributedlog.runtime.errors import (
     ClaimLost,
     DistributedLogError,
     InvalidRequest,
+    TransactionIdOutOfOrder,
 )
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
@@ -754,6 +755,47 @@ def test_a_program_that_drops_its_writer_says_what_is_lost_with_it() -> None:
 
     assert ended.stdout == "0 of 30\n"
     assert '30 of log "l"' in ended.stderr
+
+
+def test_a_byte_writer_that_is_not_closed_loses_nothing() -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        namespace.create_log("b", txids="bytes")
+        stream = namespace.open_log("b").open_byte_writer()
+        for _ in range(2000):
+            stream.write(b"x")
+    assert stream._writer.not_durable == 0
+
+    async def main() -> int:
+        async with aio._Opened(model_namespace(), "test", aio.Namespace) as namespace:
+            await namespace.create_log("b", txids="bytes")
+            stream = await namespace.open_log("b").open_byte_writer()
+            for _ in range(200):
+                await stream.write(b"x")
+        return stream._writer.not_durable
+
+    assert asyncio.run(main()) == 0
+    ended = run_to_its_end(
+        "background.EXIT_S_MAX = 0.2",
+        "namespace.create_log('b', txids='bytes')",
+        "stream = namespace.open_log('b').open_byte_writer()",
+        "stream.write(b'stored'); stream.flush()",
+        "namespace._namespace.ledgers.held = True",
+        "for _ in range(7): stream.write(b'x')",
+    )
+    assert '7 submitted records are not known to be durable: 7 of log "b"' in ended.stderr
+
+
+def test_what_a_closed_writer_refused_is_not_reported_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
+        namespace.create_log("l", txids="strict")
+        with namespace.open_log("l").open_writer() as writer:
+            writer.write(b"its txid is filled in")
+            with pytest.raises(TransactionIdOutOfOrder):
+                writer.write(rec(50))
+    assert not [one for one in caplog.records if "not known to be durable" in one.message]
+    del writer  # the reference kept it in memory until here
 
 
 def run_to_its_end(*lines: str) -> "subprocess.CompletedProcess[str]":
