@@ -15,6 +15,7 @@ from .log.options import LogOptions
 from .log.process_bytes import PROCESS_BYTES_MAX
 from .log.settings import refuse_stored_only
 from .metadata.client import MetadataClient
+from .runtime.background import EXIT_S_MAX
 from .runtime.hello import Hello
 from .runtime.host import Host
 from .runtime.machine import client_host, process_name
@@ -92,6 +93,7 @@ async def open_by(
                 register(registry, namespace.metrics)
             try:
                 yield namespace
+                await namespace.settle(EXIT_S_MAX)
             finally:
                 namespace.close()
                 if registry is not None:

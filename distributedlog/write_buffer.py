@@ -334,6 +334,7 @@ class WriteBuffer:
         self._in_order = trio.Lock()  # who waits for room, first come first served
         self._pipeline.part.free_bytes += FREE_BYTES
         self._pipeline.buffered = True
+        writer.owner_settles = True
         self._chunk = Chunk(self, 0)
         self._allow(0)
         self._closed = False
@@ -880,6 +881,7 @@ class TakenBytes:
         self._background = background
         self._ended = False
         """By its owner, who knows."""
+        writer.settled_by_owner()
         background.watch_writes(self)
 
     async def aclose(self) -> None:

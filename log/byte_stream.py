@@ -95,6 +95,10 @@ class ByteWriter:
         self._look()
         return self._durable
 
+    def settled_by_owner(self) -> None:
+        """The caller waits for the records when the namespace ends."""
+        self._writer.owner_settles = True
+
     async def aclose(self) -> None:
         """As `flush`, then complete the segment and give the lock back. Idempotent.
 

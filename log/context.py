@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from ..metadata.interface import Metadata
 from ..runtime.turns import Rounds, Turn
@@ -15,6 +17,9 @@ from .process_bytes import ProcessBytes
 from .recovery_turns import RecoveryTurns
 from .roll_permits import RollPermits
 from .settings_watch import FollowedLog, SettingsWatch
+
+if TYPE_CHECKING:
+    from .writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class LogContext:
     """What all writers hold that is not durable yet."""
     meters: LogMeters
     """Of the whole namespace."""
+    writers: "WeakSet[LogWriter]"
+    """The writers of the namespace, open ones and others."""
     proxy_id: str = ""
     """Of the write proxy that this process is; "": none."""
     followed: FollowedLog | None = None

@@ -445,8 +445,12 @@ class Pipeline:
     @property
     def all_stored(self) -> bool:
         """Is every record durable that was taken?"""
-        taken = (self.batch, *self._ready, *self._in_flight)
-        return not any(batch.txids for batch in taken)
+        return not self.records_left
+
+    @property
+    def records_left(self) -> int:
+        """How many records were taken and are not known to be durable."""
+        return sum(len(batch.txids) for batch in (self.batch, *self._ready, *self._in_flight))
 
     def raise_if_over(self) -> None:
         """Raise what ended the writer."""

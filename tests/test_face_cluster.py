@@ -86,3 +86,20 @@ async def test_a_quorum_that_is_not_there_is_named_within_the_deadline() -> None
     with trio.fail_after(5), pytest.raises(QuorumUnreachable, match=r"127\.0\.0\.1:1"):
         async with open_namespace("distributedlog://127.0.0.1:1;127.0.0.1:2/ns", config=config):
             pass
+
+
+async def test_writers_that_are_left_open_lose_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A program that leaves its namespace with open writers lost what was on its way, without a message."""
+    with trio.fail_after(60):
+        async with local_cluster(memory=True, in_process=True) as cluster:
+            async with open_namespace(cluster.uri) as namespace:
+                await namespace.create_log("orders")
+                writer = await namespace.open_log("orders").open_writer()
+                for _ in range(2000):
+                    await writer.submit(bytes(10))
+            async with (
+                open_namespace(cluster.uri) as namespace,
+                namespace.open_log("orders").open_writer(takeover=True),
+            ):
+                assert await namespace.open_log("orders").count() == 2000
+    assert not [one for one in caplog.records if "not known to be durable" in one.message]
