@@ -58,7 +58,7 @@ Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2
 raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from ..runtime.errors import ProtocolError
@@ -70,6 +70,7 @@ from .messages import (
     TERM_MAX,
     Append,
     AppendReply,
+    Entry,
     Heartbeat,
     HeartbeatReply,
     Message,
@@ -374,7 +375,7 @@ class Raft:
             return
         if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
             return  # no entry is newer than its leader, no leader so far ahead
-        if self._replaces_committed(term, sender, ((snapshot.index, snapshot.term),)):
+        if self._replaces_committed(term, sender, (snapshot.index, snapshot.term)):
             return
         self._follow(term, sender, now)
         if snapshot.index > self.commit:
@@ -651,9 +652,8 @@ class Raft:
             self._refuse_old_leader(message.sender)
             return
         if message.prev_index <= max(self.commit, self._committed):
-            sent = ((entry.index, entry.term) for entry in message.entries)
-            before = (message.prev_index, message.prev_term)
-            if self._replaces_committed(message.term, message.sender, (before, *sent)):
+            before = message.prev_index, message.prev_term
+            if self._replaces_committed(message.term, message.sender, before, message.entries):
                 return
         self._follow(message.term, message.sender, now)
         if message.prev_index < self.commit:  # an old one, and committed entries are equal there
@@ -685,20 +685,24 @@ class Raft:
         self._accept(message.sender, last, message.number)
 
     def _replaces_committed(
-        self, term: int, leader_id: str, sent: Iterable[tuple[int, int]]
+        self,
+        term: int,
+        leader_id: str,
+        before: tuple[int, int],
+        entries: Sequence[Entry] = (),
     ) -> bool:
-        """Whether one of these entries (index, term) is not the one that is committed here.
+        """Whether ``before`` (index, term) or one of the entries after it is not what is committed here.
 
         An honest leader has all committed entries (M2), so a majority runs on older copies of its disks. To
         follow it would delete the last copy of acknowledged entries. The terms of compacted entries are not
-        known, but terms never decrease along a log.
+        known, but terms never decrease along a log. Equal terms prove nothing: older copies may elect a
+        leader in a term that had one already.
         """
         commit, log = max(self.commit, self._committed), self.log
-        for index, entry_term in sent:
-            own = log.term_at(index)
-            other = own is not None and own != entry_term
+        sent = ((entry.index, entry.term, entry.data) for entry in entries)
+        for index, entry_term, data in ((*before, None), *sent):
             newer = index < log.base_index and entry_term > log.base_term
-            if index <= commit and (other or newer):
+            if index <= commit and (newer or log.has_other(index, entry_term, data)):
                 self.diverged, self.deadline = Diverged(leader_id, term, index, commit), inf
                 return True
         return False

@@ -150,10 +150,22 @@ class RaftLog:
         """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
+    def has_other(self, index: int, term: int, data: bytes | None = None) -> bool:
+        """Whether the entry here has another term or other data. False where its term is not known here.
+
+        In Raft, entries of one index and term are equal. Older copies of most disks may lead once more in a
+        term that had a leader, and then they are not.
+        """
+        own = self.term_at(index)
+        if own is None or own != term:
+            return own is not None
+        return data is not None and index > self.base_index and self.entry(index).data != data
+
     def first_conflict(self, entries: Iterable[Entry]) -> int:
-        """The first index of ``entries`` that is missing here or has another term; 0: none."""
+        """The first index of ``entries`` that is missing here or is another entry; 0: none."""
         for entry in entries:
-            if self.term_at(entry.index) != entry.term:
+            missing = self.term_at(entry.index) is None
+            if missing or self.has_other(entry.index, entry.term, entry.data):
                 return entry.index
         return 0
 

@@ -567,6 +567,32 @@ def test_a_leader_that_would_replace_committed_entries_is_not_followed(
     assert (core.log.entry(4).data, core.has_ready, core.deadline) == (b"old", False, inf)
 
 
+def test_a_leader_of_the_same_term_with_other_committed_entries_is_not_followed() -> None:
+    """Older copies of a majority elect a leader in a term that there was already: the terms are equal."""
+    core = node(1, 1, 1, 1, term=1, committed=4)
+    other = Append(1, "b", 2, 1, 4, (Entry(3, 1, b"old"), Entry(4, 1, b"new")))
+    core.on_message(other, 0.1)
+
+    assert core.diverged is not None
+    assert (core.diverged.leader_id, core.diverged.index, core.diverged.commit) == ("b", 4, 4)
+    assert (core.log.entry(4).data, core.has_ready, core.deadline) == (b"old", False, inf)
+
+
+def test_other_entries_of_the_same_term_replace_what_is_not_known_to_be_committed() -> None:
+    core = node(1, 1, 1, 1, term=1, committed=2)
+    core.on_message(Append(1, "b", 2, 1, 2, (Entry(3, 1, b"old"), Entry(4, 1, b"new"))), 0.1)
+    settle(core)
+    assert core.diverged is None
+    assert [core.log.entry(index).data for index in (3, 4)] == [b"old", b"new"]
+
+
+def test_entries_that_come_again_are_no_others() -> None:
+    core = node(1, 1, 1, 1, term=1, committed=4)
+    core.on_message(Append(1, "b", 1, 1, 4, tuple(Entry(n, 1, b"old") for n in (2, 3, 4))), 0.1)
+    settle(core)
+    assert (core.diverged, core.commit) == (None, 4)
+
+
 def test_entries_that_are_not_known_to_be_committed_are_replaced() -> None:
     core = node(1, 1, 1, 1, term=1, committed=2)
     core.on_message(Append(3, "b", 2, 1, 2, NEWER), 0.2)
