@@ -348,14 +348,14 @@ KEY_CLASSES = Classes(
             stage=_stage_of_segment,
         ),
         (b"log/", b"lock"): replace(
-            _WRITERS, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
+            _WRITERS, leased=True, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
         ),
         (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps, form=records.of_stamps),
         (b"log/", b"txn"): _WRITERS,
         (b"log/", b"position"): _READERS,
-        (b"log/", b"reader"): _READERS,
+        (b"log/", b"reader"): replace(_READERS, leased=True),
         (b"log/", b"work"): _READERS,
-        (b"log/", b"worker"): _READERS,
+        (b"log/", b"worker"): replace(_READERS, leased=True),
     },
     by_first={
         b"name/": KeyClass(
@@ -402,14 +402,14 @@ KEY_CLASSES = Classes(
             SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=_any, form=shapes.mirrors
         ),
         keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=_any),
-        keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie),
+        keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie, leased=True),
         keys.COOKIE_PREFIX: KeyClass(
             KNOWN, _change_of_cookie, _of_bookie, shape=shapes.of_farewell
         ),
         b"seen/": _BOOKIES_OWN,
         keys.LEAVING_PREFIX: _BOOKIES_OWN,
         keys.SCRUB_PREFIX: replace(_BOOKIES_OWN, shape=None),
-        PROXIES: KeyClass(KNOWN, PROXY, lambda key: NOWHERE),
+        PROXIES: KeyClass(KNOWN, PROXY, lambda key: NOWHERE, leased=True),
         ENDED_PREFIX[: ENDED_PREFIX.find(b"/") + 1]: KeyClass(BOOKIE | PROXY | ADMIN | OPERATOR, 0),
         AUDIT_PREFIX: KeyClass(ADMIN | OPERATOR, 0),
         b"secret/": KeyClass(0, 0),
@@ -422,7 +422,7 @@ KEY_CLASSES = Classes(
         CLOCK_KEY: KeyClass(KNOWN, JANITOR),
         RESTORES: KeyClass(KNOWN, OPERATOR),
         HOLD: KeyClass(KNOWN, OPERATOR),
-        ELECTION_KEY: KeyClass(KNOWN, BOOKIE, held=True),
+        ELECTION_KEY: KeyClass(KNOWN, BOOKIE, held=True, leased=True),
         MODE_KEY: KeyClass(EVERYBODY, 0),
     },
     janitor=ELECTION_KEY,

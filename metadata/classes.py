@@ -86,6 +86,8 @@ class KeyClass:
     """Of every change, by any principal."""
     held: bool = False
     """While the lease that it stands under lives, its holder changes it and nobody else."""
+    leased: bool = False
+    """It may stand under a lease, which deletes it without asking for a right or a form."""
     note: Callable[[bytes], bool] = lambda key: False
     """Does such a key say what is to be done, or where something is, and are there no more of these than of
     what they tell of? One may be made also where its namespace is full."""

@@ -523,6 +523,8 @@ class Judge:
             ):
                 return _refused(principal, "name another log's ledger in", key, WRITE)
             if isinstance(operation, Put) and operation.lease:
+                if not row.leased:
+                    return _refused(principal, "put under a lease", key, 0)
                 lease = self._state.leases.get(operation.lease)
                 theirs = operation.lease >= self._state.next_lease  # granted meanwhile, to somebody
                 owner = self._owner or principal

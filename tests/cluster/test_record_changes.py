@@ -14,9 +14,19 @@ from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.state import LogEnd, LogState
 from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
 from tests.metadata.test_judge import ORDERS as LOG
-from tests.metadata.test_judge import changes
+from tests.metadata.test_judge import as_it_is, changes
 
-from .test_bookie_changes import AT, CLOCK, LOOSE, OPEN, STATE, Store, deleted, ledger, segment
+from .test_bookie_changes import (
+    AT,
+    CLOCK,
+    LOOSE,
+    OPEN,
+    STATE,
+    Store,
+    deleted,
+    ledger,
+    segment,
+)
 
 WRITER, OWNER, OPERATOR = "user/etl", "user/own", "user/op"
 USERS = (WRITER, OWNER, OPERATOR)
@@ -317,6 +327,30 @@ def test_a_record_that_cannot_be_read_is_replaced_by_owner_or_operator() -> None
         w for w in USERS if store.may(Put(SEGMENT_AT, segment(3, ledger_id=14).encode()), who=w)
     ] == [OWNER]
     assert [w for w in USERS if store.may(closed(), who=w)] == [OPERATOR]
+
+
+@pytest.mark.parametrize("who", [WRITER, OWNER, OPERATOR, "bookie/b1"])
+@pytest.mark.parametrize(
+    "key",
+    [AT, SEGMENT_AT, CLOSED_AT, keys.NEXT_LEDGER, stamps_key(LOG)],
+    ids=lambda key: key.decode(),
+)
+def test_no_record_is_put_under_a_lease(key: bytes, who: str) -> None:
+    """It would go with the lease, and no rule is asked then. Its value may be the one that it has."""
+    store = Store()
+    lease = store.grant(who)
+    found = store.state.get(key)
+    value = b"" if found is None else found.value
+    if key == keys.NEXT_LEDGER:
+        value = b"2001"
+    refused = store.judge.transact(who, as_it_is(store.state, Put(key, value, lease)))
+    assert refused is not None
+
+
+def test_a_lock_is_put_under_a_lease() -> None:
+    store = Store()
+    lock = Put(log_keys.lock_key(LOG), b"", store.grant(WRITER))
+    assert store.judge.transact(WRITER, as_it_is(store.state, lock)) is None
 
 
 LINES: dict[str, tuple[Operations, tuple[str, str]]] = {
