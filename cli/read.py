@@ -13,6 +13,7 @@ from ..runtime.errors import EndOfStream, RequestTimeout
 from .connect import namespace, waiting
 from .formats import WRITERS
 from .options import Settings
+from .standard_streams import write_stdout
 
 OUT_BYTES = 1024 * 1024
 
@@ -91,9 +92,4 @@ class _Out:
         if not self._parts:
             return
         data, self._parts, self._bytes = b"".join(self._parts), [], 0
-        await trio.to_thread.run_sync(_write_out, data, abandon_on_cancel=True)
-
-
-def _write_out(data: bytes) -> None:
-    sys.stdout.buffer.write(data)
-    sys.stdout.buffer.flush()
+        await trio.to_thread.run_sync(write_stdout, data, abandon_on_cancel=True)

@@ -54,6 +54,21 @@ class StandardFile(io.RawIOBase):
             return len(data)
 
 
+def write_stdout(data: bytes) -> None:
+    """Write all bytes to standard output, past its buffer. Raises `OSError`.
+
+    A thread that writes into a pipe which nobody reads would keep the buffer's lock. The last flush of an
+    interrupted command would wait for that lock, and so for the reader.
+    """
+    sys.stdout.flush()
+    file = getattr(sys.stdout.buffer, "raw", None)
+    if isinstance(file, StandardFile):
+        file.write(data)
+    else:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
 def open_standard_streams() -> None:
     """Replace `sys.stdin`, `sys.stdout` and `sys.stderr` by streams over `StandardFile`.
 

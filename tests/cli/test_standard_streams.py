@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import io
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.standard_streams import StandardFile
+from distributedlog.cli.standard_streams import StandardFile, write_stdout
 
 DLOG = [sys.executable, "-m", "distributedlog.cli.main"]
 PIPE_BYTES = 4096
@@ -48,6 +49,26 @@ def test_write_to_a_nonblocking_pipe_is_whole() -> None:
     writer.join()
 
     assert received == data
+
+
+def test_flush_does_not_wait_for_a_thread_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C ends a command whose output nobody reads."""
+    reading, writing = small_pipe()
+    data = os.urandom(20 * PIPE_BYTES)
+    stream = io.TextIOWrapper(io.BufferedWriter(StandardFile(writing)), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdout", stream)
+    writer = threading.Thread(target=write_stdout, args=(data,), daemon=True)
+    writer.start()
+    received = os.read(reading, 1)  # the thread is writing, and the pipe is full
+    sys.stdout.flush()
+    assert writer.is_alive()
+
+    while len(received) < len(data):
+        received += os.read(reading, PIPE_BYTES)
+    writer.join()
+    assert received == data
+    os.close(reading)
+    os.close(writing)
 
 
 def test_write_to_a_full_device_fails() -> None:
