@@ -13,7 +13,8 @@ additional rules for bookies, which have a part in the records of all logs.
 - Bookies and operators replace a bookie in a closed ledger.
 
 The store contains neither the end of an open ledger nor the entries of any ledger. A malicious writer can
-close the open ledger too early, and so hide the entries of its last ensemble.
+close the open ledger too early, and so hide the entries of its last ensemble. It can also close the open
+segment with a wrong size or number of records: retention by size counts that size, and removes old segments.
 """
 
 from collections.abc import Callable

@@ -19,7 +19,7 @@ logging handler may call, and wait: lines of the background thread are handled i
 Close writers. When a program ends without that, or after an exception, its exit waits for submitted records
 for at most 5 s. It prints one line with the number that is not known to be durable. The end of a namespace
 waits as long for the writers that are still open, and logs such a line. After ``os._exit`` or a deadly signal
-nothing is waited for.
+nothing is waited for. Children of `multiprocessing` end by ``os._exit``: close writers there.
 
 What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
 """
