@@ -5,6 +5,7 @@ new verb is a function in its noun's file.
 
 main.py                         finds the command; whatever goes wrong is one line and an exit code
 options.py, connect.py, errors.py, output.py    what all commands share
+progress.py                     one line per second of a command that takes long
 standard_streams.py             output that is whole or fails, on any kind of descriptor
 near_names.py                   logs that are called almost as one that is not there
 context.py, named_clusters.py   names for clusters; where they are kept

@@ -29,6 +29,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
     principals.py, ops.py       who speaks, by which proof; which operations are for which kind of them (pure)
     identity.py, atomic_file.py whose a directory is; small files replaced whole
     read_around.py              a file with places that the device cannot read
+    address_check.py            whether the addresses that a node advertises lead back to it
+    output_file.py              output under a name that a user gave; what it may replace
     health_conditions.py        the codes of what can be wrong with a node or a cluster (pure)
     condition_texts.py          their texts, for people (pure)
     meters.py, exposition.py    what is counted, in tables; histograms (pure); as Prometheus reads it
