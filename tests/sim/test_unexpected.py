@@ -70,6 +70,7 @@ BEGINS_NO_TASK_HERE = {
         ("_Run._start_child", "_Run.planned", "_Run.stop_children"), PROCESSES
     ),
     "cluster/open_ledgers.py": {"OpenLedgers.work": PART},
+    "cluster/overview.py": {"_unanswered": CLIENTS},
     "cluster/pulling.py": {"Pulling.pull": PART},
     "cluster/retention.py": {"Retention._close_abandoned": PART},
     "cluster/rotating.py": {"bookies_behind": PART},
@@ -80,6 +81,7 @@ BEGINS_NO_TASK_HERE = {
     "ledger/recovery_driver.py": {"RecoveryDriver._open": PART},
     "log/fetcher.py": {"Fetcher._catch_up": PART},
     "log/multi_reader.py": dict.fromkeys(("MultiReader._join", "MultiReader._take_in"), CLIENTS),
+    "log/namespace.py": {"Namespace.settle": CLIENTS},
     "log/range_reader.py": dict.fromkeys(
         ("RangeReader.read_from_several", "RangeReader.run"), CLIENTS
     ),
