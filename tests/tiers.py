@@ -25,6 +25,13 @@ ALSO_DEFAULT: Final[tuple[str, ...]] = (
 )
 """Tests of slower tiers that the default tier runs, too: files, and tests by node ID without parameters."""
 
+SECOND_SPARK_SESSION: Final = (
+    "tests/spark/test_spark_credentials.py",
+    "tests/spark/test_spark_sink.py",
+    "tests/spark/test_spark_stream.py",
+)
+"""Files that take half of the time of the tests with a Spark session."""
+
 FIRST: Final = (
     "tests/test_style.py",
     "tests/cluster/test_processes.py",
@@ -75,17 +82,19 @@ def place(node_id: str) -> int:
 
 
 def group(tiers: str, node_id: str) -> str:
-    """Name the tests that share a worker with this one: those of its file, or all of Spark's one session.
+    """Name the tests that share a worker with this one: those of its file, or half of those that use Spark.
 
-    Tests of seeds take long and share nothing. Spark's units use no session.
+    A worker has one Spark session. Tests of seeds take long and share nothing. Spark's units use no session.
     """
     path = node_id.partition("::")[0]
     if tiers == "seeds":
         return node_id
-    one_session = path.startswith("tests/spark/") and not {"extras", ALL}.isdisjoint(
+    uses_session = path.startswith("tests/spark/") and not {"extras", ALL}.isdisjoint(
         tiers.split(",")
     )
-    return "tests/spark" if one_session else path
+    if not uses_session:
+        return path
+    return "second Spark session" if path in SECOND_SPARK_SESSION else "tests/spark"
 
 
 def not_run(left_out: dict[str, int]) -> Sequence[str]:

@@ -27,6 +27,7 @@ from tests.console.live import growing
 pytestmark = [pytest.mark.processes, pytest.mark.browser]
 
 LOGS = 10_000
+LOOK_MS = 120_000.0
 HOSTILE = '<img src=x onerror="document.title=1">'
 PAIR = {"ensemble_size": 2, "write_quorum": 2, "ack_quorum": 2}
 
@@ -194,7 +195,8 @@ def test_a_bookie_whose_name_is_markup(chromium: Any, troubled: tuple[Cluster, s
         assert HOSTILE in texts(page, "tbody th")
         assert HOSTILE in texts(page, ".verdict li")
         go(page, link, "work")
-        page.wait_for_selector("h3:has-text('onerror')")
+        # A page is looked at again after four times as long as a look takes: long with 10,000 logs.
+        page.wait_for_selector("h3:has-text('onerror')", timeout=LOOK_MS)
         assert HOSTILE in texts(page, "tbody th")
 
         assert page.locator("main img").count() == 0
