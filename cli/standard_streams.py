@@ -9,6 +9,17 @@ from typing import Any
 from ..runtime.output_file import write_all
 
 
+def read_some(descriptor: int, size: int) -> bytes:
+    """Read up to ``size`` bytes, at least one, or none at the end; also from a non-blocking descriptor."""
+    while True:
+        try:
+            return os.read(descriptor, size)
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll()
+
+
 class StandardFile(io.RawIOBase):
     """A standard descriptor that may be non-blocking, as ssh and some CI runners leave it.
 
@@ -42,16 +53,9 @@ class StandardFile(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         """Read at least one byte, or return 0 at the end."""
         view = memoryview(buffer).cast("B")
-        while True:
-            try:
-                data = os.read(self._descriptor, len(view))
-            except BlockingIOError:
-                poll = select.poll()
-                poll.register(self._descriptor, select.POLLIN)
-                poll.poll()
-                continue
-            view[: len(data)] = data
-            return len(data)
+        data = read_some(self._descriptor, len(view))
+        view[: len(data)] = data
+        return len(data)
 
 
 def write_stdout(data: bytes) -> None:

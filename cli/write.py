@@ -1,6 +1,5 @@
 """`dlog log write`: a stream of records in, pipelined, bounded in memory, with an honest end."""
 
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ from .formats import parser
 from .options import Settings
 from .output import emit, size
 from .progress import TICK_S, ProgressLine
+from .standard_streams import read_some
 
 CHUNK_BYTES = 256 * 1024
 PROGRESS_S = 10.0
@@ -174,7 +174,7 @@ class _Source:
         while not (items or self._ended or self._cut.error is not None):
             # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
             chunk = await trio.to_thread.run_sync(
-                os.read, self._number, CHUNK_BYTES, abandon_on_cancel=True
+                read_some, self._number, CHUNK_BYTES, abandon_on_cancel=True
             )
             self._ended = not chunk
             items = self._cut.finish() if self._ended else self._cut.feed(chunk)

@@ -266,7 +266,7 @@ class Aside:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
 
-    def end(self) -> None:
+    def end(self, *, wait: bool = True) -> None:
         """Have what is here called, and end the thread; waits for `ASIDE_S_MAX`, except in that thread."""
         thread = self._thread
         if thread is None:
@@ -274,7 +274,7 @@ class Aside:
             self._call(wait=False)
         elif thread.is_alive():
             self._calls.put(None)
-            if thread is not threading.current_thread():
+            if wait and thread is not threading.current_thread():
                 thread.join(ASIDE_S_MAX)
 
     def _work(self) -> None:
@@ -562,6 +562,9 @@ class Background:
         if left := self.not_durable():
             log.warning("%s; their writers and their namespace were dropped unclosed", told(left))
         self.begin_stop()
+        self._callbacks.end(wait=False)
+        self._lines.end(wait=False)
+        _running.discard(self)
 
     def watch_writes(self, writes: Writes) -> None:
         """Wait for its records when the namespace or the interpreter ends, and report those that are left."""

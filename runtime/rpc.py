@@ -500,7 +500,10 @@ class _Served:
             if BY_CERTIFICATE in methods and not link.is_secret:
                 how += " over TLS (give --credentials)"
             if BY_LOCAL_SECRET in methods:
-                how += " (a cluster of dlog local is for the user who started it, on this machine)"
+                how += (
+                    " (a cluster of dlog local is for the user who started it, on this machine, with the"
+                    " same HOME)"
+                )
             raise NotAuthenticated(
                 f"who speaks here says who it is by {how}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"

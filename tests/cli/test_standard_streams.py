@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.standard_streams import StandardFile, write_stdout
+from distributedlog.cli.standard_streams import StandardFile, read_some, write_stdout
 
 DLOG = [sys.executable, "-m", "distributedlog.cli.main"]
 PIPE_BYTES = 4096
@@ -32,6 +32,20 @@ def small_pipe() -> tuple[int, int]:
 def read_all(descriptor: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         return file.read()
+
+
+def test_read_waits_for_a_nonblocking_pipe_that_is_empty() -> None:
+    reading, writing = os.pipe()
+    make_nonblocking(reading)
+    late = threading.Timer(0.1, os.write, (writing, b"late"))
+    late.start()
+    try:
+        assert read_some(reading, 100) == b"late"
+        os.close(writing)
+        assert read_some(reading, 100) == b""
+    finally:
+        late.join()
+        os.close(reading)
 
 
 def test_write_to_a_nonblocking_pipe_is_whole() -> None:
