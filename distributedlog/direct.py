@@ -1,9 +1,10 @@
 """A namespace whose logs this process reads and writes itself: the clients below it, assembled."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import trio
 
@@ -15,9 +16,11 @@ from .log.options import LogOptions
 from .log.process_bytes import PROCESS_BYTES_MAX
 from .log.settings import refuse_stored_only
 from .metadata.client import MetadataClient
-from .runtime.background import EXIT_S_MAX
+from .runtime.background import EXIT_S_MAX, told
+from .runtime.errors import DistributedLogError
 from .runtime.hello import Hello
 from .runtime.host import Host
+from .runtime.log_lines import get_logger
 from .runtime.machine import client_host, process_name
 from .runtime.options import MIB, Options, check, names, option, overlaid, unknown
 from .runtime.rpc import Endpoint
@@ -25,6 +28,9 @@ from .uri import NamespaceUri
 
 FIRST_KEY = b"next/ledger"
 """Read once at opening: who answers tells the cluster's id and our listener's name."""
+
+
+logger = get_logger("distributedlog.direct")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ async def open_by(
                 register(registry, namespace.metrics)
             try:
                 yield namespace
-                await namespace.settle(EXIT_S_MAX)
+                await _settle(namespace.context.taken, EXIT_S_MAX)
             finally:
                 namespace.close()
                 if registry is not None:
@@ -105,6 +111,27 @@ async def open_by(
         nursery.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _settle(taken: WeakSet[Any], timeout_s: float) -> None:
+    """Wait until the records of writers that were left open are durable, and log how many are not.
+
+    ``taken`` has the `Pipeline` of each writer (`LogContext.taken`).
+    """
+    left_open = [one for one in taken if one.over is None and not one.owner_settles]
+
+    async def wait(records: Any) -> None:
+        with suppress(DistributedLogError):
+            records.send_open()
+            await records.settle()
+
+    with trio.move_on_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            for one in left_open:
+                nursery.start_soon(wait, one)
+    left = {one.name: number for one in left_open if (number := one.records_left)}
+    if left:
+        logger.warning("%s; their writers were left open", told(left))
 
 
 async def _assemble(

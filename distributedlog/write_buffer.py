@@ -334,7 +334,7 @@ class WriteBuffer:
         self._in_order = trio.Lock()  # who waits for room, first come first served
         self._pipeline.part.free_bytes += FREE_BYTES
         self._pipeline.buffered = True
-        writer.owner_settles = True
+        self._pipeline.owner_settles = True
         self._chunk = Chunk(self, 0)
         self._allow(0)
         self._closed = False

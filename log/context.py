@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any
 from weakref import WeakSet
 
 from ..metadata.interface import Metadata
@@ -17,9 +17,6 @@ from .process_bytes import ProcessBytes
 from .recovery_turns import RecoveryTurns
 from .roll_permits import RollPermits
 from .settings_watch import FollowedLog, SettingsWatch
-
-if TYPE_CHECKING:
-    from .writer import LogWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +52,8 @@ class LogContext:
     """What all writers hold that is not durable yet."""
     meters: LogMeters
     """Of the whole namespace."""
-    writers: "WeakSet[LogWriter]"
-    """The writers of the namespace, open ones and others."""
+    taken: WeakSet[Any]
+    """The `Pipeline` of each writer of the namespace, which imports this module."""
     proxy_id: str = ""
     """Of the write proxy that this process is; "": none."""
     followed: FollowedLog | None = None

@@ -10,14 +10,12 @@ import trio
 
 from ..metadata.interface import Metadata, prefix_end
 from ..metadata.transaction import Compare, Put, Transaction
-from ..runtime.background import told
 from ..runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
     LogExists,
     LogNotFound,
 )
-from ..runtime.log_lines import get_logger
 from ..runtime.options import check_seconds, check_whole, overlaid, quoted
 from ..runtime.turns import Rounds, Turn
 from ..runtime.work_failures import WorkFailures
@@ -68,8 +66,6 @@ MULTI_READ_BYTES = 64 * 1024 * 1024
 """Of all logs that are read as one: as much as sixteen readers hold by themselves."""
 NOTHING = StoredSettings()
 LOGS_A_PAGE_MAX = 10_000
-
-log = get_logger("distributedlog.log.namespace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,20 +407,6 @@ class Namespace:
         """Run a task of a writer or reader."""
         self._check_open()
         self._nursery.start_soon(run)
-
-    async def settle(self, timeout_s: float) -> None:
-        """Wait until the records of writers that were left open are durable, and log how many are not.
-
-        Writers of the blocking and asyncio variants have an owner who does this (`LogWriter.owner_settles`).
-        """
-        open_writers = [one for one in self.context.writers if not one.owner_settles]
-        with trio.move_on_after(timeout_s):
-            async with trio.open_nursery() as nursery:
-                for writer in open_writers:
-                    nursery.start_soon(writer.settle)
-        left = {one.name: number for one in open_writers if (number := one.not_durable)}
-        if left:
-            log.warning("%s; their writers were left open", told(left))
 
     def close(self) -> None:
         """Refuse further use. Whoever made this object ends its tasks."""

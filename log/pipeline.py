@@ -130,6 +130,7 @@ class Pipeline:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
 
     __slots__ = (
+        "__weakref__",
         "_byte_rate",
         "_due",
         "_entry_bytes_max",
@@ -159,6 +160,7 @@ class Pipeline:
         "outside_bytes",
         "over",
         "over_rate",
+        "owner_settles",
         "part",
         "pause",
         "producers",
@@ -202,6 +204,9 @@ class Pipeline:
         """There is such a buffer. It keeps the limits: what comes here was taken."""
         self.over_rate = 0
         """Records that were taken above a rate that is only counted."""
+        self.owner_settles = False
+        """Does a `WriteBuffer` or `TakenBytes` wait for its records when the namespace ends?"""
+        context.taken.add(self)
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
         self._byte_rate, self._record_rate = Rate(), Rate()
@@ -247,6 +252,12 @@ class Pipeline:
         if self.sink.sendable:
             self._send_ready()
         return self.batch
+
+    def send_open(self) -> None:
+        """Close the open batch, if it has a record, and send what can be sent."""
+        self.raise_if_over()
+        if self.batch.txids:
+            self.close_batch()
 
     def _make_ready(self) -> None:
         """Nothing joins the open batch any more, in which there is something; the next one is open."""

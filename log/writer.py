@@ -6,7 +6,6 @@ Whatever ends it comes together in `Pipeline.fail`: a keeper that can neither ro
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import pairwise
 from types import TracebackType
 from typing import Any
@@ -85,9 +84,6 @@ class LogWriter:
         self._owner = context.owner
         self._scope = trio.CancelScope()
         context.meters.writers += 1
-        context.writers.add(self)
-        self.owner_settles = False
-        """Does a `WriteBuffer` or `TakenBytes` wait for its records when the namespace ends?"""
         self.pipeline = Pipeline(context, claimed.owned.state, make_sink, self._scope.cancel)
         """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
         self._sink = self.pipeline.sink
@@ -547,9 +543,7 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        self.pipeline.raise_if_over()
-        if self.pipeline.batch.txids:
-            self.pipeline.close_batch()
+        self.pipeline.send_open()
 
     async def commit(self) -> DLSN | None:
         """Wait until all records written before are durable and readable.
@@ -1046,23 +1040,6 @@ class LogWriter:
         pipeline.part.end()
         self._scope.cancel()
         await self._claim.give_back()
-
-    @property
-    def name(self) -> str:
-        """The name of the log when this writer was opened."""
-        return self._name
-
-    @property
-    def not_durable(self) -> int:
-        """How many records were taken and are not known to be durable; 0 after a close or an abort."""
-        return 0 if self._closed else self.pipeline.records_left
-
-    async def settle(self) -> None:
-        """Wait until the outcome of each record is known. Raises no `DistributedLogError`."""
-        if not self._closed:
-            with suppress(DistributedLogError):
-                await self.flush()
-                await self.pipeline.settle()
 
     async def abort(self) -> None:
         """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.

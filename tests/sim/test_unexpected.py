@@ -81,7 +81,6 @@ BEGINS_NO_TASK_HERE = {
     "ledger/recovery_driver.py": {"RecoveryDriver._open": PART},
     "log/fetcher.py": {"Fetcher._catch_up": PART},
     "log/multi_reader.py": dict.fromkeys(("MultiReader._join", "MultiReader._take_in"), CLIENTS),
-    "log/namespace.py": {"Namespace.settle": CLIENTS},
     "log/range_reader.py": dict.fromkeys(
         ("RangeReader.read_from_several", "RangeReader.run"), CLIENTS
     ),
