@@ -804,9 +804,7 @@ class WriteBuffer:
 
     async def drop(self) -> None:
         """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
-        with trio.move_on_after(DROPPED_WAIT_S):
-            await self.settle()
-        self._background.lose(self)
+        await settle_dropped(self._background, self)
         await self.abort()
 
     async def settle(self) -> None:
@@ -870,6 +868,13 @@ class WriteBuffer:
         self._closed = True
 
 
+async def settle_dropped(background: Background, taken: "WriteBuffer | TakenBytes") -> None:
+    """Wait for the records of a dropped writer, and note those that are not known to be durable."""
+    with trio.move_on_after(DROPPED_WAIT_S):
+        await taken.settle()
+    background.lose(taken)
+
+
 class TakenBytes:
     """The records of a byte writer, for the end of its namespace or of the interpreter."""
 
@@ -896,9 +901,7 @@ class TakenBytes:
 
     async def drop(self) -> None:
         """As `abort`, for a writer that was dropped unclosed. The exit reports records that are lost."""
-        with trio.move_on_after(DROPPED_WAIT_S):
-            await self.settle()
-        self._background.lose(self)
+        await settle_dropped(self._background, self)
         await self.abort()
 
     async def settle(self) -> None:

@@ -46,9 +46,9 @@ def check_stream(state: LogState) -> None:
 class ByteWriter:
     """Appends bytes to a log. Made by `Log.open_byte_writer`; for one task at a time."""
 
-    def __init__(self, writer: LogWriter, name: str) -> None:
+    def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
-        self.name = name
+        self.name = writer.pipeline.name
         """Of the log."""
         self._durable = max(0, writer.last_txid)
         self._taken: deque[tuple[int, PendingWrite]] = (

@@ -799,7 +799,7 @@ class Log:
     async def _open_byte_writer(self, opening: Opening[LogWriter]) -> ByteWriter:
         check_stream((await self._follower()).state)  # before a log is made of another kind
         writer = await opening
-        return ByteWriter(writer, self.name)
+        return ByteWriter(writer)
 
     async def _open_byte_reader(self, offset: int, follows: bool) -> ByteReader:
         context, log_id = self._context, await self._find()
