@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 MARK = "[dlog "
 DETAIL_CHARS_MAX = 1024
-_NAMED = re.compile(r"^\s*distributedlog\.runtime\.errors\.(\w+): (.*)$", re.MULTILINE)
+_NAMED = re.compile(r"^\s*distributedlog\.(?:\w+\.)*errors\.(\w+): (.*)$", re.MULTILINE)
 _JSON = json.JSONDecoder()
 
 

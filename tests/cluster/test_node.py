@@ -16,11 +16,15 @@ from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.cluster import node
+from distributedlog.cluster.collecting import Collector
 from distributedlog.cluster.lifeline import first_of
+from distributedlog.cluster.merging import Merging
 from distributedlog.cluster.node import confine
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
+from distributedlog.cluster.purging import Purger
 from distributedlog.cluster.restored import Turn, hold
+from distributedlog.cluster.retention import Retention
 from distributedlog.ledger import keys
 from distributedlog.ledger.ids import LedgerIds
 from distributedlog.ledger.keys import LEDGER_ID_BLOCK
@@ -301,8 +305,8 @@ async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
 
         return made
 
-    for kind in ("Purger", "Retention", "Merging", "Collector"):
-        monkeypatch.setattr(node, kind, asked(getattr(node, kind)))
+    for kind in (Purger, Retention, Merging, Collector):
+        monkeypatch.setattr(node, kind.__name__, asked(kind))
     async with _world() as world, world.bookie(_disks()):
         await turns[0].elected()  # now the key is held, whoever of them asked first
         assert [await turn.elected() for turn in turns] == [True] * 4
