@@ -5,7 +5,6 @@ It knows nothing of ledgers or logs. Whoever only uses it reads the first two li
     interface.py, transaction.py    what the parts above ask; conditions and operations as values (pure)
     client.py                       finds the leader, sends again what is safe to send again
         asking.py, quorum_links.py, known_nodes.py, watching.py, status_question.py
-    local.py                        the same contract in this process, without a quorum
 
 Where is a vote stored? `raft.py` casts it, and sends it when it is durable (`ready.py`) by `storage.py`.
 Where would a new command go? `commands.py` says.

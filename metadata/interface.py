@@ -1,7 +1,7 @@
-"""What the parts above ask of the metadata quorum, whoever answers.
+"""The calls that the parts above make on the metadata quorum.
 
-`client.MetadataClient` asks the nodes; `local.LocalMetadata` is the same state machine in the process.
-One contract test holds both.
+`client.MetadataClient` sends them to the nodes. The tests have the same state machine in their process
+(`tests/metadata/local_metadata.py`); one contract test runs both.
 """
 
 import enum

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.local import LocalMetadata
 from tests.log.model_ledger import ModelLedgers
+from tests.metadata.local_metadata import LocalMetadata
 
 
 @asynccontextmanager

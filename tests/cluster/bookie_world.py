@@ -22,13 +22,13 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement import Candidate
 from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
+from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")
 KEY = bytes(range(16))

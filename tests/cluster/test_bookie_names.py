@@ -7,10 +7,10 @@ import pytest
 from distributedlog.cluster.bookie_names import BookieNames, bookie_names, name_order
 from distributedlog.cluster.leaving import find_bookie
 from distributedlog.ledger import keys
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
+from tests.metadata.local_metadata import LocalMetadata
 
 ONE, TWO, OLD, NOBODY = "1" * 32, "2" * 32, "3" * 32, "4" * 32
 NAMES = BookieNames({ONE: "b1", TWO: "b2", OLD: "b2", "5" * 32: ""})

@@ -11,8 +11,8 @@ from distributedlog.log.app_versions import AppVersion
 from distributedlog.log.keys import UNLINKED_PREFIX, txn_key, unlinked_key
 from distributedlog.log.unlinked import UnlinkedLedger
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
+from tests.metadata.local_metadata import LocalMetadata
 
 LOG = 7
 

@@ -10,7 +10,6 @@ import xxhash
 from distributedlog.bookie.reserve import Reserve, reserve_name
 from distributedlog.cluster.cookie import cookie_guard, decode_cookie, take_identity
 from distributedlog.ledger import keys
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Transaction, TransactionReply
 from distributedlog.runtime.atomic_file import replace_file
 from distributedlog.runtime.errors import DiskFull, ForeignData, OutcomeUnknown
@@ -22,6 +21,7 @@ from distributedlog.runtime.identity import (
     store_identity,
 )
 from distributedlog.runtime.memory import MemoryDisk
+from tests.metadata.local_metadata import LocalMetadata
 
 CLUSTER = "c1"
 

@@ -8,9 +8,9 @@ from distributedlog.cluster.deletion import Deletion
 from distributedlog.cluster.watching import GATHER_S
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.work_failures import WorkFailures
+from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")
 

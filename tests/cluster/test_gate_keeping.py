@@ -9,7 +9,6 @@ from trio.testing import MockClock
 from distributedlog.bookie.gate import Gate
 from distributedlog.cluster import gate_keeping
 from distributedlog.cluster.gate_keeping import keep_gate
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.metadata.trust_records import MODE_KEY, encode_mode
 from distributedlog.runtime.capabilities import Generation
@@ -18,6 +17,7 @@ from distributedlog.runtime.errors import NotAuthenticated
 from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.principals import Credentials, Meeting
 from distributedlog.runtime.rpc import Endpoint
+from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.pipe import PipeNetwork
 
 HELD = Generation(1, bytes(32), bytes(32))

@@ -10,10 +10,10 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log.keys import lock_key
 from distributedlog.log.lock_record import LockRecord
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
+from tests.metadata.local_metadata import LocalMetadata
 
 
 async def _metadata(**labels: str) -> LocalMetadata:

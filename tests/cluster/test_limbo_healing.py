@@ -15,11 +15,11 @@ from distributedlog.cluster.node import confine
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.ids import KEPT_S, LedgerIds
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
 from distributedlog.runtime.health_conditions import Code
 from tests.conditions import codes_of
+from tests.metadata.local_metadata import LocalMetadata
 
 from ..bookie.kit import CutDisk, running
 from .bookie_world import BOOKIES, KEY, LEDGER, Pool, World, world

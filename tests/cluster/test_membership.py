@@ -7,9 +7,9 @@ import trio.testing
 from distributedlog.cluster.membership import REFRESH_S, Membership
 from distributedlog.cluster.node import LEDGERS_FEW, urgent_of
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import ForeignData, OutcomeUnknown, QuorumUnreachable
+from tests.metadata.local_metadata import LocalMetadata
 
 KEY = b"bookie/b1"
 COOKIE = b"cookie/b1"

@@ -15,10 +15,10 @@ from distributedlog.ledger.transactions import creation_share, deletion_share
 from distributedlog.log.keys import encode_log_id, name_key, retired_key, segment_key
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.log.settings import StoredSettings, bind_key, conf_key
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import CorruptData, LogNotFound
 from tests.cluster.test_purging import Elected
+from tests.metadata.local_metadata import LocalMetadata
 
 
 class Asked:

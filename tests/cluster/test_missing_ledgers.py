@@ -15,9 +15,9 @@ from distributedlog.cluster.restored import hold, resume
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.work_failures import WorkFailures
+from tests.metadata.local_metadata import LocalMetadata
 
 ID_MAX = (1 << 64) - 1
 

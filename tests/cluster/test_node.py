@@ -31,7 +31,6 @@ from distributedlog.ledger.keys import LEDGER_ID_BLOCK
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import Metadata
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import (
     DataDirectoryInUse,
@@ -45,6 +44,7 @@ from distributedlog.runtime.host import Buffer, Disk, File, Host
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.rpc import Endpoint
+from tests.metadata.local_metadata import LocalMetadata
 
 STORE = {"journal_file_bytes": 4 << 20, "gather_bytes": 1 << 20}
 

@@ -22,11 +22,11 @@ from distributedlog.log.lock_session import LockSessions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.record import LogRecord
 from distributedlog.log.state import LogState
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Transaction
 from distributedlog.runtime.errors import LedgerFenced, QuorumUnreachable, WriterFenced
 from tests.log.conftest import World
 from tests.log.records import everything
+from tests.metadata.local_metadata import LocalMetadata
 
 from .bookie_world import KEY
 

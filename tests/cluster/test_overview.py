@@ -11,11 +11,11 @@ from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.frames import pack, unpack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, Severity, condition
 from tests.conditions import codes_of
+from tests.metadata.local_metadata import LocalMetadata
 
 LEADER = MemberStatus("m1", "h:1", "leader", 1, 1, True, "1", ())
 FOLLOWER = MemberStatus("m2", "h:2", "follower", 1, 1, True, "2", ())

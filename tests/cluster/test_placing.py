@@ -10,10 +10,10 @@ from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
 from distributedlog.runtime.errors import CorruptData, InvalidRequest, VersionConflict
 from distributedlog.runtime.health_conditions import Code, condition
+from tests.metadata.local_metadata import LocalMetadata
 
 KEY = bytes(16)
 ENFORCED = PlacementPolicy("rack", 2, enforced=True)

@@ -18,8 +18,8 @@ from distributedlog.log.purge import last_below, purge
 from distributedlog.log.segments import SegmentEnd, SegmentRecord
 from distributedlog.log.state import LogState
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
+from tests.metadata.local_metadata import LocalMetadata
 
 LOG = 7
 

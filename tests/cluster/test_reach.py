@@ -7,10 +7,10 @@ import trio.testing
 from distributedlog.cluster.membership import Membership
 from distributedlog.cluster.reach import SEQUENCE_MAX, Reach, ReachNotes, known_reach
 from distributedlog.ledger import keys
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import CorruptData, ForeignData, UnsupportedFormat
 from distributedlog.runtime.frames import pack
+from tests.metadata.local_metadata import LocalMetadata
 
 KEY = keys.seen_key("b1")
 COOKIE = keys.cookie_key("b1")

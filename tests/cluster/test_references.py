@@ -10,9 +10,9 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.log.keys import segment_key, unlinked_key
 from distributedlog.log.segments import SegmentRecord
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
 from distributedlog.runtime.frames import pack, unpack
+from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")
 

@@ -8,8 +8,8 @@ from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
+from tests.metadata.local_metadata import LocalMetadata
 
 from .bookie_world import BOOKIES, KEY, LEDGER
 from .bookie_world import world as _world

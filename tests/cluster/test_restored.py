@@ -20,12 +20,12 @@ from distributedlog.log.ownership import OwnedLog
 from distributedlog.log.state import LogState
 from distributedlog.metadata.kv import KeyValueState
 from distributedlog.metadata.kv_snapshot import SnapshotBuilder, snapshot
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.refounding import all_items
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import ForeignData, WriterFenced
 from distributedlog.runtime.identity import load_identity, store_identity
 from distributedlog.runtime.memory import MemoryDisk
+from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")
 

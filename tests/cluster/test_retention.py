@@ -29,13 +29,13 @@ from distributedlog.log.retention import CLOCK_KEY, Stamps, decode_clock, stamps
 from distributedlog.log.settings import RetentionOptions, bind_key, conf_key
 from distributedlog.log.state import LogState
 from distributedlog.metadata.interface import Scan
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import LogTruncated, QuorumUnreachable
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.work_failures import WorkFailures
 from tests.log.conftest import World
 from tests.log.records import everything
+from tests.metadata.local_metadata import LocalMetadata
 from tests.plant import plant
 
 INF = float("inf")

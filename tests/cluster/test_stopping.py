@@ -11,12 +11,12 @@ from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.interface import MemberRole, MemberStatus, Metadata, Scan
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import ConfirmationRequired, InvalidRequest
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, condition
 from tests.conditions import codes_of
+from tests.metadata.local_metadata import LocalMetadata
 
 B1, B2, B3, B4 = "aaaa1111", "bbbb2222", "cccc3333", "dddd4444"
 NAMES = {B1: "b1", B2: "b2", B3: "b3", B4: "b4"}

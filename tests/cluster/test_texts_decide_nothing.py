@@ -23,7 +23,6 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata import wire
 from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.room import is_disk_low
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime import condition_texts
@@ -36,6 +35,7 @@ from distributedlog.runtime.health_conditions import (
     from_map,
 )
 from tests.conditions import every_condition
+from tests.metadata.local_metadata import LocalMetadata
 
 WORDS = (
     *("moon", "river", "nine", "is down", "no room", "healed: ", "healing: ", "limbo", "damaged"),

@@ -15,11 +15,11 @@ from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import QuorumUnreachable
 from distributedlog.runtime.log_lines import get_logger
 from distributedlog.runtime.work_failures import WorkFailures
+from tests.metadata.local_metadata import LocalMetadata
 
 from .bookie_world import BOOKIES, KEY, Pool
 

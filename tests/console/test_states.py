@@ -21,13 +21,13 @@ from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.condition_texts import text_of
 from distributedlog.runtime.errors import InvalidRequest
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.machine import real_host
+from tests.metadata.local_metadata import LocalMetadata
 from tests.proxy.test_node import proxies
 
 

@@ -30,7 +30,6 @@ from distributedlog.ledger.writer import LedgerWriter
 from distributedlog.metadata.answers import Answer
 from distributedlog.metadata.commands import Command, Transact
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     BookieReadOnly,
@@ -40,6 +39,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.host import Host
 from distributedlog.sim.scheduler import Simulation
+from tests.metadata.local_metadata import LocalMetadata
 
 from .model_bookie import LATENCY_S, ModelClient, ModelCluster, ModelPool, Node, no_endpoint
 

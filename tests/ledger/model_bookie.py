@@ -29,7 +29,6 @@ from distributedlog.ledger.options import LedgerOptions
 from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     ConnectionLost,
@@ -42,6 +41,7 @@ from distributedlog.runtime.errors import (
 from distributedlog.runtime.host import Buffer, Host
 from distributedlog.runtime.work_failures import WorkFailures
 from distributedlog.sim.ledger_model import ModelBookie, ModelStream, header_of
+from tests.metadata.local_metadata import LocalMetadata
 
 LATENCY_S = 0.001
 

@@ -5,8 +5,8 @@ from trio.testing import MockClock
 
 from distributedlog.ledger.ids import KEPT_S, LedgerIds, next_ledger
 from distributedlog.ledger.keys import LEDGER_ID_BLOCK
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue
+from tests.metadata.local_metadata import LocalMetadata
 
 
 class SlowMetadata(LocalMetadata):

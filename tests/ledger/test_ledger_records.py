@@ -6,9 +6,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from distributedlog.ledger.keys import ledger_key
 from distributedlog.ledger.ledger_records import LedgerRecords
 from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.work_failures import WorkFailures
+from tests.metadata.local_metadata import LocalMetadata
 
 
 async def test_a_reader_that_breaks_keeps_no_other_one_from_being_told(

@@ -5,9 +5,9 @@ import trio.testing
 from distributedlog.ledger.keys import bookie_key, cookie_key
 from distributedlog.ledger.pool import BookiePool
 from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.hello import Hello
+from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.test_principals import of, served
 
 

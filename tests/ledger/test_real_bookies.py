@@ -33,7 +33,6 @@ from distributedlog.ledger.placement_policy import PlacementPolicy
 from distributedlog.ledger.pool import GONE_S, BookiePool
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Put, Transaction
 from distributedlog.runtime.errors import (
     ConnectionLost,
@@ -49,6 +48,7 @@ from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.memory import MemoryDisk
 from distributedlog.runtime.principals import Credentials
 from distributedlog.runtime.rpc import Endpoint
+from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.pipe import PipeNetwork
 
 OPTIONS = BookieOptions(

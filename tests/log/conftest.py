@@ -13,9 +13,9 @@ from distributedlog.log.handle import Log
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.process_bytes import PROCESS_BYTES_MAX
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.runtime.options import overlaid
 from tests.log.model_ledger import ModelLedgers
+from tests.metadata.local_metadata import LocalMetadata
 
 
 class World:

@@ -14,7 +14,6 @@ import xxhash
 
 from distributedlog.bookie.entry import encode
 from distributedlog.log.ledgers import EntryRecord
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Compare, Put, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
@@ -29,6 +28,7 @@ from distributedlog.runtime.errors import (
 )
 from distributedlog.runtime.frames import pack, unpack
 from distributedlog.runtime.host import Buffer
+from tests.metadata.local_metadata import LocalMetadata
 
 DELAY_S = 0.001
 

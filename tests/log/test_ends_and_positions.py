@@ -9,7 +9,6 @@ from distributedlog.log.handle import Log
 from distributedlog.log.keys import name_key
 from distributedlog.log.record import LogRecord
 from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Delete, Transaction
 from distributedlog.runtime.errors import (
     AlreadyClosed,
@@ -20,6 +19,7 @@ from distributedlog.runtime.errors import (
     WriterFenced,
 )
 from tests.log.conftest import World
+from tests.metadata.local_metadata import LocalMetadata
 
 
 async def put(log: Log, *txids: int) -> list[DLSN]:

@@ -10,7 +10,6 @@ from trio.testing import MockClock
 from distributedlog.log.follower import StateFollower, follow
 from distributedlog.log.keys import state_key
 from distributedlog.metadata.interface import Watch
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue
 from distributedlog.runtime.errors import (
     AlreadyClosed,
@@ -19,6 +18,7 @@ from distributedlog.runtime.errors import (
     LogNotFound,
     QuorumUnreachable,
 )
+from tests.metadata.local_metadata import LocalMetadata
 
 from .conftest import World
 

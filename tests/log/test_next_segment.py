@@ -14,7 +14,6 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.roll_permits import RollPermit, RollPermits
 from distributedlog.log.writer import LogWriter
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     DistributedLogError,
@@ -24,6 +23,7 @@ from distributedlog.runtime.errors import (
 )
 from tests.log.conftest import World
 from tests.log.records import everything, rec
+from tests.metadata.local_metadata import LocalMetadata
 
 SEGMENT_BYTES = 3200
 AHEAD_ENTRIES, FULL_ENTRIES = 30, 32

@@ -12,7 +12,6 @@ from distributedlog.log.record import LogRecord
 from distributedlog.log.state import LogState
 from distributedlog.log.watch import LogChange, LogWatch
 from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import (
     InvalidLogName,
@@ -26,6 +25,7 @@ from distributedlog.runtime.errors import (
 )
 from tests.log.conftest import World
 from tests.log.records import everything, put
+from tests.metadata.local_metadata import LocalMetadata
 
 
 async def test_a_renamed_log_keeps_all_but_its_name(
@@ -309,7 +309,7 @@ async def test_a_watch_without_names_tells_changes_and_what_it_missed(
     world.metadata = LocalMetadata(KeyValueState(history_bytes_max=500))
     world.ledgers.metadata = world.metadata
     monkeypatch.setattr("distributedlog.log.watch.CHANGES_MAX", 1)
-    monkeypatch.setattr("distributedlog.metadata.local.WATCH_EVENTS_MAX", 4)
+    monkeypatch.setattr("tests.metadata.local_metadata.WATCH_EVENTS_MAX", 4)
     async with world.process() as ns:
         await ns.create_log("first")
         async with ns.watch_logs(keep=False) as watch:
@@ -333,7 +333,7 @@ async def test_a_rename_that_a_watch_missed_is_told_as_one(
     world.metadata = LocalMetadata(KeyValueState(history_bytes_max=500))
     world.ledgers.metadata = world.metadata
     monkeypatch.setattr("distributedlog.log.watch.CHANGES_MAX", 1)
-    monkeypatch.setattr("distributedlog.metadata.local.WATCH_EVENTS_MAX", 4)
+    monkeypatch.setattr("tests.metadata.local_metadata.WATCH_EVENTS_MAX", 4)
     async with world.process() as ns:
         for name in ("a", "b", "c"):
             await ns.create_log(name)

@@ -19,7 +19,6 @@ from distributedlog.log.record import build
 from distributedlog.log.segments import EMPTY_END, SegmentEnd, SegmentRecord
 from distributedlog.log.state import LogState
 from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.errors import InvalidRequest, LogEmpty, LogTruncated
 from distributedlog.runtime.frames import pack
@@ -27,6 +26,7 @@ from tests.examples import examples, few
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelLedgers, ModelReader, Store
 from tests.log.records import control_entry, everything, put, rec
+from tests.metadata.local_metadata import LocalMetadata
 
 ENTRIES = 40
 """Of each segment; each has ten records."""

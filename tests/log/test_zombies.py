@@ -20,7 +20,6 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import LogRecord
 from distributedlog.log.state import LogState
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
 from distributedlog.runtime.errors import DistributedLogError, WriterFenced
 from distributedlog.runtime.host import Host
@@ -28,6 +27,7 @@ from distributedlog.runtime.options import overlaid
 from tests.examples import few
 from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
 from tests.log.conftest import World
+from tests.metadata.local_metadata import LocalMetadata
 
 T = TypeVar("T")
 STEPS = 14

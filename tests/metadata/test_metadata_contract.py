@@ -7,7 +7,6 @@ import trio
 
 from distributedlog.metadata.interface import Event, Metadata, Scan, Watch, prefix_end
 from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.transaction import (
     BYTES_MAX,
     Compare,
@@ -23,6 +22,7 @@ from distributedlog.runtime.errors import (
     LeaseExpired,
     TransactionTooLarge,
 )
+from tests.metadata.local_metadata import LocalMetadata
 
 from .quorum import put, quorum
 

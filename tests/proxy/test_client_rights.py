@@ -13,7 +13,6 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.keys import incarnation_text, name_key
 from distributedlog.metadata.interface import RangePage, Watch
-from distributedlog.metadata.local import LocalMetadata
 from distributedlog.metadata.rights import (
     ANY_OF_A_LOG,
     CONSUME,
@@ -45,6 +44,7 @@ from distributedlog.runtime.tls import CERTIFICATE, Tls
 from tests.examples import examples
 from tests.log.conftest import World
 from tests.metadata import test_tokens
+from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.pki import directory_of
 
 from .judged_kit import NS, RawReader, judged

@@ -4,9 +4,9 @@ import pytest
 import trio
 
 from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.local import WATCH_EVENTS_MAX, LocalMetadata
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.errors import Compacted, TooBusy
+from tests.metadata.local_metadata import WATCH_EVENTS_MAX, LocalMetadata
 
 
 def put(key: bytes, value: bytes = b"") -> Transaction:

@@ -1,7 +1,7 @@
 """The metadata quorum's state machine in this process: no Raft, no disk, the same contract.
 
-For tests of the parts above, and for whoever wants the semantics without the machines. Leases end by trio's
-clock, looked at whenever somebody asks or waits.
+It is a double for tests of the parts above `metadata`. `test_metadata_contract.py` runs it and a quorum
+through the same tests. Leases end by trio's clock, which each call and each wait checks.
 """
 
 from collections import deque
@@ -10,13 +10,25 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from ..runtime.errors import LeaseExpired
-from .answers import Answer
-from .commands import Command, Expire, Grant, Revoke, Transact, encode_command
-from .interface import Event, MemberStatus, RangePage, Watch, WatchBatch
-from .kv import KeyValueState
-from .transaction import KeyValue, Transaction, TransactionReply, check_number
-from .wire import WatchRequest
+from distributedlog.metadata.answers import Answer
+from distributedlog.metadata.commands import (
+    Command,
+    Expire,
+    Grant,
+    Revoke,
+    Transact,
+    encode_command,
+)
+from distributedlog.metadata.interface import Event, MemberStatus, RangePage, Watch, WatchBatch
+from distributedlog.metadata.kv import KeyValueState
+from distributedlog.metadata.transaction import (
+    KeyValue,
+    Transaction,
+    TransactionReply,
+    check_number,
+)
+from distributedlog.metadata.wire import WatchRequest
+from distributedlog.runtime.errors import LeaseExpired
 
 WATCH_EVENTS_MAX = 10_000
 """Changes that wait for a slow watcher; above it, it resumes from the history, as over the network."""
