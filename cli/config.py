@@ -9,9 +9,7 @@ import click
 from .options import Command, Group, Settings, text_of, without_cluster
 from .output import emit, table
 
-PARTS = (
-    "bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger", "raft",
-)  # fmt: skip
+PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
 KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
 """Of files."""
 LINE_CHARS = 80
@@ -270,10 +268,6 @@ def _classes(part: str) -> list[type]:
         from ..ledger.options import LedgerOptions
 
         return [LedgerOptions]
-    if part == "raft":
-        from ..metadata.options import RaftOptions
-
-        return [RaftOptions]
     if part == "log":
         from ..log.options import LogOptions
 

@@ -1,4 +1,7 @@
-"""What a metadata node is told; the Raft core's times and bounds."""
+"""The settings of a metadata node; times and bounds of the Raft core.
+
+Operators set none of the Raft options, so no page for users lists them: tests and the simulator do.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +12,7 @@ from ..runtime.options import MIB, check, option
 
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
-    """The same on all nodes of a quorum."""
+    """Times and bounds of the Raft core. All nodes of a quorum have the same."""
 
     heartbeat_s: float = option(0.1, "s", "between two signs of life of a leader")
     election_min_s: float = option(

@@ -24,7 +24,6 @@ PARTS: dict[str, type] = {
     "ledger": LedgerOptions,
     "bookie": BookieNodeConfig,
     "store": BookieOptions,
-    "raft": RaftOptions,
     "proxy": ProxyOptions,
     "gateway": GatewayOptions,
 }
@@ -39,7 +38,7 @@ def test_the_tables_of_the_document_are_the_codes() -> None:
     assert DOCUMENT.read_text() == renewed(), "python -m tests.test_options makes them anew"
 
 
-@pytest.mark.parametrize("cls", PARTS.values())
+@pytest.mark.parametrize("cls", [*PARTS.values(), RaftOptions])
 def test_every_option_says_its_unit_and_reason(cls: type) -> None:
     for one in described(cls):
         assert one.metadata["reason"]
