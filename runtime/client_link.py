@@ -34,6 +34,8 @@ class Reply:
 
 
 OnReply = Callable[[Reply | DistributedLogError], None]
+OnFrame = Callable[[int, int, int, int, memoryview], None]
+"""Gets op, flags, status, ident and body of a frame; the body is valid during the call only."""
 
 
 class PendingReply:
@@ -54,8 +56,8 @@ class PendingReply:
 class ClientLink(Link):
     """A connection to a server, with any number of requests under way."""
 
-    on_frame: Callable[[int, int, int, int, memoryview], None] | None = None
-    """Gets op, flags, status, ident, body of frames that answer no request; body valid in the call."""
+    on_frame: OnFrame | None = None
+    """Gets the frames that answer no request."""
     on_batch: Callable[[], None] | None = None
     """Called after all whole frames of one receive: the place to act once on many acks."""
 
@@ -81,6 +83,29 @@ class ClientLink(Link):
         self._welcomed = trio.Event()
         self.welcome = Welcome()
         """What the server answered to our proof."""
+
+    def subscribe(
+        self,
+        on_frame: OnFrame,
+        *,
+        on_batch: Callable[[], None] | None = None,
+        on_turn: Callable[[], None] | None = None,
+        on_closed: Callable[[DistributedLogError], None] | None = None,
+    ) -> None:
+        """Give the link's one owner the frames that answer no request.
+
+        Args:
+            on_frame: Gets each of these frames.
+            on_batch: Called after all whole frames of one receive: the place to act once on many of them.
+            on_turn: Called just before each turn of the sender (`Link.subscribe_turns`).
+            on_closed: Gets the reason when the link has ended, after the owners of requests got it.
+        """
+        self.on_frame = on_frame
+        self.on_batch = on_batch
+        if on_turn is not None:
+            self.subscribe_turns(on_turn)
+        if on_closed is not None:
+            self.on_closed.append(on_closed)
 
     async def request(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> Reply:
         """Ask and wait for the answer.

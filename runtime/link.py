@@ -122,6 +122,13 @@ class Link:
         """When the peer was heard last; infinite while nothing is read."""
         return self.reader.received_at
 
+    def subscribe_turns(self, on_turn: Callable[[], None]) -> None:
+        """Call ``on_turn`` just before each turn of the sender: it sends what its owner has gathered.
+
+        A link has one such owner.
+        """
+        self.on_turn = on_turn
+
     # --- back-pressure ----------------------------------------------------------------------------
 
     def hold(self) -> None:
