@@ -66,6 +66,9 @@ _SUM_MASK = (1 << 64) - 1
 DIGEST_BITS = 62
 CHANGES = (Transact, TrustChange)
 
+OnChange = Callable[[bytes, bytes | None, bytes | None], None]
+"""Gets each key that is made, replaced or deleted, with the stored bytes before and after."""
+
 
 @dataclass(slots=True)
 class Lease:
@@ -107,12 +110,15 @@ class KeyValueState:
         self._sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
-        self.on_change: Callable[[bytes, bytes | None, bytes | None], None] | None = None
-        """Told of each key that is made, replaced or deleted, with what is stored before and after."""
+        self._on_change: OnChange | None = None
         self._is_viewed = False
         """There may be some of these:"""
         self._views: WeakSet[StateView] = WeakSet()
         """Snapshots that are being taken: told of every item before it changes."""
+
+    def subscribe(self, on_change: OnChange | None) -> None:
+        """Call ``on_change`` at each change of a key. A state has one subscriber; None ends it."""
+        self._on_change = on_change
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -322,16 +328,16 @@ class KeyValueState:
         stored = HEAD.pack(version, lease, created, revision) + value
         self._leave(key, before)
         self._enter(key, lease, stored)
-        if self.on_change is not None:
-            self.on_change(key, before, stored)
+        if self._on_change is not None:
+            self._on_change(key, before, stored)
         return Event("put", KeyValue(key, value, version, created, revision, lease))
 
     def _delete(self, key: bytes, revision: int) -> Event:
         before = self.stored.pop(key)
         self.keys.remove(key)
         self._leave(key, before)
-        if self.on_change is not None:
-            self.on_change(key, before, None)
+        if self._on_change is not None:
+            self._on_change(key, before, None)
         version, _, created, _ = HEAD.unpack_from(before)
         return Event("delete", KeyValue(key, b"", version, created, revision, 0))
 

@@ -1,6 +1,6 @@
 """How much of the store each namespace takes: keys, their bytes, ledgers (pure).
 
-Told of every change of the state (`KeyValueState.on_change`), and of what was there before by a walk, some
+Told of every change of the state (`KeyValueState.subscribe`), and of what was there before by a walk, some
 keys a turn; never by a list at a command. What a key belongs to is read off it (`classes.Place`): a path's
 namespace; a log's, by the name that the log has now; a ledger's log, by its record. So a log that gets a name
 in another namespace takes all of its own along, and the sums are a function of the state alone, whatever was
@@ -101,10 +101,10 @@ class NamespaceUse:
     def begin(self, state: KeyValueState) -> None:
         """Count this state from now on; `walk` follows, until it says that all is counted."""
         if self._state is not None:
-            self._state.on_change = None
+            self._state.subscribe(None)
         self._state, self._walked_to = state, b""
         self.spaces, self._logs, self._ledgers = {}, {}, {}
-        state.on_change = self._on_change
+        state.subscribe(self._on_change)
 
     def walk(self, keys_max: int = WALKED_KEYS) -> bool:
         """Count some of what was there before; True while there is more."""

@@ -12,7 +12,7 @@ from itertools import count
 import trio
 
 from ..runtime.backoff import Backoff
-from ..runtime.client_link import ClientLink
+from ..runtime.client_link import ClientLink, OnFrame
 from ..runtime.errors import (
     ConnectionLost,
     CorruptData,
@@ -226,10 +226,12 @@ class Peers:
                     link = await self._endpoint.dial(
                         place, nursery=nursery, expected_node_id=peer, kind=METADATA
                     )
-                    link.on_frame = self._frames_of(peer, link)
-                    link.on_batch = self._replica.drain
                     ended = trio.Event()
-                    link.on_closed.append(lambda _, told=ended: told.set())  # type: ignore[misc]
+                    link.subscribe(
+                        self._frames_of(peer, link),
+                        on_batch=self._replica.drain,
+                        on_closed=lambda _, ended=ended: ended.set(),  # type: ignore[misc]
+                    )
                     if not link.peer.cluster_id:  # it belongs to us and was not told yet (H5)
                         await link.request(
                             Op.META_FORM, self._founding(peer).encode(), timeout_s=ASK_S
@@ -254,9 +256,7 @@ class Peers:
                 self._replica.on_connection_closed(peer)
             await trio.sleep(redial.next_s())
 
-    def _frames_of(
-        self, peer: str, link: ClientLink
-    ) -> Callable[[int, int, int, int, memoryview], None]:
+    def _frames_of(self, peer: str, link: ClientLink) -> OnFrame:
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
             message = decode(body) if op == Op.META_RAFT else None
             if not isinstance(message, ANSWERS) or message.sender != peer:

@@ -61,8 +61,7 @@ class Watcher:
             if watch is not None and watch.link is link:
                 watch.take(status, body)
 
-        link.on_frame = on_frame
-        link.on_closed.append(self._on_closed)
+        link.subscribe(on_frame, on_closed=self._on_closed)
 
     def _on_closed(self, reason: DistributedLogError) -> None:
         """A connection has ended: its watches are taken up elsewhere."""
