@@ -4,7 +4,7 @@ It knows nothing of ledgers or logs. Whoever only uses it reads the first two li
 
     interface.py, transaction.py    what the parts above ask; conditions and operations as values (pure)
     client.py                       finds the leader, sends again what is safe to send again
-        asking.py, quorum_links.py, known_nodes.py, watching.py, status_question.py
+        asking.py, quorum_links.py, watching.py, status_question.py
 
 Where is a vote stored? `raft.py` casts it, and sends it when it is durable (`ready.py`) by `storage.py`.
 Where would a new command go? `commands.py` says.
@@ -13,7 +13,7 @@ The Raft core (pure), from the ground up:
 
     quorum.py, configuration.py     what a majority has done; who the members are
     raft_log.py, log_marks.py       the log as a core sees it; how far it is, at each stage
-    leadership.py, progress.py, read_rounds.py, membership.py   what exists only while a node leads
+    leadership.py, progress.py, membership.py   what exists only while a node leads
     raft.py, ready.py, outbox.py    the whole core; what it wants done, in which order
     ghost.py                        a node whose disk has lost something, and what it still may do
     messages.py, options.py         what nodes say to each other; times and bounds
@@ -33,7 +33,7 @@ Who may do what (pure):
     classes.py, judge.py            what kinds of keys there are; may this principal do that
     trust_table.py                  the same, followed by who is not the leader and lets users in: proxies
     trust_changes.py                what is asked to be changed of it, as a transaction
-    ledger_rights.py, capability_desk.py    who gets which capabilities of ledgers
+    capability_desk.py              who gets which capabilities of ledgers
     token_desk.py, token_messages.py    who gets which tokens, and whose they are; how that is asked
     secret_keys.py, secrets.py      what these are made with: nobody's to read; drawn by the leader
 
@@ -45,9 +45,9 @@ A node, which drives both:
     quotas.py                       what one principal may have at once (pure)
     namespace_use.py, namespace_quotas.py   what each namespace has, and may have (pure)
     storage.py, log_operations.py, snapshot_files.py, members.py, room.py   its disk
-    sessions.py, served_watches.py, wire.py             its connections: clients,
+    sessions.py, served_watches.py, wire.py             its connections: clients, watches,
     peers.py, strangers.py, receiving.py                peers, snapshots
-    leases.py, quorum_contact.py, status.py  keep-alives; whether it hears a leader; what it tells of itself
+    leases.py, status.py            keep-alives; the status of the node
     metrics.py, events.py       what it counts, by the names that it has outside; what it tells
     forming.py, admission.py        how a quorum comes to be (H5), and how its members change
     recalling.py                    a node that has forgotten what it promised asks the others (H106)

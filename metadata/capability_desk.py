@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection, Mapping
 from ..runtime.capabilities import UNJUDGED, Generation, Kind, capability, issue_pass
 from ..runtime.capability_messages import CapsAnswer, CapsQuestion, GateAnswer, GateQuestion
 from ..runtime.errors import NotAllowed, NotReady
-from ..runtime.principals import ANONYMOUS, Token
+from ..runtime.principals import ANONYMOUS, LOCAL, Token
 from .interface import prefix_end
+from .judge import Judge
 from .kv import KeyValueState
+from .rights import HOLDER, JANITOR, READ, WRITE
 from .secret_keys import GENERATIONS_KEY, decode_generations
 from .trust_records import ENDED_PREFIX, MODE_KEY, decode_mode, ended_key
 
@@ -21,6 +23,7 @@ May = Callable[[str, Token | None, Kind, int, Collection[str]], bool]
 """(principal, the token that it came by, kind, ledger, bookies): may it have that there?"""
 IsBookie = Callable[[str, str], bool]
 """(principal, bookie id): is that its name?"""
+NEEDED = {Kind.LIST: READ, Kind.READ: READ, Kind.ADD: WRITE, Kind.RECOVER: WRITE}
 
 
 class CapabilityDesk:
@@ -117,3 +120,30 @@ def all_since(state: KeyValueState) -> Mapping[str, int]:
         if not page.more:
             return found
         start = page.items[-1].key + b"\0"
+
+
+def may_have(
+    judge: Judge, principal: str, kind: Kind, ledger: int, bookies: Collection[str]
+) -> bool:
+    """Whether a principal may have such a capability of a ledger at all these bookies (pure).
+
+    The rights on the ledger's log decide for users and proxies: read for reads, write for adds and recovery.
+    None of them recovers a closed ledger: recovery adds pass where a copy lacks an entry, and nothing could
+    verify their content (H231). A bookie may list the ledgers of any other bookie, read those that it holds
+    or is to hold, and write such copies to itself alone. The bookie that repairs may do all.
+    """
+    if principal == LOCAL:
+        return True  # the nodes of its cluster are its own
+    if not judge.is_live(principal):
+        return False
+    held = judge.rights_on_ledger(principal, ledger)
+    if principal.startswith("bookie/"):
+        if kind is Kind.LIST or judge.cluster_rights(principal) & JANITOR:
+            return True
+        if not held & HOLDER:
+            return False
+        own = all(judge.is_bookie(principal, bookie) for bookie in bookies)
+        return kind is Kind.READ or (kind is Kind.RECOVER and own)
+    if kind is Kind.RECOVER and judge.is_closed(ledger):
+        return False
+    return bool(held & NEEDED[kind])

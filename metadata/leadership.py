@@ -6,6 +6,7 @@ to the node's log marks and outbox; roles and terms are the core's (metadata/raf
 Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 4, 6.2, 6.4, 10.2.
 """
 
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from typing import TypeVar
@@ -18,7 +19,6 @@ from .options import RaftOptions
 from .outbox import Outbox
 from .progress import Pace, Progress
 from .quorum import reached_by_majority
-from .read_rounds import ReadRounds
 from .ready import SendSnapshot
 
 Number = TypeVar("Number", int, float)
@@ -393,3 +393,45 @@ class Leadership:
         if self.peers[self.heir].match == self._log.last_index:
             self._heir_told = True
             self._outbox.send(self.heir, TimeoutNow(self.term, self.node_id))
+
+
+class ReadRounds:
+    """The reads of one leader's term that wait until a quorum confirms that it still leads.
+
+    Rounds are the heartbeats' numbers. A round confirms only reads that were asked before it began: there are
+    no lease reads (H26). Request IDs are the driver's, unique among the waiting reads. Source: thesis 6.4.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._asked: deque[tuple[int, int, list[int]]] = deque()  # (round, read index, requests)
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether reads wait and no round that would carry some is under way."""
+        return bool(self._waiting) and not self._asked
+
+    def ask(self, request_id: int) -> None:
+        """A read was asked: it joins the next round."""
+        self._waiting.append(request_id)
+
+    def on_round_begun(self, number: int, commit: int) -> None:
+        """A round begins: it carries all that wait; they will see at least ``commit``."""
+        if self._waiting:
+            self._asked.append((number, commit, self._waiting))
+            self._waiting = []
+
+    def on_round_confirmed(self, number: int) -> list[tuple[int, int]]:
+        """A quorum answered ``number`` or later rounds: (request id, read index) of what that confirms."""
+        confirmed: list[tuple[int, int]] = []
+        while self._asked and self._asked[0][0] <= number:
+            _, index, requests = self._asked.popleft()
+            confirmed.extend((request, index) for request in requests)
+        return confirmed
+
+    def drop(self) -> list[int]:
+        """Leadership ended: the requests that will not be confirmed."""
+        lost = [request for _, _, requests in self._asked for request in requests] + self._waiting
+        self._asked.clear()
+        self._waiting = []
+        return lost

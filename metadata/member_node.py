@@ -28,7 +28,7 @@ from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
 from .admission import Admission
 from .answers import Answer
-from .capability_desk import CapabilityDesk
+from .capability_desk import CapabilityDesk, may_have
 from .classes import Classes
 from .commands import Command, Grant, Transact, TrustChange, encode_command
 from .events import LESS
@@ -36,14 +36,12 @@ from .forming import Founding
 from .judge import Judge, Parts
 from .kv import KeyValueState
 from .leases import Leases
-from .ledger_rights import may_have
 from .members import Members
 from .namespace_quotas import NOTHING, NamespaceQuotas
 from .namespace_use import Growth
 from .options import MetadataOptions
 from .peers import REFUSED_S, Peers
 from .quorum import majority
-from .quorum_contact import QuorumContact
 from .quotas import Quotas, why_not_watch
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
@@ -51,7 +49,7 @@ from .replica import Replica
 from .rescuing import Wishes
 from .room import Room, is_disk_low
 from .secrets import Secrets
-from .served_watches import ServedWatches, serial_of
+from .served_watches import QuorumContact, ServedWatches, serial_of
 from .status import StatusBoard
 from .storage import Loaded, RaftStorage
 from .token_desk import TokenDesk

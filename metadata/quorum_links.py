@@ -18,7 +18,7 @@ from ..runtime.host import Address
 from ..runtime.principals import METADATA
 from ..runtime.rpc import Endpoint
 from .configuration import parse_place
-from .known_nodes import KnownNodes
+from .wire import MembersRequest, decode_members
 
 DIAL_S = 2.0
 """A node that takes no connection within this time is not connected to."""
@@ -37,6 +37,8 @@ HUNG_UP_MAX_S = 4.0
 """A node that takes a connection and ends it before it has greeted has more callers than it can greet: it is
 dialled again after so long, longer each time in a row. Hundreds that came back at once, each as often as it
 could, kept it from greeting any (H224)."""
+ASK_AGAIN_S = 60.0
+ASK_S = 2.0
 
 
 class QuorumLinks:
@@ -258,3 +260,42 @@ class _Dialing:
         """It has."""
         self.connected = True
         self.within.deadline = trio.current_time() + GREET_S
+
+
+class KnownNodes:
+    """Addresses of nodes in the order in which a client tries them: the members' first, then the given ones.
+
+    Members change, and a client may outlive all nodes that it was given. Each node that it is connected to is
+    asked for the members at once, and again every minute.
+    """
+
+    def __init__(self, given: Sequence[Address]) -> None:
+        assert given, "a quorum without addresses"
+        self.all = list(given)
+        self._given = list(given)
+
+    def after(self, asked: Address) -> Address:
+        """The one to try after ``asked``."""
+        place = self.all.index(asked) if asked in self.all else -1
+        return self.all[(place + 1) % len(self.all)]
+
+    def learn(self, members: Sequence[Address]) -> None:
+        """These are the members now."""
+        if not {*members} <= {*self._given}:  # else the order that was given is as good
+            self.all = [*members, *(place for place in self._given if place not in members)]
+
+    async def keep_up(self, link: ClientLink) -> None:
+        """Learn from one node for as long as it is connected."""
+        ended = trio.Event()
+        link.on_closed.append(lambda _: ended.set())
+        while link.closed is None:
+            try:
+                reply = await link.request(
+                    Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=ASK_S
+                )
+                places = [parse_place(reach.address) for reach in decode_members(reply.body)]
+                self.learn([place for place in places if place is not None])
+            except DistributedLogError:
+                pass  # another node, or the next time
+            with trio.move_on_after(ASK_AGAIN_S):
+                await ended.wait()

@@ -5,13 +5,16 @@ connection reads too slowly, or asks for changes that are forgotten, is told its
 again (`watching.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+
+import trio
 
 from ..runtime.errors import (
     Compacted,
     DistributedLogError,
     NotAllowed,
+    NotReady,
     TooBusy,
 )
 from ..runtime.frames import Op, envelope, error_body
@@ -19,6 +22,7 @@ from ..runtime.link import Link
 from .interface import Event, WatchBatch
 from .judge import Judge, Parts, is_within
 from .kv import KeyValueState
+from .replica import Replica
 from .wire import WatchRequest, encode_events
 
 WATCHES_MAX = 10_000
@@ -31,6 +35,10 @@ EVENTS_BYTES_MAX = 1024 * 1024
 EVENTS_MAX = 10_000
 EVENT_BYTES = 40
 """What an event takes beside its key and value, about."""
+STEP_S = 0.5
+CUT_OFF_STEPS = 6
+"""So many looks in a row without a leader: longer than an election takes. Looks, not time: a node that stood
+still has not been looking."""
 
 
 def serial_of(link: Link) -> str:
@@ -168,3 +176,33 @@ class ServedWatches:
     def _send_events(self, ident: int, batch: WatchBatch) -> None:
         body = encode_events(batch)
         self._link.send(envelope(Op.META_WATCH_EVENTS, len(body), ident=ident), body)
+
+
+class QuorumContact:
+    """Whether this node hears a leader, and the end of its watches if it does not.
+
+    A node that is cut off from the quorum observes no change: a watch on it would be silent for ever, and its
+    client could not distinguish that from quiet. The watch ends, and the client takes it up elsewhere (M6).
+    """
+
+    def __init__(self, replica: Replica, watches: Iterable[ServedWatches]) -> None:
+        self.lost: NotReady | None = None
+        """The reason why no watch can be served here, or None."""
+        self._replica = replica
+        self._watches = watches
+
+    async def run(self) -> None:
+        """Look, until cancelled."""
+        silent = 0
+        while True:
+            await trio.sleep(STEP_S)
+            if self._replica.raft.hears_leader(trio.current_time()):
+                silent, self.lost = 0, None
+                continue
+            silent += 1
+            if silent == CUT_OFF_STEPS:
+                self.lost = NotReady(
+                    f"this metadata node has heard no leader for {CUT_OFF_STEPS * STEP_S:g} s"
+                )
+                for watches in list(self._watches):
+                    watches.end_all(self.lost)

@@ -7,8 +7,8 @@ import pytest
 from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import LedgerState
+from distributedlog.metadata.capability_desk import may_have
 from distributedlog.metadata.commands import Grant, Transact
-from distributedlog.metadata.ledger_rights import may_have
 from distributedlog.metadata.transaction import Put, Transaction
 from distributedlog.runtime.capabilities import Kind
 

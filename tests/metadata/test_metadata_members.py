@@ -7,7 +7,7 @@ from typing import NoReturn
 import pytest
 import trio
 
-from distributedlog.metadata import known_nodes, receiving, replica
+from distributedlog.metadata import quorum_links, receiving, replica
 from distributedlog.metadata.client import MetadataClient
 from distributedlog.metadata.interface import MemberStatus
 from distributedlog.metadata.progress import Progress
@@ -283,7 +283,7 @@ async def test_a_client_outlives_all_the_nodes_it_was_given(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients learn of changed addresses from the members that they reach."""
-    monkeypatch.setattr(known_nodes, "ASK_AGAIN_S", 6.0)
+    monkeypatch.setattr(quorum_links, "ASK_AGAIN_S", 6.0)
     async with quorum(3) as nodes:
         await nodes.start()
         client, admin = await nodes.client(), await nodes.client()
