@@ -88,9 +88,8 @@ class Admission:
 
     async def _carry_out(self, request: MembersRequest) -> None:
         raft = self._replica.raft
-        now = trio.current_time()
         if request.kind == "remove":
-            wanted = put_out(raft.configuration, request.name, raft.voters_heard(now))
+            wanted = put_out(raft.configuration, request.name, self._voters_heard())
         else:
             address = request.address or self._address_of(request.name)
             answer = await self._who_is_at(address)
@@ -103,17 +102,23 @@ class Admission:
                 answer,
                 replace=request.kind == "replace",
                 cluster_id=self._cluster_id,
-                heard=raft.voters_heard(trio.current_time()),
+                heard=self._voters_heard(),
             )
         if wanted is not None:
             await self._change(wanted)
 
     async def _step(self) -> None:
         raft, now = self._replica.raft, trio.current_time()
-        caught_up = raft.learners_caught_up(now)
-        wanted = next_step(raft.configuration, caught_up, raft.voters_heard(now))
+        if raft.leadership is None:
+            return
+        caught_up = raft.leadership.learners_caught_up(now)
+        wanted = next_step(raft.configuration, caught_up, raft.leadership.voters_heard(now))
         if wanted is not None and raft.commit >= raft.log.configuration_index:
             await self._change(wanted)
+
+    def _voters_heard(self) -> tuple[str, ...]:
+        leadership = self._replica.raft.leadership
+        return leadership.voters_heard(trio.current_time()) if leadership is not None else ()
 
     def _address_of(self, name: str) -> str:
         named = self._replica.raft.configuration.named(name)

@@ -59,6 +59,7 @@ class Leadership:
         self._outbox = outbox
         self._options = options
         self.uncommitted_bytes = 0
+        """The bytes of commands that were proposed and are not committed."""
         self._heir_told = False
         self._heir_until = 0.0
         self._heir_again_at = 0.0
@@ -137,13 +138,13 @@ class Leadership:
         return values
 
     def voters_heard(self, now: float) -> tuple[str, ...]:
-        """See `Raft.voters_heard`."""
+        """Return the voters heard within an election timeout, this node included if it is one."""
         since = now - self._options.election_max_s
         heard = [v for v in self._other_voters if self._is_alive(self.peers[v], since)]
         return (self.node_id, *heard) if self._counts else tuple(heard)
 
     def learners_caught_up(self, now: float) -> tuple[str, ...]:
-        """See `Raft.learners_caught_up`."""
+        """Return the learners that have what was committed a heartbeat ago."""
         since = now - self._options.election_max_s
         return tuple(
             learner

@@ -37,9 +37,9 @@ Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go b
                                           here. If the next Ready carries ``snapshot``, install it; if
                                           not, it was stale or nonsense: drop the file. Raises nothing
 
-Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``commit``, ``applied``, ``deadline``, ``log``; after
-`on_message` and `on_snapshot_received` also ``diverged``. If that is set, the driver ends the node.
-The members are what the newest configuration in the log says: only voters count and campaign, learners
+Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``leadership``, ``commit``, ``applied``, ``deadline``,
+``log``; after `on_message` and `on_snapshot_received` also ``diverged``. If that is set, the driver ends the
+node. The members are what the newest configuration in the log says: only voters count and campaign, learners
 are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
 it is asked and whatever the configuration says.
 
@@ -59,6 +59,7 @@ raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from ..runtime.errors import ProtocolError
@@ -95,43 +96,46 @@ FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
 """Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
 
 
+@dataclass(frozen=True, slots=True)
+class DurableState:
+    """The state that a node starts or restarts from, as found on its disk."""
+
+    log: RaftLog
+    hard_state: HardState
+    applied: int = 0
+    """The index of the restored state machine, if its snapshot is newer than the log's beginning. Entries up
+    to it are not handed out again."""
+    ghost: Place | None = None
+    """The last entry that this node ever had, if its disk has lost some (`ghost.py`)."""
+    committed: int = 0
+    """The last entry that was stored as committed. The log may end before it, if the disk has lost some."""
+
+
 class Raft:
     """One node's view of the replicated log. The module names its inputs; `ready` gives its outputs."""
 
     def __init__(
         self,
         node_id: str,
-        log: RaftLog,
-        hard_state: HardState,
+        durable: DurableState,
         *,
         options: RaftOptions,
         draw: Callable[[], float],
         now: float,
         may_vote: bool = True,
-        applied: int = 0,
-        ghost: Place | None = None,
-        committed: int = 0,
     ) -> None:
-        """A start or restart: ``log`` and ``hard_state`` as found durable; ``draw`` is in [0, 1).
-
-        ``may_vote`` False: never, whatever the configuration says. ``applied``: where the restored state
-        machine stands, if its snapshot is newer than the log's beginning; entries up to it are not handed
-        out again. ``ghost``: the last entry that this node ever had, where its disk has lost some
-        (`ghost.py`); gone, and None, when its log is no less again. It comes by itself when a leader has
-        this node's word for entries that it lacks. ``committed``: the last entry that was stored as
-        committed. The log may end before it, if the disk has lost some.
-        """
+        """``draw`` is in [0, 1). ``may_vote`` False: never, whatever the configuration says."""
         self.node_id = node_id
         self.options = options
-        self.log = log
-        self.marks = LogMarks(log, max(applied, log.base_index))
+        self.log = durable.log
+        self.marks = LogMarks(self.log, max(durable.applied, self.log.base_index))
         self.role = Role.FOLLOWER
-        self.term = hard_state.term
-        self.vote = hard_state.vote
+        self.term, self.vote = durable.hard_state.term, durable.hard_state.vote
         self.leader_id = ""
         self.deadline = inf
         self.may_vote = may_vote
-        self.ghost = ghost
+        self.ghost = durable.ghost
+        """None once the log is no less than it ever was; set if a leader has this node's word for more."""
         self.may_serve = True
         """False: its state is not what most others have (`state_digests.py`); it stands for no election."""
         self.diverged: Diverged | None = None
@@ -143,16 +147,14 @@ class Raft:
         self.voters: tuple[str, ...]
         self.peers: tuple[str, ...]
         """All other members, learners included."""
-        self._committed = committed
+        self._committed = durable.committed
         self._draw = draw
         self._disk_stalled = False
         self._leader_heard_at = -inf
-        self._told = Place(
-            0, 0
-        )  # what a leader said last that it has this node's word for, and its term
-        self._fits = Place(
-            0, 0
-        )  # how far appends of that term's leader have shown the log to be its own
+        self._told = Place(0, 0)
+        """What a leader said last that it has this node's word for, and its term."""
+        self._fits = Place(0, 0)
+        """How far appends of that term's leader have shown the log to be its own."""
         self._grace_left = True  # a late clock may still wait once for the leader's sign of life
         self._votes: dict[str, bool] = {}
         self._leadership: Leadership | None = None
@@ -203,7 +205,7 @@ class Raft:
             and (self.node_id in self.voters or self.node_id in committed.voters)
         )
 
-    def is_out_of_reach(self, term: int) -> bool:
+    def _is_out_of_reach(self, term: int) -> bool:
         """Whether no honest peer can be in ``term``: terms move by elections, one at a time (H214).
 
         A node that has nothing yet takes any: the cluster that it is let into may be old.
@@ -218,7 +220,7 @@ class Raft:
             return
         if message.sender not in self.peers and not isinstance(message, FROM_ANYBODY):
             return  # it answers as a member that it is not, or not any more
-        if self.is_out_of_reach(message.term):
+        if self._is_out_of_reach(message.term):
             raise ProtocolError(
                 f"{message.sender} speaks in term {message.term}, this node is in {self.term}:"
                 f" more than {TERM_LEAD_MAX} elections ahead"
@@ -306,18 +308,10 @@ class Raft:
         self._check()
         return index
 
-    def voters_heard(self, now: float) -> tuple[str, ...]:
-        """The leader's view: itself and the voters heard within an election timeout; () if not leader."""
-        return self._leadership.voters_heard(now) if self._leadership is not None else ()
-
-    def learners_caught_up(self, now: float) -> tuple[str, ...]:
-        """The leader's view: learners that have what was committed a heartbeat ago; () if not leader."""
-        return self._leadership.learners_caught_up(now) if self._leadership is not None else ()
-
     @property
-    def uncommitted_bytes(self) -> int:
-        """The leader's view: how much was proposed and is not committed; 0 if not leader."""
-        return self._leadership.uncommitted_bytes if self._leadership is not None else 0
+    def leadership(self) -> Leadership | None:
+        """The leader's view of the others, to be read only; None if this node does not lead."""
+        return self._leadership
 
     def transfer_leadership(self, now: float, to: str = "") -> bool:
         """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
@@ -373,7 +367,7 @@ class Raft:
         """A leader's snapshot is a durable file here; see the module."""
         if term < self.term or self._has_rival(term, sender):
             return
-        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self.is_out_of_reach(term):
+        if not 0 < snapshot.term <= term or snapshot.index <= 0 or self._is_out_of_reach(term):
             return  # no entry is newer than its leader, no leader so far ahead
         if self._replaces_committed(term, sender, (snapshot.index, snapshot.term)):
             return

@@ -26,7 +26,7 @@ The driver's contract, all of it:
 9. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
    brings another term, or a snapshot skips it, it was lost or is unknown.
 
-After a crash: ``Raft(...)`` from the durable hard state, log, commit and own snapshot, nothing else. A
+After a crash: `Raft` from its `DurableState` (hard state, log, commit, own snapshot), nothing else. A
 received snapshot file whose Ready was not made durable does not count.
 """
 

@@ -32,7 +32,7 @@ from .intake import NEVER_S, Intake
 from .kv import KeyValueState
 from .messages import AppendReply, Entry, Message
 from .options import RaftOptions
-from .raft import Raft
+from .raft import DurableState, Raft
 from .ready import Diverged, Ready, Role, SendSnapshot, Snapshot
 from .room import LOOK_S, Room
 from .state_digests import EVERY, StateDigests, Verdict
@@ -121,14 +121,12 @@ class Replica:
         self.room = room
         self.raft = Raft(
             node_id,
-            loaded.log,
-            loaded.hard_state,
+            DurableState(
+                loaded.log, loaded.hard_state, state.index, loaded.ghost, loaded.committed
+            ),
             options=options,
             draw=chance.random,
             now=trio.current_time() - START_HURRY_S,
-            applied=state.index,
-            ghost=loaded.ghost,
-            committed=loaded.committed,
         )
         self.digests = StateDigests()
         self._haunted = loaded.ghost is not None
@@ -276,7 +274,9 @@ class Replica:
         if self.state.index < self._judged_from:
             reply(self.not_judged_yet())
             return
-        refusal = self.room.refusal(self.raft.uncommitted_bytes + len(command))
+        leadership = self.raft.leadership
+        uncommitted_bytes = leadership.uncommitted_bytes if leadership is not None else 0
+        refusal = self.room.refusal(uncommitted_bytes + len(command))
         if refusal is not None and (self.room.full or self._grows(meant)):
             reply(refusal)
             return

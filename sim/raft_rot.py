@@ -9,10 +9,12 @@ committed is ever replaced, and that all of them are whole again without an oper
 import random
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from ..metadata.configuration import UNKNOWN, Configuration
 from ..metadata.ghost import Place, Word
-from ..metadata.raft import Raft
+from ..metadata.raft import DurableState, Raft
 from ..metadata.ready import HardState
 from ..metadata.recalling import Statement, joined, recalled
 from .raft_disk import StoredSnapshot
@@ -178,8 +180,8 @@ def statement_of(core: Raft) -> Statement:
 class TrustsWhatIsLeft(Raft):
     """Votes by what its damaged disk still has (planted: H106)."""
 
-    def __init__(self, *arguments: object, **named: object) -> None:
-        super().__init__(*arguments, **{**named, "ghost": None})  # type: ignore[arg-type]
+    def __init__(self, node_id: str, durable: DurableState, **named: Any) -> None:
+        super().__init__(node_id, replace(durable, ghost=None), **named)
 
 
 class TrustingWorld(RottingWorld):

@@ -17,7 +17,7 @@ from ..metadata.configuration import UNKNOWN, Configuration, Member
 from ..metadata.messages import Entry, Message, decode, encode
 from ..metadata.options import RaftOptions
 from ..metadata.quorum import majority
-from ..metadata.raft import Raft
+from ..metadata.raft import DurableState, Raft
 from ..metadata.ready import Diverged, Ready, Role
 from ..runtime.errors import DistributedLogError, InvalidRequest, NotReady
 from .raft_disk import StoredSnapshot
@@ -138,14 +138,16 @@ class RaftWorld:
         node.life += 1
         node.core = self.core_class(
             node.node_id,
-            disk.log(),
-            disk.hard_state,
+            DurableState(
+                disk.log(),
+                disk.hard_state,
+                applied=disk.snapshot.index,
+                ghost=disk.ghost,
+                committed=disk.committed,
+            ),
             options=self.options,
             draw=self.rng.random,
             now=self.now,
-            applied=disk.snapshot.index,
-            ghost=disk.ghost,
-            committed=disk.committed,
         )
         self.restore(node, disk.snapshot)
         node.queue = []
@@ -553,16 +555,17 @@ class RaftOperator:
                 self._propose(node, core, core.configuration.without(out))
 
     def _next(self, core: Raft) -> Configuration | None:
-        now = core.configuration
+        now, leadership = core.configuration, core.leadership
+        caught_up = leadership.learners_caught_up(self.world.now) if leadership is not None else ()
         for old in now.members:
             if not self.world.nodes[old.node_id].gone or old.node_id not in self.replacing:
                 continue
             new = self._newest(old.node_id)
             if now.member(new) is None:
                 return now.with_member(Member(new, new.partition(".")[0], "", False))
-            if not old.votes or new in core.learners_caught_up(self.world.now):
+            if not old.votes or new in caught_up:
                 return now.without(old.node_id)
-        for learner in core.learners_caught_up(self.world.now):
+        for learner in caught_up:
             return now.promoted(learner)
         return None
 

@@ -5,7 +5,7 @@ from typing import TypeVar
 from distributedlog.metadata.configuration import Configuration
 from distributedlog.metadata.messages import AppendReply, Entry, Message, PreVoteReply, VoteReply
 from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import DurableState, Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Role
 
@@ -28,13 +28,15 @@ def node(
     entries = [Entry(index, of, b"old") for index, of in enumerate(terms, 1)]
     return Raft(
         "a",
-        RaftLog(0, 0, entries, Configuration.of_ids(voters, learners)),
-        HardState(max([term, *terms]), vote),
+        DurableState(
+            RaftLog(0, 0, entries, Configuration.of_ids(voters, learners)),
+            HardState(max([term, *terms]), vote),
+            committed=committed,
+        ),
         options=options,
         draw=lambda: 0.0,
         now=0.0,
         may_vote=may_vote,
-        committed=committed,
     )
 
 

@@ -19,7 +19,7 @@ from distributedlog.metadata.messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import DurableState, Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Role
 from distributedlog.runtime.errors import ProtocolError
@@ -194,8 +194,7 @@ def test_timeouts_are_drawn_from_an_interval() -> None:
     def deadline(node_id: str, drawn: float, term: int = 1) -> float:
         return Raft(
             node_id,
-            RaftLog(configuration=Configuration.of_ids("abcd")),
-            HardState(term, ""),
+            DurableState(RaftLog(configuration=Configuration.of_ids("abcd")), HardState(term, "")),
             options=OPTIONS,
             draw=lambda: drawn,
             now=10.0,

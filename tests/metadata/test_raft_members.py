@@ -17,7 +17,7 @@ from distributedlog.metadata.messages import (
     TimeoutNow,
     Vote,
 )
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import DurableState, Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Role, Snapshot
 from distributedlog.runtime.errors import InvalidRequest, NotReady
@@ -135,11 +135,12 @@ def test_a_learner_has_caught_up_when_it_has_what_was_committed_a_heartbeat_ago(
     core.on_message(HeartbeatReply(1, "x", 1), 1.0)
     core.on_time(core.deadline)
     acked(core, "x", 3, 1.1)
-    assert core.learners_caught_up(1.2) == ()
+    assert core.leadership is not None
+    assert core.leadership.learners_caught_up(1.2) == ()
     acked(core, "x", 4, 1.1)
 
-    assert core.learners_caught_up(1.2) == ("x",)
-    assert core.learners_caught_up(9.9) == ()  # it is silent
+    assert core.leadership.learners_caught_up(1.2) == ("x",)
+    assert core.leadership.learners_caught_up(9.9) == ()  # it is silent
 
 
 def test_a_learner_that_was_promoted_votes_though_it_does_not_know_it() -> None:
@@ -152,7 +153,9 @@ def test_a_learner_that_was_promoted_votes_though_it_does_not_know_it() -> None:
 
 def test_a_node_that_is_let_in_knows_nobody_and_follows_whoever_leads() -> None:
     """Thesis 4.1: a server takes entries from a leader that is not in its configuration."""
-    core = Raft("x", RaftLog(), HardState(), options=OPTIONS, draw=lambda: 0.0, now=0.0)
+    core = Raft(
+        "x", DurableState(RaftLog(), HardState()), options=OPTIONS, draw=lambda: 0.0, now=0.0
+    )
     assert core.configuration == UNKNOWN
     core.on_time(1e9)
     entries = (Entry(1, 1, b""), Entry(2, 1, of("abc", "x").encode()))
@@ -227,7 +230,8 @@ def test_a_restart_finds_the_members_in_the_log() -> None:
     )
     log.compact(2)
     again = RaftLog(log.base_index, log.base_term, log.tail(3), log.configuration_at(2))
-    core = Raft("a", again, HardState(1, ""), options=OPTIONS, draw=lambda: 0.0, now=0.0, applied=2)
+    durable = DurableState(again, HardState(1, ""), applied=2)
+    core = Raft("a", durable, options=OPTIONS, draw=lambda: 0.0, now=0.0)
 
     assert core.voters == ("a", "b")
 

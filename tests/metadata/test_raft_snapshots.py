@@ -16,7 +16,7 @@ from distributedlog.metadata.messages import (
     Vote,
 )
 from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import DurableState, Raft
 from distributedlog.metadata.raft_log import RaftLog
 from distributedlog.metadata.ready import HardState, Ready, SendSnapshot, Snapshot
 
@@ -150,14 +150,16 @@ def test_a_restart_after_an_own_snapshot_hands_nothing_out_twice() -> None:
     """M3: the state machine stands at the snapshot, the log may begin before it."""
     core = Raft(
         "a",
-        RaftLog(
-            0, 0, [Entry(index, 1, b"x") for index in range(1, 6)], Configuration.of_ids("abc")
+        DurableState(
+            RaftLog(
+                0, 0, [Entry(index, 1, b"x") for index in range(1, 6)], Configuration.of_ids("abc")
+            ),
+            HardState(1, ""),
+            applied=3,
         ),
-        HardState(1, ""),
         options=OPTIONS,
         draw=lambda: 0.0,
         now=0.0,
-        applied=3,
     )
     core.on_message(Append(1, "b", 5, 1, 3, ()), 0.1)
     core.on_message(Heartbeat(1, "b", 5, 1), 0.1)

@@ -34,7 +34,7 @@ from distributedlog.metadata.configuration import (
 )
 from distributedlog.metadata.messages import Append, Entry, Message
 from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import Raft
+from distributedlog.metadata.raft import DurableState, Raft
 from distributedlog.metadata.ready import Ready
 from distributedlog.runtime.errors import DistributedLogError
 from distributedlog.sim.raft_disk import RaftDisk, StoredSnapshot
@@ -118,12 +118,10 @@ class Stage:
         share = self.ids.index(node_id) / len(self.ids)
         self.cores[node_id] = self.core_class(
             node_id,
-            disk.log(),
-            disk.hard_state,
+            DurableState(disk.log(), disk.hard_state, applied=disk.snapshot.index),
             options=self.options,
             draw=lambda: share,
             now=self.now,
-            applied=disk.snapshot.index,
             may_vote=may_vote,
         )
         self.writes[node_id] = []
