@@ -5,7 +5,6 @@ What the parts do is theirs; here they are made, know each other, and are run.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from random import Random
 
 import trio
 
@@ -32,11 +31,8 @@ from .capability_desk import CapabilityDesk, may_have
 from .classes import Classes
 from .commands import Command, Grant, Transact, TrustChange, encode_command
 from .events import LESS
-from .forming import Founding
 from .judge import Judge, Parts
-from .kv import KeyValueState
 from .leases import Leases
-from .members import Members
 from .namespace_quotas import NOTHING, NamespaceQuotas
 from .namespace_use import Growth
 from .options import MetadataOptions
@@ -45,13 +41,12 @@ from .quorum import majority
 from .quotas import Quotas, why_not_watch
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
-from .replica import Replica
+from .replica import Replica, RestoredNode
 from .rescuing import Wishes
-from .room import Room, is_disk_low
+from .room import is_disk_low
 from .secrets import Secrets
 from .served_watches import QuorumContact, ServedWatches, serial_of
 from .status import StatusBoard
-from .storage import Loaded, RaftStorage
 from .token_desk import TokenDesk
 from .token_messages import RescueRequest, decode_by
 from .transaction import Transaction
@@ -72,6 +67,39 @@ LINE_EVERY_S = 3600.0
 TOLD_MAX = 10_000
 
 
+class CurrentRights:
+    """Who may do what, by the state of a replica as it is now."""
+
+    def __init__(self, judge: Judge, replica: Replica) -> None:
+        self._judge = judge
+        self._replica = replica
+
+    def judge(self) -> Judge:
+        """Return the judge, which has seen the state."""
+        self._judge.see(self._replica.state)
+        return self._judge
+
+    def is_bookie(self, principal: str, bookie_id: str) -> bool:
+        """Whether a principal is that bookie."""
+        return principal == LOCAL or self.judge().is_bookie(principal, bookie_id)
+
+    def may_have(
+        self,
+        principal: str,
+        token: Token | None,
+        kind: Kind,
+        ledger: int,
+        bookies: Collection[str],
+    ) -> bool:
+        """Whether a principal may have a capability; a refusal is counted, also in mode ``report``."""
+        trust = self.judge().narrowed(token)
+        if may_have(trust, principal, kind, ledger, bookies):
+            return True
+        what = f"{principal} may not {kind.name.lower()} ledgers of that log"
+        trust.verdict(principal, NotAllowed(what))
+        return False
+
+
 class MemberNode:
     """A voter or a learner, or one that was put out and does not know it."""
 
@@ -79,91 +107,82 @@ class MemberNode:
         self,
         options: MetadataOptions,
         node_id: str,
-        members: Members,
-        loaded: Loaded,
-        state: KeyValueState,
-        storage: RaftStorage,
-        room: Room,
+        restored: RestoredNode,
         *,
-        chance: Random,
         endpoint: Endpoint,
         conditions: NodeConditions,
         watches: Iterable[ServedWatches],
         nursery: trio.Nursery,
         classes: Classes,
-        wall_ms: Callable[[], int],
     ) -> None:
         """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
+        host, cluster_id = endpoint.host, restored.members.cluster_id
         self.endpoint = endpoint
         self.failures = endpoint.failures
+        self._conditions = conditions
         self._watches = watches
         self._nursery = nursery
-        self._members = members
+        self._members = restored.members
+        self._wall_ms = host.wall_ms
+        self._often = classes.often
         self._snapshots_out: dict[str, None] = {}
         self._differing: dict[str, HealthCondition] = {}
         """The conditions of nodes whose state differs, by node ID."""
-        self._wall_ms = wall_ms
-        self._judge = Judge(classes, trio.current_time)
-        self._often = classes.often
         self._told_at: dict[tuple[str, str, str], float] = {}
         """When the audit got its last line of an act that is repeated: principal, act, subject."""
         self._judged_by = (0, 0)
         """What the watches were judged by."""
-        self.replica = Replica(
-            node_id,
-            loaded,
-            state,
-            storage,
-            room,
-            options=options.raft,
-            chance=chance,
-            send=lambda peer, message: self.peers.send(peer, message),
-            send_snapshot=self._send_snapshot,
-            on_applied=self._push_changes,
-            on_role=lambda: self.leases.on_role(),
-            on_late=lambda lateness_s: self.leases.on_late(lateness_s),
-            on_members=lambda: self.peers.on_members(),
-            tell_wrong=lambda peer, index, digest: self.peers.tell_wrong(peer, index, digest),
-            on_state=self._tell_state,
-            on_less=self._tell_less,
-            on_whole=self._be_whole,
-        )
-        self._conditions = conditions
-        if loaded.ghost is not None:
-            conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
-        self.peers = Peers(
-            endpoint,
-            options.peers,
-            self.replica,
-            self._founding_for,
-            nursery,
-            members.cluster_id,
-            options.name,
-        )
+        self._counting = trio.Event()
+        self._wishes = Wishes()
+        self.replica = Replica(node_id, restored, options=options.raft, chance=host.random)
+        self.peers = Peers(endpoint, options.peers, self.replica, nursery, cluster_id, options.name)
+        self._rights = CurrentRights(Judge(classes, trio.current_time), self.replica)
         self.leases = Leases(self.replica)
         self.quotas = Quotas()
         self.namespaces = NamespaceQuotas(classes)
-        self._counting = trio.Event()
-        self.secrets = Secrets(self.replica, endpoint.host.secret_bytes)
-        self.desk = CapabilityDesk(
-            members.cluster_id,
-            self._may_have,
-            self._is_bookie,
-        )
+        self.secrets = Secrets(self.replica, host.secret_bytes)
+        self.desk = CapabilityDesk(cluster_id, self._rights.may_have, self._rights.is_bookie)
         self.tokens = TokenDesk(
-            members.cluster_id,
-            lambda: self.trust,
-            steady_time(endpoint.host),
-            endpoint.host.secret_bytes,
+            cluster_id, self._rights.judge, steady_time(host), host.secret_bytes
         )
-        self._wishes = Wishes()
-        self.admission = Admission(self.replica, endpoint, members.cluster_id)
+        self.admission = Admission(self.replica, endpoint, cluster_id)
         self.quorum_contact = QuorumContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
         self.board = StatusBoard(options, conditions, self.replica, self.peers, endpoint, nursery)
+        if restored.loaded.ghost is not None:
+            conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
 
-    def _tell_state(self) -> None:
-        """Whose state is wrong, in the status, for as long as it is."""
+    # --- what its replica tells it: `ReplicaListener` ---------------------------------------------
+
+    def on_role(self) -> None:
+        """See `ReplicaListener`."""
+        self.leases.on_role()
+
+    def on_late(self, lateness_s: float) -> None:
+        """See `ReplicaListener`."""
+        self.leases.on_late(lateness_s)
+
+    def on_applied(self) -> None:
+        """See `ReplicaListener`: watches get the changes."""
+        state = self.replica.state
+        if state.trust_revision:
+            if not self.namespaces.use.follows(state):
+                self.namespaces.use.begin(state)
+                self._counting.set()
+            trust = self.trust
+            if (trust.revision, trust.renames) != self._judged_by:
+                self._judge_watches()
+        for watches in self._watches:
+            watches.push(self.replica.state)
+
+    def on_snapshot_wanted(self, wanted: SendSnapshot) -> None:
+        """See `ReplicaListener`."""
+        if wanted.peer not in self._snapshots_out:
+            self._snapshots_out[wanted.peer] = None
+            self._nursery.start_soon(self._send_snapshot_to, wanted)
+
+    def on_state(self) -> None:
+        """See `ReplicaListener`: the status lists nodes whose state is wrong, for as long as it is."""
         replica = self.replica
         found: dict[str, HealthCondition] = {}
         if not replica.raft.may_serve:
@@ -181,8 +200,8 @@ class MemberNode:
             if before.get(node) != one:
                 log.error("metadata: %s", text_of(one))
 
-    def _tell_less(self) -> None:
-        """Nothing of it is stored: after another start a leader says so again, or there is a newer one."""
+    def on_less(self) -> None:
+        """See `ReplicaListener`. It is not stored: after a restart a leader says so again, or a newer one."""
         incomplete = condition(Code.METADATA_LOG_INCOMPLETE, last=self.replica.raft.log.last_index)
         self._conditions.set(incomplete)
         LESS.say(
@@ -192,13 +211,17 @@ class MemberNode:
             entry=self.replica.raft.log.last_index,
         )
 
-    async def _be_whole(self) -> None:
+    async def on_whole(self) -> None:
+        """See `ReplicaListener`."""
         self._members = await self.replica.storage.be_whole(self._members)
         self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
         log.info("this metadata node's log is whole again: it counts by itself")
 
+    # --- its start, its counters, and what sessions ask of it -------------------------------------
+
     def start(self) -> None:
         """Begin all that it does by itself, in the nursery."""
+        self.replica.subscribe(self, self.peers)
         self.peers.on_members()
         replica, keep = self.replica, self.failures.keep
         # An exception of the log of Raft or of its hard state ends the node.
@@ -237,39 +260,10 @@ class MemberNode:
             **self.endpoint.info(),
         }
 
-    def _is_bookie(self, principal: str, bookie_id: str) -> bool:
-        return principal == LOCAL or self.trust.is_bookie(principal, bookie_id)
-
-    def _may_have(
-        self,
-        principal: str,
-        token: Token | None,
-        kind: Kind,
-        ledger: int,
-        bookies: Collection[str],
-    ) -> bool:
-        trust = self.trust.narrowed(token)
-        if may_have(trust, principal, kind, ledger, bookies):
-            return True
-        what = f"{principal} may not {kind.name.lower()} ledgers of that log"
-        trust.verdict(principal, NotAllowed(what))  # counted, in mode report
-        return False
-
-    def _founding_for(self, node_id: str) -> Founding:
-        """What a member that has no data yet is told: the founding, if it is of the founders (H5)."""
-        raft, cluster_id = self.replica.raft, self._members.cluster_id
-        if raft.log.base_index == 0:
-            founders = raft.log.configuration_at(0)
-            if node_id in founders.voters:
-                return Founding(cluster_id, {m.name: m.node_id for m in founders.members})
-        member = raft.configuration.member(node_id)
-        return Founding(cluster_id, {member.name if member else "": node_id}, let_in=True)
-
     @property
     def trust(self) -> Judge:
         """Who may do what, by the state as it is now."""
-        self._judge.see(self.replica.state)
-        return self._judge
+        return self._rights.judge()
 
     def may_read(self, link: Link, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
         """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
@@ -501,18 +495,6 @@ class MemberNode:
             if not watches.is_out(trust):
                 watches.judge(self.may_read)
 
-    def _push_changes(self) -> None:
-        state = self.replica.state
-        if state.trust_revision:
-            if not self.namespaces.use.follows(state):
-                self.namespaces.use.begin(state)
-                self._counting.set()
-            trust = self.trust
-            if (trust.revision, trust.renames) != self._judged_by:
-                self._judge_watches()
-        for watches in self._watches:
-            watches.push(self.replica.state)
-
     async def _count_namespaces(self) -> None:
         """What was there when it began to matter who does what, some at a time; then each change is told."""
         while True:
@@ -526,11 +508,6 @@ class MemberNode:
             except Exception:
                 self._counting.set()  # the next run continues the walk
                 raise
-
-    def _send_snapshot(self, wanted: SendSnapshot) -> None:
-        if wanted.peer not in self._snapshots_out:
-            self._snapshots_out[wanted.peer] = None
-            self._nursery.start_soon(self._send_snapshot_to, wanted)
 
     async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
         replica = self.replica

@@ -41,6 +41,7 @@ from .members import Members, load_members, new_members, store_members
 from .options import MetadataOptions
 from .recalling import Statement, ask_for_statements, places_of
 from .receiving import restore
+from .replica import RestoredNode
 from .rescuing import ask_if_told
 from .room import Room
 from .served_watches import ServedWatches
@@ -331,18 +332,12 @@ class MetadataNode:
         self.member = MemberNode(
             self.options,
             self.identity.node_id,
-            members,
-            loaded,
-            state,
-            storage,
-            room,
-            chance=self._host.random,
+            RestoredNode(members, loaded, state, storage, room),
             endpoint=self.endpoint,
             conditions=self.conditions,
             watches=self.watches,
             nursery=nursery,
             classes=self._classes,
-            wall_ms=self._host.wall_ms,
         )
         members_now = self.member.replica.raft.configuration.members
         listed_now = tuple(sorted((member.name, member.address) for member in members_now))

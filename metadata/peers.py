@@ -6,7 +6,7 @@ the members changed, does not know its leader yet. A peer is dialled by its id: 
 address, or the same machine with an emptied directory, is told so and is no peer (H5).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 
 import trio
@@ -71,7 +71,6 @@ class Peers:
         endpoint: Endpoint,
         listed: Mapping[str, Address],
         replica: Replica,
-        founding: Callable[[str], Founding],
         nursery: trio.Nursery,
         cluster_id: str,
         own_name: str,
@@ -79,7 +78,6 @@ class Peers:
         """``listed``: addresses by name, tried where the configuration's do not answer.
 
         ``own_name``: ours in that list.
-        ``founding``: what a member that has not been told yet is told, by node id.
         """
         self.advertised: dict[str, dict[str, str]] = {}
         """What each peer advertises, by listener name."""
@@ -89,7 +87,7 @@ class Peers:
         self._listed = listed
         self._own_name = own_name
         self._replica = replica
-        self._founding = founding
+        self._cluster_id = cluster_id
         self._nursery = nursery
         self._links: dict[str, ClientLink] = {}
         self._encoded: tuple[Message | None, bool, bytes] = None, True, b""
@@ -234,7 +232,7 @@ class Peers:
                     )
                     if not link.peer.cluster_id:  # it belongs to us and was not told yet (H5)
                         await link.request(
-                            Op.META_FORM, self._founding(peer).encode(), timeout_s=ASK_S
+                            Op.META_FORM, self._founding_for(peer).encode(), timeout_s=ASK_S
                         )
                     self._links[peer] = link
                     self.refusals.pop(peer, None)
@@ -255,6 +253,16 @@ class Peers:
             if self._links.pop(peer, None) is not None:
                 self._replica.on_connection_closed(peer)
             await trio.sleep(redial.next_s())
+
+    def _founding_for(self, node_id: str) -> Founding:
+        """Return what a member without data is told: the founding, if it is one of the founders (H5)."""
+        raft = self._replica.raft
+        if raft.log.base_index == 0:
+            founders = raft.log.configuration_at(0)
+            if node_id in founders.voters:
+                return Founding(self._cluster_id, {m.name: m.node_id for m in founders.members})
+        member = raft.configuration.member(node_id)
+        return Founding(self._cluster_id, {member.name if member else "": node_id}, let_in=True)
 
     def _frames_of(self, peer: str, link: ClientLink) -> OnFrame:
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:

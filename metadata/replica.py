@@ -6,10 +6,11 @@ sync for all that gathered (H25).
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
+from typing import Protocol
 
 import trio
 
@@ -30,6 +31,7 @@ from .configuration import UNKNOWN, Configuration, is_configuration
 from .events import LEADER, STATE_DIFFERS
 from .intake import NEVER_S, Intake
 from .kv import KeyValueState
+from .members import Members
 from .messages import AppendReply, Entry, Message
 from .options import RaftOptions
 from .raft import DurableState, Raft
@@ -83,42 +85,83 @@ class _Proposal:
     """Of a client's command, bytes."""
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredNode:
+    """The content of a node's data directory, loaded at its start."""
+
+    members: Members
+    """The cluster that the directory belongs to."""
+    loaded: Loaded
+    """The Raft log and the hard state."""
+    state: KeyValueState
+    """The replicated state, restored from the newest snapshot."""
+    storage: RaftStorage
+    room: Room
+    """The free space of the directory's disk."""
+
+
+class PeerTransport(Protocol):
+    """The connections to the other members (`peers.py`)."""
+
+    def send(self, peer: str, message: Message) -> None:
+        """Send a message, or drop it if there is no connection."""
+        ...
+
+    def tell_wrong(self, peer: str, index: int, digest: int) -> None:
+        """Notify a peer that its state after entry ``index`` differs from the one of most members."""
+        ...
+
+    def on_members(self) -> None:
+        """Connect to the present members: ``raft.configuration`` has changed."""
+        ...
+
+
+class ReplicaListener(Protocol):
+    """The node around a replica. The replica calls it from `Replica.drain` and from its tasks only."""
+
+    def on_applied(self) -> None:
+        """The state has changed."""
+        ...
+
+    def on_role(self) -> None:
+        """This node begins or ends to lead."""
+        ...
+
+    def on_late(self, lateness_s: float) -> None:
+        """This node was not run for so many seconds."""
+        ...
+
+    def on_state(self) -> None:
+        """`Replica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
+        ...
+
+    def on_less(self) -> None:
+        """A leader has this node's word for entries that it lacks."""
+        ...
+
+    async def on_whole(self) -> None:
+        """Store that the log is no less than it ever was (`ghost.py`).
+
+        It is awaited before more is stored, and again after a `DiskFull`.
+        """
+        ...
+
+    def on_snapshot_wanted(self, wanted: SendSnapshot) -> None:
+        """A peer lacks entries that are compacted: send it a snapshot."""
+        ...
+
+
 class Replica:
     """One voter (or a learner), its replicated state, and who waits for what."""
 
     def __init__(
-        self,
-        node_id: str,
-        loaded: Loaded,
-        state: KeyValueState,
-        storage: RaftStorage,
-        room: Room,
-        *,
-        options: RaftOptions,
-        chance: Random,
-        send: Callable[[str, Message], None],
-        send_snapshot: Callable[[SendSnapshot], None],
-        on_applied: Callable[[], None],
-        on_role: Callable[[], None],
-        on_late: Callable[[float], None],
-        on_members: Callable[[], None],
-        tell_wrong: Callable[[str, int, int], None],
-        on_state: Callable[[], None],
-        on_less: Callable[[], None],
-        on_whole: Callable[[], Awaitable[None]],
+        self, node_id: str, restored: RestoredNode, *, options: RaftOptions, chance: Random
     ) -> None:
-        """It calls back, from `drain` and its tasks, never from here.
-
-        ``on_applied``: the state has changed. ``on_role``: this node begins or ends to lead. ``on_late``: it
-        was not run for so many seconds. ``on_members``: other members count, see ``raft.configuration``.
-        ``tell_wrong``: a peer's state after an entry has another digest than most. ``on_state``: what
-        `digests` and ``raft.may_serve`` say has changed. ``on_less``: a leader has this node's word for
-        entries that it lacks. ``on_whole``: the log is no less than it ever was (`ghost.py`); awaited before
-        more is stored, and again after a `DiskFull`.
-        """
+        """`subscribe` follows before any input."""
+        loaded, state, storage = restored.loaded, restored.state, restored.storage
         self.state = state
         self.storage = storage
-        self.room = room
+        self.room = restored.room
         self.raft = Raft(
             node_id,
             DurableState(
@@ -134,16 +177,8 @@ class Replica:
         """The newest one that is durable here."""
         self.received: tuple[Snapshot, KeyValueState] | None = None
         """A leader's snapshot, durable and restored, until the core says what to do with it."""
-        self._send = send
-        self._send_snapshot = send_snapshot
-        self._on_applied = on_applied
-        self._on_role = on_role
-        self._on_late = on_late
-        self._on_members = on_members
-        self._tell_wrong = tell_wrong
-        self._on_state = on_state
-        self._on_less = on_less
-        self._on_whole = on_whole
+        self._listener: ReplicaListener
+        self._transport: PeerTransport
         self.ended = trio.Event()
         """Nothing is applied any more: this node must end."""
         self._why_ended: Exception = DistributedLogError()
@@ -170,6 +205,10 @@ class Replica:
         """Before that is applied no request is proposed: by whom it is may count."""
         self._told_leader = ("", 0)
         self._members = self.raft.configuration
+
+    def subscribe(self, listener: ReplicaListener, transport: PeerTransport) -> None:
+        """Call ``listener`` and send by ``transport`` from now on. A replica has one of each."""
+        self._listener, self._transport = listener, transport
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -215,14 +254,14 @@ class Replica:
         if verdict is Verdict.WRONG:
             self._be_wrong(index)
         elif verdict is Verdict.PEER_WRONG:
-            self._tell_wrong(peer, index, digests.own(index))
-        self._on_state()
+            self._transport.tell_wrong(peer, index, digests.own(index))
+        self._listener.on_state()
 
     def on_differs(self, leader: str, index: int, digest: int) -> None:
         """The leader, and most voters with it, had another state after entry ``index``."""
         if leader == self.raft.leader_id and self.digests.is_other(index, digest):
             self._be_wrong(index)
-            self._on_state()
+            self._listener.on_state()
 
     def _be_wrong(self, index: int) -> None:
         """This node's state is not what most others have: it serves nobody with it."""
@@ -391,14 +430,14 @@ class Replica:
         raft = self.raft
         if raft.ghost is not None and not self._haunted:
             self._haunted = True
-            self._on_less()
+            self._listener.on_less()
         while raft.has_ready:
             if self._members is not raft.configuration:
                 self._members = raft.configuration
-                self._on_members()
+                self._transport.on_members()
             ready = raft.ready()
             for peer, message in ready.send_now:
-                self._send(peer, message)
+                self._transport.send(peer, message)
             if ready.needs_persist or ready.send_after_persist:
                 self._queue.append(ready)
                 self._queued.set()
@@ -413,7 +452,7 @@ class Replica:
             for request in ready.reads_lost:
                 self._reads.pop(request)(self.not_leader())
             for wanted in ready.send_snapshots:
-                self._send_snapshot(wanted)
+                self._listener.on_snapshot_wanted(wanted)
         while self._ripe and self._ripe[0][0] <= self.state.index:
             self._ripe.popleft()[1](None)
         if raft.deadline < self._clock.deadline:
@@ -446,7 +485,7 @@ class Replica:
                     reply(answer if same else self.not_leader())
         self.raft.state_mark = self.digests.newest
         self.raft.on_applied(entries[-1].index)
-        self._on_applied()
+        self._listener.on_applied()
         base = self.snapshot.index if self.snapshot is not None else 0
         entries_part = (self.state.index - base) / SNAPSHOT_ENTRIES
         bytes_max = max(SNAPSHOT_BYTES, self.room.snapshot_bytes // SNAPSHOT_PART)
@@ -474,9 +513,9 @@ class Replica:
         self.digests.begin_anew()
         self.raft.state_mark = self.digests.newest
         self.raft.mind_state(True, trio.current_time())
-        self._on_state()
+        self._listener.on_state()
         self.raft.on_applied(snapshot.index)
-        self._on_applied()
+        self._listener.on_applied()
 
     def _note_role(self) -> None:
         if not self.leads:
@@ -493,8 +532,8 @@ class Replica:
         if self._leads != self.leads:
             self._leads = self.leads
             self.digests.on_role()
-            self._on_state()
-            self._on_role()
+            self._listener.on_state()
+            self._listener.on_role()
 
     def _is_trust_at_stake(self) -> bool:
         """Is anything judged here, or will be by what is in the log and was not applied yet?"""
@@ -542,7 +581,7 @@ class Replica:
                 self._persist_since = None
                 for ready in batch:
                     for peer, message in ready.send_after_persist:
-                        self._send(peer, message)
+                        self._transport.send(peer, message)
                 now = trio.current_time()
                 self.raft.on_persisted(batch[-1].number, now)
                 self.raft.on_disk_stalled(False, now)
@@ -554,7 +593,7 @@ class Replica:
         """Have it said; on a full disk with the next write: a start before that finds the log whole, too."""
         while self._haunted:
             try:
-                await self._on_whole()
+                await self._listener.on_whole()
                 self._haunted = False
             except DiskFull:
                 if not await self.room.give_up_reserve():
@@ -609,7 +648,7 @@ class Replica:
                 await trio.lowlevel.checkpoint()  # first what lies in the sockets …
                 await trio.lowlevel.checkpoint()
                 self.raft.on_late(late_s, trio.current_time())  # … then what the silence means
-                self._on_late(late_s)
+                self._listener.on_late(late_s)
             if self._persist_since is not None and now - self._persist_since > STALL_S:
                 self.raft.on_disk_stalled(True, now)
             self.raft.on_time(trio.current_time())

@@ -85,7 +85,7 @@ BEGINS_NO_TASK_HERE = {
         ("RangeReader.read_from_several", "RangeReader.run"), CLIENTS
     ),
     "log/work_queue.py": dict.fromkeys(("WorkQueue._rest", "WorkQueue.run"), CLIENTS),
-    "metadata/member_node.py": {"MemberNode._send_snapshot": CONTAINED},
+    "metadata/member_node.py": {"MemberNode.on_snapshot_wanted": CONTAINED},
     "metadata/node.py": {"MetadataNode.become_member": CONTAINED},
     "metadata/recalling.py": {"ask_for_statements": PART},
     "metadata/strangers.py": {"Strangers._ask_all": PART, "Strangers.may_speak": CONTAINED},
