@@ -393,78 +393,10 @@ class MetadataSession:
     def _make_token(
         self, member: MemberNode, ident: int, deadline_ms: int, request: TokenRequest
     ) -> None:
-        link, desk, replica = self._link, member.tokens, member.replica
-        user = request.user or self._principal.removeprefix("user/")
-        came_by = None if request.user else link.token
         # A request of its own: asked again, another token is made, and nobody has the one before.
         client = client_of(self._owner, self._node.endpoint.host.secret_bytes(8).hex())
         within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
-
-        def refuse(error: DistributedLogError) -> None:
-            link.reply_error(ident, self._led_from_here(member, error))
-
-        def made() -> None:
-            try:
-                token = desk.make(replica.state, user, request.valid_s, request.narrowing, came_by)
-            except DistributedLogError as error:
-                refuse(error)
-            else:
-                link.reply(ident, token)
-
-        def written(answer: Answer | DistributedLogError) -> None:
-            error = answer if isinstance(answer, DistributedLogError) else answer.error
-            if error is None:
-                made()
-            else:
-                refuse(error)
-
-        def drawn(error: DistributedLogError | None) -> None:
-            if error is not None:
-                refuse(error)
-            elif not request.user:
-                made()
-            else:
-                what = f"for {request.valid_s} s"
-                if request.narrowing:
-                    what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.narrowing)
-                try:
-                    change = member.change_of_trust(
-                        TrustChange(client, 1, replica.state.index),
-                        ("token", user, what),
-                        self._principal,
-                        link,
-                    )
-                except DistributedLogError as refused:
-                    refuse(refused)
-                else:
-                    replica.request(
-                        encode_command(change), change, written, asker=link, within_s=within_s
-                    )
-                    replica.drain()
-
-        def ready(error: DistributedLogError | None) -> None:
-            if error is None and not link.is_secret:
-                error = NotAllowed("a token is not said in clear: connect by TLS")
-            try:
-                if error is None and not member.trust.is_live(self._principal, serial_of(link)):
-                    # In no mode: a token would be good for a day in the one that refuses.
-                    error = NotAuthenticated(f"{self._principal}, or its certificate, was disabled")
-                if error is None:
-                    desk.check_asked(
-                        self._principal,
-                        link.token,
-                        request.user,
-                        request.valid_s,
-                        request.narrowing,
-                    )
-            except DistributedLogError as refused:
-                error = refused
-            if error is not None:
-                refuse(error)
-            else:
-                member.secrets.rotate_tokens(drawn, first=True)
-
-        replica.read(ready)
+        _TokenIssue(member, self._link, ident, request, client, within_s).begin()
 
     def _verify_token(self, member: MemberNode, ident: int, request: VerifyRequest) -> None:
         """For a proxy, which took it from its client."""
@@ -652,3 +584,104 @@ def _is_done(known: Answer | None) -> bool:
     if known is None or known.error is not None:
         return False
     return known.transaction is None or known.transaction.succeeded
+
+
+class _TokenIssue:
+    """The steps by which a leader makes one token.
+
+    After a quorum round it checks the asker, has a secret for tokens, writes the audit line if the token is
+    for another user, and replies with the token. Any refusal ends it.
+    """
+
+    def __init__(
+        self,
+        member: MemberNode,
+        link: Link,
+        ident: int,
+        request: TokenRequest,
+        client: str,
+        within_s: float,
+    ) -> None:
+        """``client``: the name under which the audit line is written, once."""
+        self._member = member
+        self._link = link
+        self._ident = ident
+        self._request = request
+        self._client = client
+        self._within_s = within_s
+
+    def begin(self) -> None:
+        """Start with a quorum round, so that no rights of before are used."""
+        self._member.replica.read(self._check)
+
+    def _check(self, error: DistributedLogError | None) -> None:
+        link, member, request = self._link, self._member, self._request
+        if error is None and not link.is_secret:
+            error = NotAllowed("a token is not said in clear: connect by TLS")
+        try:
+            if error is None and not member.trust.is_live(link.principal, serial_of(link)):
+                # In no mode: a token would be good for a day in the one that refuses.
+                error = NotAuthenticated(f"{link.principal}, or its certificate, was disabled")
+            if error is None:
+                member.tokens.check_asked(
+                    link.principal, link.token, request.user, request.valid_s, request.narrowing
+                )
+        except DistributedLogError as refused:
+            error = refused
+        if error is not None:
+            self._refuse(error)
+        else:
+            member.secrets.rotate_tokens(self._write_line, first=True)
+
+    def _write_line(self, error: DistributedLogError | None) -> None:
+        """There is a secret: write the audit line, if the token is for another user."""
+        member, request = self._member, self._request
+        if error is not None:
+            self._refuse(error)
+            return
+        if not request.user:
+            self._make()
+            return
+        what = f"for {request.valid_s} s"
+        if request.narrowing:
+            what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.narrowing)
+        head = TrustChange(self._client, 1, member.replica.state.index)
+        try:
+            change = member.change_of_trust(
+                head, ("token", request.user, what), self._link.principal, self._link
+            )
+        except DistributedLogError as refused:
+            self._refuse(refused)
+            return
+        member.replica.request(
+            encode_command(change),
+            change,
+            self._on_line,
+            asker=self._link,
+            within_s=self._within_s,
+        )
+        member.replica.drain()
+
+    def _on_line(self, answer: Answer | DistributedLogError) -> None:
+        error = answer if isinstance(answer, DistributedLogError) else answer.error
+        if error is None:
+            self._make()
+        else:
+            self._refuse(error)
+
+    def _make(self) -> None:
+        link, member, request = self._link, self._member, self._request
+        user = request.user or link.principal.removeprefix("user/")
+        came_by = None if request.user else link.token
+        try:
+            token = member.tokens.make(
+                member.replica.state, user, request.valid_s, request.narrowing, came_by
+            )
+        except DistributedLogError as error:
+            self._refuse(error)
+        else:
+            link.reply(self._ident, token)
+
+    def _refuse(self, error: DistributedLogError) -> None:
+        told = self._member.board.for_listener(error, self._link.listener)
+        self._link.reply_error(self._ident, told)
