@@ -41,7 +41,7 @@ from .quorum import majority
 from .quotas import Quotas, why_not_watch
 from .ready import SendSnapshot
 from .receiving import SnapshotReceiver
-from .replica import Replica, RestoredNode
+from .replica import Replica, ReplicaListener, RestoredNode
 from .rescuing import Wishes
 from .room import is_disk_low
 from .secrets import Secrets
@@ -154,14 +154,6 @@ class MemberNode:
 
     # --- what its replica tells it: `ReplicaListener` ---------------------------------------------
 
-    def on_role(self) -> None:
-        """See `ReplicaListener`."""
-        self.leases.on_role()
-
-    def on_late(self, lateness_s: float) -> None:
-        """See `ReplicaListener`."""
-        self.leases.on_late(lateness_s)
-
     def on_applied(self) -> None:
         """See `ReplicaListener`: watches get the changes."""
         state = self.replica.state
@@ -221,7 +213,20 @@ class MemberNode:
 
     def start(self) -> None:
         """Begin all that it does by itself, in the nursery."""
-        self.replica.subscribe(self, self.peers)
+        self.replica.subscribe(
+            ReplicaListener(
+                send=self.peers.send,
+                tell_wrong=self.peers.tell_wrong,
+                on_members=self.peers.on_members,
+                on_applied=self.on_applied,
+                on_role=self.leases.on_role,
+                on_late=self.leases.on_late,
+                on_state=self.on_state,
+                on_less=self.on_less,
+                on_whole=self.on_whole,
+                on_snapshot_wanted=self.on_snapshot_wanted,
+            )
+        )
         self.peers.on_members()
         replica, keep = self.replica, self.failures.keep
         # An exception of the log of Raft or of its hard state ends the node.

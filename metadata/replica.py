@@ -6,11 +6,10 @@ sync for all that gathered (H25).
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-from typing import Protocol
 
 import trio
 
@@ -100,55 +99,31 @@ class RestoredNode:
     """The free space of the directory's disk."""
 
 
-class PeerTransport(Protocol):
-    """The connections to the other members (`peers.py`)."""
+@dataclass(frozen=True, slots=True)
+class ReplicaListener:
+    """The calls of a replica to the node around it. It makes them from `Replica.drain` and its tasks only."""
 
-    def send(self, peer: str, message: Message) -> None:
-        """Send a message, or drop it if there is no connection."""
-        ...
-
-    def tell_wrong(self, peer: str, index: int, digest: int) -> None:
-        """Notify a peer that its state after entry ``index`` differs from the one of most members."""
-        ...
-
-    def on_members(self) -> None:
-        """Connect to the present members: ``raft.configuration`` has changed."""
-        ...
-
-
-class ReplicaListener(Protocol):
-    """The node around a replica. The replica calls it from `Replica.drain` and from its tasks only."""
-
-    def on_applied(self) -> None:
-        """The state has changed."""
-        ...
-
-    def on_role(self) -> None:
-        """This node begins or ends to lead."""
-        ...
-
-    def on_late(self, lateness_s: float) -> None:
-        """This node was not run for so many seconds."""
-        ...
-
-    def on_state(self) -> None:
-        """`Replica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
-        ...
-
-    def on_less(self) -> None:
-        """A leader has this node's word for entries that it lacks."""
-        ...
-
-    async def on_whole(self) -> None:
-        """Store that the log is no less than it ever was (`ghost.py`).
-
-        It is awaited before more is stored, and again after a `DiskFull`.
-        """
-        ...
-
-    def on_snapshot_wanted(self, wanted: SendSnapshot) -> None:
-        """A peer lacks entries that are compacted: send it a snapshot."""
-        ...
+    send: Callable[[str, Message], None]
+    """Sends a message to a peer, or drops it if there is no connection."""
+    tell_wrong: Callable[[str, int, int], None]
+    """Notifies a peer that its state after an entry has another digest than that of most members."""
+    on_members: Callable[[], None]
+    """Other members count: ``raft.configuration`` has changed."""
+    on_applied: Callable[[], None]
+    """The state has changed."""
+    on_role: Callable[[], None]
+    """This node begins or ends to lead."""
+    on_late: Callable[[float], None]
+    """This node was not run for so many seconds."""
+    on_state: Callable[[], None]
+    """`Replica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
+    on_less: Callable[[], None]
+    """A leader has this node's word for entries that it lacks."""
+    on_whole: Callable[[], Awaitable[None]]
+    """Stores that the log is no less than it ever was (`ghost.py`). It is awaited before more is stored, and
+    again after a `DiskFull`."""
+    on_snapshot_wanted: Callable[[SendSnapshot], None]
+    """A peer lacks entries that are compacted: it needs a snapshot."""
 
 
 class Replica:
@@ -178,7 +153,6 @@ class Replica:
         self.received: tuple[Snapshot, KeyValueState] | None = None
         """A leader's snapshot, durable and restored, until the core says what to do with it."""
         self._listener: ReplicaListener
-        self._transport: PeerTransport
         self.ended = trio.Event()
         """Nothing is applied any more: this node must end."""
         self._why_ended: Exception = DistributedLogError()
@@ -206,9 +180,9 @@ class Replica:
         self._told_leader = ("", 0)
         self._members = self.raft.configuration
 
-    def subscribe(self, listener: ReplicaListener, transport: PeerTransport) -> None:
-        """Call ``listener`` and send by ``transport`` from now on. A replica has one of each."""
-        self._listener, self._transport = listener, transport
+    def subscribe(self, listener: ReplicaListener) -> None:
+        """Call ``listener`` from now on. A replica has one."""
+        self._listener = listener
 
     # --- inputs -----------------------------------------------------------------------------------
 
@@ -254,7 +228,7 @@ class Replica:
         if verdict is Verdict.WRONG:
             self._be_wrong(index)
         elif verdict is Verdict.PEER_WRONG:
-            self._transport.tell_wrong(peer, index, digests.own(index))
+            self._listener.tell_wrong(peer, index, digests.own(index))
         self._listener.on_state()
 
     def on_differs(self, leader: str, index: int, digest: int) -> None:
@@ -434,10 +408,10 @@ class Replica:
         while raft.has_ready:
             if self._members is not raft.configuration:
                 self._members = raft.configuration
-                self._transport.on_members()
+                self._listener.on_members()
             ready = raft.ready()
             for peer, message in ready.send_now:
-                self._transport.send(peer, message)
+                self._listener.send(peer, message)
             if ready.needs_persist or ready.send_after_persist:
                 self._queue.append(ready)
                 self._queued.set()
@@ -581,7 +555,7 @@ class Replica:
                 self._persist_since = None
                 for ready in batch:
                     for peer, message in ready.send_after_persist:
-                        self._transport.send(peer, message)
+                        self._listener.send(peer, message)
                 now = trio.current_time()
                 self.raft.on_persisted(batch[-1].number, now)
                 self.raft.on_disk_stalled(False, now)
