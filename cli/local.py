@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.output_file import destination, output_file
 from . import named_clusters
@@ -56,13 +55,6 @@ READY_BEGINS = '{"uri":'
     "--port", type=click.IntRange(0, 65_000), default=0, help="The first port; 0: free ones."
 )
 @click.option("--processes", is_flag=True, help="Each node in its own process.")
-@click.option(
-    "--cpu-policy",
-    type=click.Choice(POLICIES),
-    default=AS_STARTED,
-    show_default=True,
-    help="With --processes, of bookies: batch makes a lone record faster on few cores (docs/options.md).",
-)
 @click.option("--restart", is_flag=True, help="Start a node again that has died.")
 @click.option(
     "--console", is_flag=True, help="Serve a page about it, for a browser (dlog console)."
@@ -84,7 +76,6 @@ def command(
     read_proxies: int,
     port: int,
     processes: bool,
-    cpu_policy: str,
     restart: bool,
     console: bool,
     demo: bool,
@@ -99,10 +90,6 @@ def command(
     """
     if memory and data is not None:
         raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
-    if cpu_policy != AS_STARTED and not processes:
-        raise click.UsageError(
-            "--cpu-policy is of bookies that are processes of their own: --processes"
-        )
     if ready_file is not None:
         _check_ready_file(ready_file)  # before anything is started
     import logging
@@ -137,7 +124,7 @@ def command(
 
         trio.run(run_demo, settings, options, processes)
         return
-    options |= {"processes": processes, "in_process": not processes, "cpu_policy": cpu_policy}
+    options |= {"processes": processes, "in_process": not processes}
     # For people, on a terminal or not. A program reads the URI in the ready line.
     context = None if settings.json else LocalContext(kept=data is not None)
     try:

@@ -19,7 +19,6 @@ from typing import Any
 
 import trio
 
-from ..runtime import cpu_policy
 from ..runtime.descriptors import raise_limit
 from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.full_collections import collect_when_grown
@@ -85,8 +84,6 @@ async def run_node(
     needs_linux("a node")
     raise_limit()
     config = with_its_host(from_json(spec["config"]))
-    if isinstance(config, BookieNodeConfig):
-        cpu_policy.take(config.cpu_policy)
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None
 

@@ -9,13 +9,12 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from ..runtime.cpu_policy import AS_STARTED
 from ..runtime.errors import DistributedLogError, InvalidRequest
 from ..runtime.held_ports import HeldPorts
 from ..runtime.host import Host
@@ -95,17 +94,15 @@ async def local_cluster(
     forks: ForkServer | None = None,
     write_proxies: int = 0,
     read_proxies: int = 0,
-    cpu_policy: str = AS_STARTED,
 ) -> AsyncIterator[LocalCluster]:
     """Start a cluster, yield it when every node serves and is registered, stop it in the end.
 
     ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
     end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
     process of their own all the same, to be killed. ``forks`` starts the processes (default: several of
-    them come from one that is started and ended with the cluster). ``cpu_policy``: with ``processes``, of
-    the bookies' ones (runtime/cpu_policy.py). Proxies keep nothing, and have other ports
-    at each start. Raises `AddressInUse`, `ForeignData`,
-    `DataDirectoryInUse`, `InvalidRequest` and whatever keeps a node from starting.
+    them come from one that is started and ended with the cluster). Proxies keep nothing, and have other ports
+    at each start. Raises `AddressInUse`, `ForeignData`, `DataDirectoryInUse`, `InvalidRequest` and whatever
+    keeps a node from starting.
     """
     needs_linux("a cluster of one's own")
     with _directory(data, memory) as directory, HeldPorts() as ports:
@@ -113,7 +110,6 @@ async def local_cluster(
         if in_process or processes:
             plan = await _plan(directory, bookies, metadata_nodes, port, ports)
             plan = plans.with_proxies(plan, write_proxies, read_proxies, HOST)
-            plan = replace(plan, cpu_policy=cpu_policy)
         secret = real_host("local").secret_bytes(SECRET_BYTES)
         run = _Run(directory, restart, log_level, on_death or _log_death, forks, secret)
         started = False

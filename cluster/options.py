@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..log.options import LEASE_S_MAX, LEASE_S_MIN
-from ..runtime.cpu_policy import AS_STARTED, POLICIES
 from ..runtime.host import Address
 from ..runtime.options import check, option
 from .config import format_address, overlay
@@ -80,13 +79,6 @@ class BookieNodeConfig:
         "s",
         "bytes go this long after a truncation has passed their whole segment",
         at_least=0,
-    )
-    cpu_policy: str = option(
-        AS_STARTED,
-        "",
-        "of its process; `batch` (SCHED_BATCH): it takes no core away from who runs there; lone records are"
-        " faster where bookies and writers have few cores to themselves, slower beside busy programs",
-        one_of=POLICIES,
     )
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of its store (bookie/options.py) that differ from their defaults."""

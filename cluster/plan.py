@@ -5,7 +5,6 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ..runtime.cpu_policy import AS_STARTED
 from ..runtime.errors import AddressInUse, CorruptData, InvalidRequest
 from ..runtime.host import Address, Listener
 from ..runtime.schema import fields, rows, text, word
@@ -41,8 +40,6 @@ class Plan:
     """The nodes of a cluster, metadata nodes first."""
 
     nodes: tuple[PlannedNode, ...]
-    cpu_policy: str = AS_STARTED
-    """Of bookies that are processes of their own; of this start, and in no file."""
 
     @property
     def uri(self) -> str:
@@ -66,7 +63,6 @@ class Plan:
             tuple(voters.values()),
             {"": node.address},
             labels={"host": node.name},  # on one machine: as if each stood on one of its own
-            cpu_policy=self.cpu_policy,
             store={"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES},
         )
 

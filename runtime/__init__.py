@@ -15,7 +15,6 @@ Read `host.py` first: all that a node does not compute comes in through it.
         tls.py                      connections that nobody between reads, and whose ends are known
         settled_files.py            files that are loaded again when they were replaced
         handshakes.py               when a server works on the next handshake
-        cpu_policy.py               how the system is to schedule a process
         descriptors.py, places.py, refusals.py  who gets the connections; who was turned away, told once
     frames.py, hello.py         the envelope of every frame; the first words on a connection (pure)
     capabilities.py, capability_messages.py     what opens a ledger at a bookie; asked of the leader (pure)

@@ -56,7 +56,6 @@ NOT_WORLD = {"runtime/host.py", "runtime/log_lines.py"}
 SEAM = {
     "runtime/allocator.py",
     "runtime/background.py",
-    "runtime/cpu_policy.py",
     "runtime/descriptors.py",
     "runtime/directory_file.py",
     "runtime/files.py",

@@ -199,37 +199,3 @@ def test_the_demonstration_reads_back_every_record(how: list[str]) -> None:
     assert [step["step"] for step in said["steps"]] == [
         "start", "write", "kill", "write on", "read back", "stop",
     ]  # fmt: skip
-
-
-def _policies(pid: int) -> set[int]:
-    """Of all its threads."""
-    return {os.sched_getscheduler(int(one.name)) for one in Path(f"/proc/{pid}/task").iterdir()}
-
-
-def test_bookies_run_by_the_policy_that_was_asked_for_and_nobody_else_does(tmp_path: Path) -> None:
-    """docs/options.md, cpu_policy. Threads that sync and read are there by then, and have it too."""
-    here = os.sched_getscheduler(0)
-    with _local("--processes", "--cpu-policy", "batch", "--data", str(tmp_path / "c")) as ready:
-        nodes = ready["nodes"]
-        assert isinstance(nodes, list)
-        found = {node["kind"]: _policies(node["pid"]) for node in nodes}
-        where = ("--metadata", str(nodes[0]["address"]), "--end-with-stdin")
-        for name, policy in (("b2", os.SCHED_BATCH), ("b3", here)):
-            own = () if policy == here else ("--set", "cpu_policy=batch")
-            with preloaded.popen(
-                dlog("serve", "bookie", *where, *own, "--data", str(tmp_path / name)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment(),
-            ) as served:
-                assert served.stdout is not None
-                assert json.loads(served.stdout.readline())["name"] == name
-                found[name] = _policies(served.pid)
-                served.communicate(timeout=20)  # the end of its stdin is its own
-
-    batch = {os.SCHED_BATCH}
-    assert found == {"metadata": {here}, "bookie": batch, "b2": batch, "b3": {here}}
-
-
-def test_a_policy_of_processes_is_refused_where_there_are_none() -> None:
-    assert "--processes" in _fails(2, "local", "--cpu-policy", "batch")
