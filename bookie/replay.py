@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ..runtime import blocks
+from ..runtime.atomic_file import read_around
 from ..runtime.errors import CorruptData, DiskFailed, ForeignData
 from ..runtime.host import Disk, File
-from ..runtime.read_around import read_around
 from . import journal_blocks as jb
 from .index_records import Saved
 

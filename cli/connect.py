@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from ..runtime import tcp
-from ..runtime.allocator import keep_freed_memory
 from ..runtime.errors import (
     REFUSED,
     ConnectionLost,
@@ -24,6 +23,7 @@ from ..runtime.errors import (
     QuorumUnreachable,
     RequestTimeout,
 )
+from ..runtime.full_collections import keep_freed_memory
 from .errors import innermost
 from .near_names import name_near
 from .options import Settings

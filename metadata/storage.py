@@ -41,11 +41,10 @@ from typing import Any, NamedTuple
 import trio
 
 from ..runtime import blocks
-from ..runtime.atomic_file import ASIDE
+from ..runtime.atomic_file import ASIDE, read_around
 from ..runtime.errors import CorruptData, DiskFailed, DiskFull, ProtocolError, TooBusy
 from ..runtime.frames import pack, unpack
 from ..runtime.host import Disk, File
-from ..runtime.read_around import read_around
 from ..runtime.zero_ahead import ZeroAhead
 from .configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from .ghost import LastWords, Place, Word, mark_payload

@@ -26,8 +26,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
     blocks.py                   checksummed blocks in files: the journal and the Raft log stand on it (pure)
     zero_ahead.py               zeros ahead of the end of either, where commits are small
     principals.py, ops.py       who speaks, by which proof; which operations are for which kind of them (pure)
-    identity.py, atomic_file.py whose a directory is; small files replaced whole
-    read_around.py              a file with places that the device cannot read
+    identity.py                 whose a directory is
+    atomic_file.py              small files replaced whole; files that the device cannot read everywhere
     address_check.py            whether the addresses that a node advertises lead back to it
     output_file.py              output under a name that a user gave; what it may replace
     health_conditions.py        the codes of what can be wrong with a node or a cluster (pure)
@@ -42,8 +42,8 @@ Read `host.py` first: all that a node does not compute comes in through it.
     pacer.py                    how fast background work may go, by what it costs syncs and commits (pure)
     background.py, forked.py    a trio run in a thread, for other faces; what a forked child leaves alone
     stderr.py                   what a process says, without waiting for who reads it
-    allocator.py                what the C library keeps of freed memory
-    full_collections.py         when a node's Python looks for garbage among all that lives
+    full_collections.py         when a node's Python looks for garbage among all that lives; what the C
+                                library keeps of freed memory
 
 The simulator has another host (`sim/host.py`); everything above this part cannot tell.
 

@@ -1,9 +1,17 @@
-"""Small files that are replaced whole: after a power cut there is the old content or the new one."""
+"""Whole files of a disk: small ones that are replaced, and ones that the device cannot read everywhere.
 
-from .host import Buffer, Disk
+A file that is replaced has, after a power cut, the old content or the new one.
+"""
+
+from collections.abc import Callable
+
+from .errors import CorruptData
+from .host import Buffer, Disk, File
 
 ASIDE = ".new"
 """What the name of a file that is being written ends with. Nobody ever reads one."""
+PIECE = 64 * 1024
+"""Bytes that are abandoned around each bad place."""
 
 
 async def replace_file(disk: Disk, name: str, data: Buffer) -> None:
@@ -33,3 +41,21 @@ async def read_file(disk: Disk, name: str) -> bytes | None:
         return await file.read_cold(0, file.size())
     finally:
         file.close()
+
+
+async def read_around(
+    file: File, offset: int, length: int, on_unreadable: Callable[[CorruptData, int], None]
+) -> bytes:
+    """The bytes, with zeros in place of the pieces that the device cannot read.
+
+    ``on_unreadable`` is told of each of them, with the offset where it ends.
+    """
+    try:
+        return await file.read_cold(offset, length)
+    except CorruptData as error:
+        if length <= PIECE:
+            on_unreadable(error, offset + length)
+            return bytes(length)
+    half = max(PIECE, length // 2 // PIECE * PIECE)
+    first = await read_around(file, offset, half, on_unreadable)
+    return first + await read_around(file, offset + half, length - half, on_unreadable)

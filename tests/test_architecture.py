@@ -54,7 +54,6 @@ NOT_WORLD = {"runtime/host.py", "runtime/log_lines.py"}
 """Modules that pure modules may import: types of the platform layer, and log lines."""
 
 SEAM = {
-    "runtime/allocator.py",
     "runtime/background.py",
     "runtime/descriptors.py",
     "runtime/directory_file.py",
