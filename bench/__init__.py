@@ -12,9 +12,8 @@ spark.py                        Spark's source and sink beside the same without 
 campaign.py                     all of them in turns: the figures of docs/performance.md
 many_logs.py                    what a record costs by how many logs are written
 builds.py                       the campaign's cases with two builds by turns: is this one slower?
-plan.py, histogram.py           what was asked; latencies in buckets
-per_second.py, picture.py       what each second had; the run as an SVG
+plan.py                         what was asked; help and end of what is run as `python -m`
+histogram.py, picture.py        latencies in buckets, what each second had; the run as an SVG
 peers/                          other systems beside this one: the figures of docs/comparison.md
-by_hand.py                      help and end of what is run as `python -m`
 machine.py, interpreter.py      what the machine is, and how the interpreter was built
 """

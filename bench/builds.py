@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .by_hand import FAILED, parser_of, run
 from .campaign import await_ready
 from .machine import data_directory
+from .plan import FAILED, parser_of, run
 
 Bench = Callable[..., dict[str, Any]]
 """Run `dlog bench` with some flags and return its result."""

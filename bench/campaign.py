@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.processes import environment
-from .by_hand import parser_of, run
 from .interpreter import this_build
 from .machine import anonymous_bytes, cpu_seconds, data_directory
+from .plan import parser_of, run
 
 SAMPLE_S = 0.25
 READY_S = 60.0

@@ -1,7 +1,16 @@
-"""Latencies in buckets that grow with the value: 1.6 % wide, a fixed few thousand, whatever is counted."""
+"""What a run is measured by: latencies in a histogram, and the records of each second.
 
-from collections.abc import Sequence
+Buckets of latencies grow with the value: 1.6 % wide, a fixed few thousand, whatever is counted.
+"""
 
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+EVERY_S = 1.0
+"""Between two rates of `per_second`."""
 _BITS = 6
 _STEPS = 1 << _BITS
 
@@ -80,3 +89,36 @@ def _upper(key: int) -> int:
         return key
     shift = (key >> _BITS) - 1
     return (((key & (_STEPS - 1)) + _STEPS + 1) << shift) - 1
+
+
+@asynccontextmanager
+async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]:
+    """Rates of the block's seconds as the client counts them, the last one shorter.
+
+    ``counter``: a metric of `NamespaceMetrics`.
+    """
+    found: list[float] = []
+    at = began = trio.current_time()
+    count = namespace.metrics.snapshot()[counter]
+
+    def look() -> None:
+        nonlocal at, count
+        now, more = trio.current_time(), namespace.metrics.snapshot()[counter]
+        # A look that is late has the mean of the seconds it is of.
+        seconds = max(1, round((now - at) / EVERY_S))
+        found.extend([(more - count) / max(now - at, 1e-9)] * seconds)
+        at, count = now, more
+
+    async def run() -> None:
+        while True:
+            await trio.sleep_until(began + EVERY_S * (len(found) + 1))
+            look()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        try:
+            yield found
+        finally:
+            nursery.cancel_scope.cancel()
+            if trio.current_time() - at > EVERY_S / 10:  # of less no rate is told
+                look()

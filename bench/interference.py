@@ -14,9 +14,8 @@ from typing import Any
 import trio
 
 from ..log.record import LogRecord
-from .histogram import Histogram
+from .histogram import Histogram, per_second
 from .machine import OthersCpu
-from .per_second import per_second
 from .plan import Plan, own_logs, result
 from .read import FILL_BYTES, READ_RECORDS
 from .write import fill

@@ -18,9 +18,9 @@ import tempfile
 from pathlib import Path
 
 from .builds import cluster_of, own_environment, whole
-from .by_hand import parser_of, run
 from .interpreter import this_build
 from .machine import OthersCpu, cpu_seconds, data_directory
+from .plan import parser_of, run
 
 CASES = "1@5000,10@5000,100@5000,1000@5000,5000@5000,1000@20000"
 IDLE_S = 5.0

@@ -27,10 +27,10 @@ from ..runtime.hello import Hello
 from ..runtime.machine import real_host
 from ..runtime.rpc import Endpoint
 from ..uri import parse_uri
-from .by_hand import parser_of, run
 from .histogram import Histogram
 from .interpreter import this_build
 from .machine import OthersCpu, data_directory, settings
+from .plan import parser_of, run
 
 KEY_VALUE_BYTES = 200
 A_TRANSACTION = 500

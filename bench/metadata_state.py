@@ -18,8 +18,8 @@ from ..metadata.commands import Transact, encode_command
 from ..metadata.kv import KeyValueState
 from ..metadata.kv_snapshot import SnapshotBuilder, snapshot
 from ..metadata.transaction import Put, Transaction
-from .by_hand import parser_of, run
 from .interpreter import this_build
+from .plan import parser_of, run
 
 BATCH = 1000
 SLOW_S = 0.005

@@ -1,16 +1,28 @@
-"""What a benchmark of logs was asked to do, and the result in the words of the contract."""
+"""What a benchmark was asked to do, its result in the words of the contract, and its end.
 
+Benchmarks start clusters as processes, which a Ctrl-C reaches too: each end is one line, and no traceback.
+"""
+
+import argparse
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Sequence
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from ..runtime.errors import DistributedLogError
 from .histogram import Histogram
 from .machine import OthersCpu, settings
 
+FAILED, INTERRUPTED = 1, 130
+"""Exit codes, as those of `dlog`."""
+WIDTH_MAX = 100
 DELETE_S = 15.0
 """For the deletion of what a run made: a writer that was interrupted may hold its log for a second more."""
 PAYLOADS = 4096
@@ -140,3 +152,46 @@ def _events(chance: random.Random, size: int) -> bytes:
         }
         made += json.dumps(event).encode() + b"\n"
     return made[:size]
+
+
+# --- as a program ------------------------------------------------------------------------------------
+
+
+def run(main: Callable[[], object]) -> None:
+    """Run a program to its end. Raises `SystemExit` where it is interrupted or refused."""
+    try:
+        main()
+    except BaseException as error:
+        found = list(_leaves(error))
+        if any(isinstance(one, KeyboardInterrupt) for one in found):
+            print("interrupted", file=sys.stderr)
+            raise SystemExit(INTERRUPTED) from None
+        ours = [one for one in found if isinstance(one, DistributedLogError)]
+        if not ours:
+            raise
+        print(f"error: {type(ours[0]).__name__} ({ours[0].code}): {ours[0]}", file=sys.stderr)
+        raise SystemExit(FAILED) from None
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for one in error.exceptions for leaf in _leaves(one)]
+
+
+def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
+    """A parser whose help says how the module is run, and what its docstring says."""
+    return argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=broken(text or "", min(WIDTH_MAX, shutil.get_terminal_size().columns) - 2),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+
+def broken(text: str, width: int) -> str:
+    """Paragraphs broken anew; what is indented, commands to be copied, stays as it is."""
+    found = []
+    for paragraph in re.split(r"\n{2,}", text.strip("\n")):
+        indented = paragraph.startswith(" ")
+        found.append(paragraph if indented else textwrap.fill(" ".join(paragraph.split()), width))
+    return "\n\n".join(found)

@@ -34,11 +34,11 @@ import trio
 
 from .. import open_namespace
 from ..cluster.processes import environment
-from .by_hand import parser_of, run
 from .campaign import await_ready
 from .histogram import Histogram
 from .interpreter import this_build
 from .machine import OthersCpu, anonymous_bytes, cpu_seconds, data_directory
+from .plan import parser_of, run
 from .write import OPENED_AT_ONCE, TICK_S, Timed
 
 KINDS = ("write-proxy", "bookie", "metadata")

@@ -9,8 +9,8 @@ from time import perf_counter, process_time
 from typing import Any
 
 from ..runtime.errors import InvalidRequest
+from .histogram import per_second
 from .machine import OthersCpu
-from .per_second import per_second
 from .plan import Plan, own_logs, result
 from .write import fill
 

@@ -28,7 +28,7 @@ import trio
 
 from .. import Namespace, open_namespace
 from ..cluster.local import local_cluster
-from .by_hand import parser_of, run
+from .plan import parser_of, run
 
 TURNS = 5
 READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3

@@ -16,9 +16,8 @@ import trio
 
 from ..log.record import LogRecord
 from ..runtime.host import Buffer
-from .histogram import Histogram
+from .histogram import Histogram, per_second
 from .machine import OthersCpu
-from .per_second import per_second
 from .plan import Plan, own_logs, result
 
 STAMP = struct.Struct("<d")

@@ -20,7 +20,7 @@ import trio
 from ..runtime.host import Connection, Host
 from ..runtime.machine import real_host
 from ..runtime.tls import Tls, with_tls
-from .by_hand import parser_of, run
+from .plan import parser_of, run
 
 SIZES = (64, 4096, 65_536, 1 << 20)
 WINDOW_BYTES = 1 << 20

@@ -17,9 +17,8 @@ import trio
 
 from ..log.batch import PendingBulk
 from ..log.record import RECORD_COLUMN_BYTES, LogRecord
-from .histogram import Histogram
+from .histogram import Histogram, per_second
 from .machine import OthersCpu
-from .per_second import per_second
 from .plan import Plan, own_logs, result
 
 SAMPLE = 256

@@ -8,20 +8,73 @@ installed, or that does not start, is left out and named.
 
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from ..by_hand import parser_of, run
+from ...cluster.processes import environment
 from ..floor import measure
 from ..interpreter import this_build
+from ..plan import parser_of, run
 from .nats import Nats
-from .ours import Ours
-from .peer import NotHere, Peer
+from .peer import NotHere, Peer, run_server, until
 from .postgresql import Postgresql
 from .redis import Redis
+
+
+class Ours:
+    """This project: three metadata nodes and three bookies as processes, and `dlog bench write`.
+
+    The defaults, 3/3/2: nothing to set.
+    """
+
+    name = "DistributedLog-py"
+    settings = "defaults: 3/3/2, fdatasync at two bookies before the acknowledgement"
+
+    def __init__(self) -> None:
+        self._uri = ""
+
+    def start(self, directory: Path, servers: ExitStack) -> None:
+        """Start a cluster in processes."""
+        ready = directory / "ready.json"
+        data = ("--data", str(directory / "cluster"), "--ready-file", str(ready))
+        command = [*_dlog(), "local", "--processes", *data]
+        started = [run_server(servers, command, directory / "ours.log")]
+        until(ready.exists, "dlog local", started)
+        self._uri = json.loads(ready.read_text())["uri"]
+
+    def version(self) -> str:
+        """Of the package."""
+        return "this checkout"
+
+    def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
+        """`write`, one after the other."""
+        found: dict[str, float] = self._write(size, seconds, "--outstanding", "1")["latency_ms"]
+        return found
+
+    def throughput(self, size: int, seconds: float) -> float:
+        """`submit`, a record a call."""
+        return float(self._write(size, seconds, "--call", "submit")["records_per_s"])
+
+    def _write(self, size: int, seconds: float, *flags: str) -> dict[str, Any]:
+        asked = ("--size", str(size), "--seconds", str(seconds), "--uri", self._uri, "--json")
+        done = subprocess.run(
+            [*_dlog(), "bench", "write", *asked, *flags],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+
+def _dlog() -> list[str]:
+    return [sys.executable, "-m", "distributedlog.cli.main"]
+
 
 PEERS: dict[str, Callable[[], Peer]] = {
     "ours": Ours,

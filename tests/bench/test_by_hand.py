@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bench.by_hand import FAILED, INTERRUPTED, broken, run
 from distributedlog.bench.floor import nodes
+from distributedlog.bench.plan import FAILED, INTERRUPTED, broken, run
 from distributedlog.runtime.errors import InvalidRequest, NoSuchLedger
 from tests.parts import files_of
 

@@ -8,8 +8,7 @@ import trio
 from click.testing import CliRunner
 
 from distributedlog import LogRecord
-from distributedlog.bench.histogram import Histogram
-from distributedlog.bench.per_second import per_second
+from distributedlog.bench.histogram import Histogram, per_second
 from distributedlog.bench.picture import picture
 from distributedlog.cli.main import command
 from tests.log.conftest import World
