@@ -23,7 +23,7 @@ from ..runtime.frames import pack, unpack
 from .raft_disk import StoredSnapshot
 from .raft_node import Crashed, RaftNode
 from .raft_oracles import Broken
-from .raft_world import RaftWorld, run_seeds
+from .raft_world import RaftStateMachine, RaftWorld, run_seeds
 
 NOW, NEXT = 1, 2
 """Versions."""
@@ -66,6 +66,7 @@ class VersionsWorld(RaftWorld):
     """A world with one fault more: a node ends at some step, and another version of it is started."""
 
     state_class = StateOfVersion
+    machine: "VersionedMachine"
 
     def __init__(self, seed: int, *, white_box: bool = True) -> None:
         super().__init__(seed, white_box=white_box)
@@ -75,12 +76,12 @@ class VersionsWorld(RaftWorld):
         self.faults.compact_after = self.rng.choice((0, 3, 12))
         self.wanted = dict.fromkeys(self.ids, NOW)
         """The version that each node is started as, from the next time on."""
-        self.states: dict[str, StateOfVersion] = {}
-        self.meant: dict[int, bytes] = {}
-        """What the number in an entry stands for."""
-        self.digests: dict[int, tuple[int, bool]] = {}
         self.changes = self.ended = 0
         self.at(self.rng.uniform(0.3, 0.8), self.change_version)
+
+    def state_machine(self) -> "VersionedMachine":
+        """Those of the product."""
+        return VersionedMachine(self)
 
     def change_version(self) -> None:
         """Somebody ends a few steps from now, and comes back as another version."""
@@ -96,7 +97,7 @@ class VersionsWorld(RaftWorld):
         """All have the newer version in the end."""
         self.wanted = dict.fromkeys(self.wanted, NEXT)
         for node in self.nodes.values():
-            if node.core is not None and self.states[node.node_id].version != NEXT:
+            if node.core is not None and self.machine.states[node.node_id].version != NEXT:
                 self.crash(node)
         super().heal()
 
@@ -111,20 +112,31 @@ class VersionsWorld(RaftWorld):
             self.ended += 1
             self.at(self.now + AGAIN_S, self.start, node)
             return
-        self.states[node.node_id] = self.state_class(version, False)
+        self.machine.states[node.node_id] = self.state_class(version, False)
         super().start(node)
 
-    # --- its state --------------------------------------------------------------------------------
+
+class VersionedMachine(RaftStateMachine):
+    """State machines of the product, each as a program of one version makes it."""
+
+    world: VersionsWorld
+
+    def __init__(self, world: VersionsWorld) -> None:
+        super().__init__(world)
+        self.states: dict[str, StateOfVersion] = {}
+        self.meant: dict[int, bytes] = {}
+        """What the number in an entry stands for."""
+        self.digests: dict[int, tuple[int, bool]] = {}
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
         """From the chunks, as the version that runs."""
         super().restore(node, snapshot)
         version = self.states[node.node_id].version
         if not snapshot.content:
-            self.states[node.node_id] = self.state_class(version, False)
+            self.states[node.node_id] = self.world.state_class(version, False)
             return
         head, *chunks = snapshot.content
-        state = self.states[node.node_id] = self.state_class(version, _head(head)[1])
+        state = self.states[node.node_id] = self.world.state_class(version, _head(head)[1])
         builder = SnapshotBuilder(state.kv)
         for chunk in chunks:
             builder.add(chunk)
@@ -148,8 +160,8 @@ class VersionsWorld(RaftWorld):
         try:
             state.do(entry.index, command)
         except UnsupportedFormat:
-            self.ended += 1
-            self.crash(node)
+            self.world.ended += 1
+            self.world.crash(node)
             raise Crashed from None
         super().apply(node, entry, term)
         digest = state.kv.digest(), state.lifted
@@ -161,7 +173,7 @@ class VersionsWorld(RaftWorld):
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
         """What is asked of a leader of the newer version may be new, too."""
         version = self.states[node.node_id].version
-        chance = self.rng.random()
+        chance = self.world.rng.random()
         if version == NEXT and chance < 0.25:
             self.meant[command] = LIFT if chance < 0.1 else TOUCH
         else:
@@ -170,7 +182,7 @@ class VersionsWorld(RaftWorld):
 
     def _drawn(self, commit: int) -> bytes:
         """Few keys, few leases, few requests, which are sent again and again."""
-        chance = self.rng
+        chance = self.world.rng
         head = (chance.choice("xy"), chance.randrange(1, 16), max(0, commit - chance.randrange(9)))
         kind = chance.random()
         if kind < 0.2:
@@ -231,13 +243,21 @@ class PassesOverWorld(VersionsWorld):
     state_class = PassesOver
 
 
-class SnapshotsForgetLimits(VersionsWorld):
+class ForgetsLimits(VersionedMachine):
     """What decides commands is in the state, and not in its snapshots."""
 
     def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
         """The limits of before."""
         _, *chunks = super().content_of(node)
         return (pack([self.states[node.node_id].version, False]), *chunks)
+
+
+class SnapshotsForgetLimits(VersionsWorld):
+    """Of such nodes."""
+
+    def state_machine(self) -> VersionedMachine:
+        """Those that forget."""
+        return ForgetsLimits(self)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -4,7 +4,7 @@ One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of th
 and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped nodes that are
 replaced, members that come and go), runs them against the real cores under the oracles of
 sim/raft_oracles.py, then heals everything and demands that the cluster serves again within `LIVENESS_S`,
-with all its members. Network, clients, operator and nemesis are below, each a class.
+with all its members. State machine, network, clients, operator and nemesis are below, each a class.
 
 Source: docs/testing.md.
 """
@@ -59,6 +59,7 @@ class RaftWorld:
         self.oracles = RaftOracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
+        self.machine = self.state_machine()
         self.nemesis = RaftNemesis(self)
         self.network = RaftNetwork(self)
         self.clients = RaftClients(self)
@@ -67,6 +68,10 @@ class RaftWorld:
         self.healed = False
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
+
+    def state_machine(self) -> "RaftStateMachine":
+        """What the nodes do with committed commands (a seam for worlds whose machines do more)."""
+        return RaftStateMachine(self)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -149,7 +154,7 @@ class RaftWorld:
             draw=self.rng.random,
             now=self.now,
         )
-        self.restore(node, disk.snapshot)
+        self.machine.restore(node, disk.snapshot)
         node.queue = []
         node.inbox = []
         node.paused_since = -1.0
@@ -243,11 +248,11 @@ class RaftWorld:
         if ready.snapshot is not None:
             incoming = node.disk.incoming[ready.snapshot.index]
             self.oracles.on_restored(node.node_id, node.restored, incoming.index, incoming.chain)
-            self.restore(node, incoming)
+            self.machine.restore(node, incoming)
             core.on_applied(incoming.index)
         for entry in ready.committed:
             self.point(node)
-            self.apply(node, entry, core.term)
+            self.machine.apply(node, entry, core.term)
         if ready.committed:
             core.on_applied(node.restored)
             self._maybe_compact(node, core)
@@ -256,27 +261,6 @@ class RaftWorld:
             self.clients.read_after_heal = self.healed
         for request_id in ready.reads_lost:
             del self.oracles.reads_asked[request_id]
-
-    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """The state machine begins with a snapshot (a seam, as the next four, for worlds with more)."""
-        node.chain, node.restored = snapshot.chain, snapshot.index
-
-    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """The state machine does the next command."""
-        node.chain = self.oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
-        node.restored = entry.index
-
-    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """What a snapshot has beside the chain."""
-        return ()
-
-    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """Whether a node can read a snapshot."""
-        return True
-
-    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """A client's command, by its number, reaches who believes to lead."""
-        core.propose(command.to_bytes(8, "big"))
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
         """The steps of making a Ready durable (a seam for planted bugs)."""
@@ -327,7 +311,7 @@ class RaftWorld:
         if members == UNKNOWN:
             return  # a node that is being let in, and has not read yet who its members are
         node.disk.snapshot = StoredSnapshot(
-            core.applied, term, node.chain, members, self.content_of(node)
+            core.applied, term, node.chain, members, self.machine.content_of(node)
         )
         self.point(node)
         keep = self.rng.randrange(limit)
@@ -383,6 +367,35 @@ class RaftWorld:
             node.stalled_until = self.now
             self.nemesis.wake(node, node.life)
             self.start(node)
+
+
+class RaftStateMachine:
+    """The state machines of all nodes: each keeps a chain of digests over the commands that it applied."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+
+    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
+        """A client's command, by its number, reaches who believes to lead."""
+        core.propose(command.to_bytes(8, "big"))
+
+    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
+        """Do the next command."""
+        oracles = self.world.oracles
+        node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
+        node.restored = entry.index
+
+    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+        """What a snapshot has beside the chain."""
+        return ()
+
+    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+        """Whether a node can read a snapshot."""
+        return True
+
+    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
+        """Begin with a snapshot."""
+        node.chain, node.restored = snapshot.chain, snapshot.index
 
 
 class RaftNetwork:
@@ -450,7 +463,7 @@ class RaftNetwork:
             not self.world.healed and self.world.rng.random() < 0.2
         )
         delivered = core is not None and receiver.paused_since < 0 and not lost
-        delivered = delivered and self.world.takes(receiver, snapshot)
+        delivered = delivered and self.world.machine.takes(receiver, snapshot)
         if delivered and core is not None:
             receiver.disk.incoming[snapshot.index] = snapshot
             core.on_snapshot_received(term, node.node_id, snapshot.mark, self.world.now)
@@ -499,7 +512,7 @@ class RaftClients:
         assert core is not None
         for _ in range(self.world.rng.choice((1, 1, 3))):
             self.commands += 1
-            self.world.propose(node, core, self.commands)
+            self.world.machine.propose(node, core, self.commands)
         if not core.read_index(request_id):
             del self.world.oracles.reads_asked[request_id]
         self.world.turn(node)

@@ -20,7 +20,9 @@ def test_nodes_of_two_versions_make_one_state() -> None:
 
     assert sum(world.changes for world in worlds) > 3 * SEEDS
     assert sum(world.ended for world in worlds) > 5
-    assert sum(state.lifted for world in worlds for state in world.states.values()) > SEEDS / 2
+    assert (
+        sum(state.lifted for world in worlds for state in world.machine.states.values()) > SEEDS / 2
+    )
 
 
 @pytest.mark.parametrize(
