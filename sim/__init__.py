@@ -4,7 +4,7 @@
 
     seed.py, cluster.py                 the whole cluster in trio: faults, then heal, and judge
         nemesis.py, ambush.py, moments.py       faults at random times, and at moments that count
-        campaign.py, tuning.py, copies.py       many seeds; small bounds; repair
+        campaign.py, tuning.py          many seeds; small bounds
         pipeline.py, once.py            other clients: pipelines; producers
         proxied.py                      many writers and readers of one log, behind proxies
         trusted.py                      certificates, grants, and those who have none
@@ -17,14 +17,13 @@
 
 What the worlds in trio stand on, from the ground up:
 
-    scheduler.py, stalls.py, wall.py    time, order and chance from a seed; stalled machines; no real world
-    contained.py                        broken rules that the product keeps to one log
+    scheduler.py, wall.py               time, order and chance from a seed; no real world
     unexpected.py                       exceptions that are thrown into tasks
-    network.py, parking.py              streams that are cut, split, reset, half open
+    network.py                          streams that are cut, split, reset, half open
     disk.py, disk_handle.py             a page cache above durable sectors; LMDB's promise; handles
-    host.py, machine_state.py           a machine: power cuts before the process may tidy up
+    host.py, machine_state.py           a machine: power cuts before the process may tidy up; stalls
     taps.py                             the oracles of verify/ on the wire
 
 Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam; planting.py
-puts them in.
+puts them in, and hears of broken rules that the product keeps to one log.
 """

@@ -17,13 +17,12 @@ from ..runtime.host import Address, Connection, Host, Listener
 from ..runtime.log_lines import get_logger
 from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.tls import CERTIFICATE, verify_certificate
-from .contained import Injected
 from .disk import SimDisk
 from .disk_handle import DiskHandle
-from .machine_state import HostDown, MachineState
+from .machine_state import HostDown, MachineState, count_stall, machine_of_task
 from .network import SimNetwork
+from .planting import Injected
 from .scheduler import EPOCH_S, Simulation
-from .stalls import count_stall, machine_of_task
 
 log = get_logger("distributedlog.sim")
 

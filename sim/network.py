@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import outcome
 import trio
 import xxhash
 
@@ -24,7 +25,6 @@ from ..runtime.errors import REFUSED, AddressInUse, ConnectionLost
 from ..runtime.host import Address, Buffer, Connection
 from ..runtime.principals import Identity
 from .machine_state import HostDown, MachineState
-from .parking import ParkingSpace
 from .scheduler import Simulation
 
 FIRST_PORT = 30_000
@@ -496,3 +496,32 @@ class SimConnection:
         if self.far._state is not EndState.OPEN:
             self._network.ends.pop(self.serial, None)
             self._network.ends.pop(self.far.serial, None)
+
+
+class ParkingSpace:
+    """Where one task waits, until it is woken with nothing or with an error; a wait makes no object."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self) -> None:
+        self._task: trio.lowlevel.Task | None = None
+
+    async def park(self) -> None:
+        """Wait until `wake` is called. Raises what it is called with."""
+        assert self._task is None, "one task a direction"
+        self._task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._task = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def wake(self, error: BaseException | None = None) -> None:
+        """Let the task go on, if there is one."""
+        task, self._task = self._task, None
+        if task is not None:
+            if error is None:
+                trio.lowlevel.reschedule(task)
+            else:
+                trio.lowlevel.reschedule(task, outcome.Error(error))

@@ -1,10 +1,18 @@
-"""Bugs put in from outside: a function of the product is replaced, for the length of a `with`."""
+"""Bugs put in from outside: a function of the product is replaced, for the length of a `with`.
+
+A broken rule that the product contains ends one log, session or call alone. A seed in which one is logged
+has failed (`heard`): the next writer would go on, and no report would show it.
+"""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import getattr_static
 from typing import Any
+
+from ..runtime.errors import DistributedLogError
+from ..runtime.log_lines import Logger
+from ..runtime.work_failures import leaves_of
 
 Patch = tuple[Any, str, Any]
 """A class or module, the name in it, and what stands there instead."""
@@ -75,3 +83,51 @@ def print_table(
         said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
         print(f"{name} | {said}", flush=True)
     return 1 if survivors else 0
+
+
+# --- broken rules that the product contains --------------------------------------------------------
+
+ENDS_NODE = {
+    "Journal.run": "the journal",
+    "Journal._keep_ahead": "the journal's next file",
+    "ZeroAhead.run": "the journal's zeroed blocks",
+    "Replica.persist": "the log of Raft and its hard state",
+    "RaftStorage.zero_ahead": "the zeroed blocks of Raft's log",
+    "Replica.run_clock": "the core of Raft",
+    "Replica.end_if_must": "waits for an error of the core, and raises it",
+}
+"""Tasks that end their node with any exception, because nothing may be acknowledged after it. The keys are
+the functions of the tasks."""
+
+
+class Injected(Exception):
+    """An exception that a seed throws into a task, like a bug (`unexpected.py`). Its text names the task."""
+
+    @property
+    def ends_node(self) -> bool:
+        """Must the node end by it?"""
+        return str(self) in ENDS_NODE
+
+
+def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
+    """Return the patches for a run: ``fail`` receives each exception, except `Injected`.
+
+    Those are heard that are logged with a traceback, whether logging is on or off.
+    """
+    original = Logger._log
+
+    def log(
+        self: Logger,
+        level: int,
+        text: str,
+        values: tuple[object, ...],
+        error: BaseException | None = None,
+        extra: Mapping[str, object] | None = None,
+    ) -> None:
+        for leaf in leaves_of(error) if error is not None and level >= logging.ERROR else ():
+            if not isinstance(leaf, (DistributedLogError, Injected)):
+                fail(leaf)
+                break
+        original(self, level, text, values, error, extra)
+
+    return [(Logger, "_log", log)]

@@ -7,29 +7,19 @@ distributedlog.sim.raft_planted`` prints the table.
 """
 
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..metadata.leadership import Leadership
+from ..metadata.leadership import Leadership, Number
 from ..metadata.messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
+from ..metadata.progress import Progress
 from ..metadata.raft import Raft
-from ..metadata.ready import Snapshot
-from .raft_planted_members import (
-    ChangesMembersTooEarly,
-    ChangesMembersTwice,
-    CountsLearners,
-    RemovedLeaderStays,
-    RemovedOnAppendGivesUp,
-)
-from .raft_planted_silence import (
-    HelpsDisturbers,
-    IgnoresLateness,
-    IgnoresOldLeader,
-    NoCheckQuorum,
-    NoPreVote,
-)
-from .raft_planted_worlds import EmptiedDiskVotes, ForgetsTerm, ForgetsVote, SendsBeforeSync
+from ..metadata.ready import HardState, Ready, Snapshot
+from .raft_node import RaftNode
 from .raft_world import RaftWorld, run_seeds
+
+# --- elections, the log, commits and reads ---------------------------------------------------------
 
 
 class VotesTwice(Raft):
@@ -216,6 +206,142 @@ class InstallsOlderSnapshot(Raft):
             self._follow(term, sender, now)
             self.marks.install(snapshot)
             self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+
+
+# --- changes of the members ------------------------------------------------------------------------
+
+
+class ChangesMembersTooEarly(Leadership):
+    """A new leader changes members before anything of its term is committed (the 2015 correction)."""
+
+    def _may_change_members(self) -> bool:
+        return self._marks.commit >= min(self._log.configuration_index, self.noop_index)
+
+
+class ChangesMembersTwice(Leadership):
+    """A second change while the first one is not committed."""
+
+    def _may_change_members(self) -> bool:
+        return self._marks.commit >= self.noop_index
+
+
+class CountsLearners(Leadership):
+    """What a learner has counts for a commit, and its answers for a round."""
+
+    def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
+        values = [own]
+        values.extend(of(progress) for progress in self.peers.values())
+        return values
+
+
+class RemovedOnAppendGivesUp(Raft):
+    """A voter whose removal is not committed campaigns no more (thesis 4.2.2)."""
+
+    @property
+    def may_lead(self) -> bool:
+        """Look at the newest configuration only."""
+        return self.may_vote and self.node_id in self.voters
+
+
+class RemovedLeaderStays(Raft):
+    """A leader that removed itself leads on after that is committed."""
+
+    def _leave_if_removed(self) -> None:
+        return
+
+
+# --- failure detection -----------------------------------------------------------------------------
+
+
+class NoPreVote(Raft):
+    """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
+
+    def _campaign_softly(self, now: float) -> None:
+        if not self._disk_stalled:
+            self._campaign(now)
+        else:
+            super()._campaign_softly(now)
+
+
+class HelpsDisturbers(Raft):
+    """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
+
+    def _serves_a_leader(self, now: float) -> bool:
+        return False
+
+
+class NoCheckQuorum(Leadership):
+    """A leader that hears nobody leads on (thesis 6.2)."""
+
+    def has_quorum(self, now: float) -> bool:
+        """Always."""
+        return True
+
+
+class IgnoresOldLeader(Raft):
+    """Says nothing to a leader of an earlier term: a node whose term ran ahead is lost for ever."""
+
+    def _refuse_old_leader(self, sender: str) -> None:
+        return
+
+
+class IgnoresLateness(Raft):
+    """Takes its own pause for everybody's silence (H25)."""
+
+    def on_late(self, lateness_s: float, now: float) -> None:
+        """Do nothing."""
+        return
+
+
+# --- the driver and the operator -------------------------------------------------------------------
+
+
+class ForgetsVote(RaftWorld):
+    """The term is durable, the vote in it is not."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Write the hard state without its vote."""
+        if ready.hard_state is not None:
+            ready = replace(ready, hard_state=HardState(ready.hard_state.term, ""))
+        return super().steps_of(node, ready)
+
+
+class ForgetsTerm(RaftWorld):
+    """A new term without a vote is not made durable."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Leave a hard state without a vote out."""
+        if ready.hard_state is not None and not ready.hard_state.vote:
+            ready = replace(ready, hard_state=None)
+        return super().steps_of(node, ready)
+
+
+class SendsBeforeSync(RaftWorld):
+    """The driver sends everything at once and syncs later."""
+
+    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+        """Send first."""
+        for to, message in ready.send_after_persist:
+            self.network.post(node, to, message)
+        super().carry_out(node, core, replace(ready, send_after_persist=()))
+
+
+class EmptiedDiskVotes(RaftWorld):
+    """A node whose directory was emptied comes back under its name as a full voter (H5)."""
+
+    def wipe(self, node: RaftNode) -> None:
+        """Empty the disk; the crash's restart finds it so."""
+        self.crash(node)
+        fresh = type(node.disk)()
+        node.disk.hard_state = fresh.hard_state
+        node.disk.entries = fresh.entries
+        node.disk.base_index = node.disk.base_term = 0
+        node.disk.configuration = self.founding
+        node.disk.snapshot = fresh.snapshot
+        self.faults.kinds = tuple(kind for kind in self.faults.kinds if kind != "wipe") or ("cut",)
+
+
+# --- all of them -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

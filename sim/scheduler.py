@@ -5,8 +5,8 @@
   of their own and need no task.
 - trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its own
   hook for Hypothesis); `check_trio` fails loudly when a release moves what is touched here.
-- The run queue is ours (`stalls.py`), so that the tasks of a stalled node can be held, and so that a loop
-  that spins without letting time pass is seen (H43).
+- The run queue is ours (`machine_state.py`), so that the tasks of a stalled node can be held, and so that a
+  loop that spins without letting time pass is seen (H43).
 - The real machine is behind a wall (`wall.py`).
 - Nothing runnable and nothing to come is a deadlock, and a failure.
 
@@ -27,9 +27,8 @@ import trio
 import trio.testing
 from trio._core import _run as trio_run
 
-from .contained import heard
-from .planting import planted
-from .stalls import RunQueue, none_stalled
+from .machine_state import RunQueue, none_stalled
+from .planting import heard, planted
 from .wall import walled_off
 
 STEPS_PER_SECOND_MAX = 300_000

@@ -6,15 +6,20 @@ over, write, commit and read the whole log back within `LIVENESS_S` virtual seco
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import trio
 
+from ..cluster.copying import lacking, list_held
 from ..cluster.placing import change_policy
 from ..cluster.retention import EVERY_S
+from ..ledger import keys
+from ..ledger.metadata import LedgerMetadata
 from ..log.namespace import Namespace
+from ..metadata.interface import Scan
 from ..runtime.errors import DistributedLogError
 from ..runtime.host import Host
 from ..verify import workload
@@ -23,7 +28,6 @@ from ..verify.history import History, ReadRecord
 from ..verify.registers import check_registers
 from .ambush import Ambushes
 from .cluster import Shape, SimCluster
-from .copies import missing_copies, together
 from .disk import draw_disk_faults
 from .moments import Moments
 from .nemesis import Nemesis
@@ -386,3 +390,42 @@ def draw_rates(chance: Random) -> workload.Rates:
         session_records_max=chance.choice((40, 150, 600)),
         takeover_chance=chance.choice((0.1, 0.4, 0.9)),
     )
+
+
+# --- copies (L8), asked from outside, as a client sees them -----------------------------------------
+
+
+async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[str]:
+    """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
+    pool = namespace.ledgers.pool
+    found: list[str] = []
+    async for item in Scan(namespace.metadata, keys.LEDGER_PREFIX):
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        if not ledger.closed or not wanted(ledger.ledger_id):
+            continue
+        for bookie in ledger.bookies():
+            client = pool.get(bookie)
+            if client is None:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
+                continue
+            try:
+                gaps = lacking(ledger, bookie, await list_held(ledger, client))
+            except DistributedLogError as error:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]}: {error}")
+                continue
+            found += [
+                f"ledger {ledger.ledger_id}: bookie {bookie[:8]} lacks {gap.first} to {gap.last}"
+                for gap in gaps
+            ]
+    return found
+
+
+async def together(namespace: Any, racks: Sequence[str]) -> str:
+    """Why a new ledger would have all its copies in one of these racks; or ""."""
+    pool = namespace.ledgers.pool
+    there = {one.labels.get("rack", "") for one in pool.candidates()}
+    if len(there) < len({*racks}):
+        return f"of {racks} there are {sorted(there)}"
+    bookies = (await namespace.ledgers.prepare()).metadata.bookies()
+    chosen = {pool.labels(one).get("rack", "") for one in bookies}
+    return "" if len(chosen) >= min(2, len(there)) else f"a new ledger in {chosen} of {there}"

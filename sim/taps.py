@@ -14,9 +14,9 @@ from ..verify.checkers import Violation
 from ..verify.oracles import BookieOracle, FrameCutter, MetadataOracle
 from .disk import SimDisk
 from .host import SimHost
+from .machine_state import machine_of_task
 from .network import SimConnection
 from .scheduler import Simulation
-from .stalls import machine_of_task
 
 OnApplied = Callable[[int, bytes, Answer, tuple[Event, ...], int], None]
 """Log index, command, what came of it, what it changed, and the revision after it."""

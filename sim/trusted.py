@@ -84,12 +84,12 @@ from .crowding import (
     flood,
 )
 from .effects import LOOK_S, Effects
+from .machine_state import machine_of_task
 from .meetings import BY_PASS, Meetings
 from .planting import Patch, planted
 from .scheduler import Simulation
 from .seed import CHAOS_S, FORMING_S, LOGS, LogRun
 from .shown import Shown
-from .stalls import machine_of_task
 from .token_ends import TokenEnds
 
 ADMIN, EX, EVE, THIEF, GUEST, STRANGER, GREEDY = "x1", "x2", "x3", "x4", "x5", "x6", "x7"

@@ -1,7 +1,7 @@
 """Unexpected exceptions in the tasks of nodes: thrown into a task while it waits, as a bug in it would.
 
 A bug ends one try of one piece of work (`runtime/work_failures.py`) or one connection. In the tasks of
-`contained.ENDS_NODE` it ends the node. A task that only waits for its children has no code that could fail
+`planting.ENDS_NODE` it ends the node. A task that only waits for its children has no code that could fail
 (`waits_for_children`).
 """
 
@@ -11,9 +11,9 @@ import trio
 
 from ..verify.checkers import Violation
 from .cluster import SimCluster
-from .contained import ENDS_NODE, Injected
 from .host import SimHost
-from .stalls import machine_of_task
+from .machine_state import machine_of_task
+from .planting import ENDS_NODE, Injected
 
 OWN = "distributedlog"
 AROUND = {

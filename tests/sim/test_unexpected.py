@@ -21,8 +21,7 @@ from distributedlog.runtime.host import Host
 from distributedlog.runtime.work_failures import WorkFailures
 from distributedlog.sim.campaign import describe_failure
 from distributedlog.sim.cluster import Shape, SimCluster
-from distributedlog.sim.contained import ENDS_NODE, Injected
-from distributedlog.sim.planting import Patch, first_seed
+from distributedlog.sim.planting import ENDS_NODE, Injected, Patch, first_seed
 from distributedlog.sim.scheduler import Simulation
 from distributedlog.sim.seed import CHAOS_S, LogRun
 from distributedlog.sim.unexpected import (
