@@ -13,6 +13,7 @@ Rules for an adapter:
   it made outside its directory (mounts, rules, networks).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +27,7 @@ CLIENTS = "clients"
 """In a link: the load generators, all of them."""
 
 NODE_MODULE = "distributedlog.cli.main"
+LAST_WORDS_BYTES_MAX = 500
 
 Link = tuple[str, str]
 """(source, target), each the name of a node or `CLIENTS`: what the source sends to the target."""
@@ -266,3 +268,17 @@ class Adapter(Protocol):
     def log_of(self, name: str) -> str:
         """The last words of a node, for the report: the end of its stderr."""
         ...
+
+
+def last_words(log: str) -> str:
+    """The last error that a node logged, else its last line: why it ended, for a report."""
+    found = ""
+    for line in log.strip().splitlines():
+        try:
+            entry = json.loads(line)
+            level, message = str(entry["level"]), str(entry["message"])
+        except (ValueError, KeyError, TypeError):
+            level, message = "error", line.strip()  # the end of a traceback
+        if message and (level in ("error", "critical") or not found):
+            found = message
+    return found[-LAST_WORDS_BYTES_MAX:]

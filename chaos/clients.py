@@ -15,8 +15,7 @@ from ..cluster.processes import environment
 from ..runtime.host import Address
 from .client import GOODBYE_S
 from .life import SESSIONS_OF_A_LIFE
-from .pages import free_places
-from .places import Places
+from .places import Places, free_places
 from .scenario import Client, Scenario
 from .walk import credentials_of
 

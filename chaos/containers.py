@@ -22,8 +22,7 @@ from ..runtime.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 from . import container_network, engine
 from . import disks as loops
 from .adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
-from .container import Container, find
-from .container_files import clock_file, node_config, override
+from .container import Container, clock_file, find, node_config, override
 from .container_network import Network, Place
 from .engine import Compose, inspect
 from .real_cluster import OWN_DISK, RealCluster

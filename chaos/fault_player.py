@@ -12,16 +12,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
-from .adapter import CLIENTS, Adapter, Link
+from ..runtime.host import Address
+from .adapter import CLIENTS, Adapter, Link, last_words
 from .clients import Clients
 from .damage import damage, rot
-from .last_words import last_words
 from .scenario import KINDS, Fault, Range, Scenario
-from .strangers import knock
 from .targets import NobodyLeft, Targets
 
 START_S = 120.0
@@ -29,6 +28,24 @@ START_S = 120.0
 WATCH_S = 0.25
 BREATH_S = 0.02
 """Between two holds of a slow disk."""
+STRANGE_WORDS = b"GET /metrics HTTP/1.1\r\nHost: somewhere\r\n\r\n" + bytes(64)
+KNOCK_S = 5.0
+
+
+class FaultRecorder(Protocol):
+    """Receives what happens to the nodes of a run, for its history and for the terminal."""
+
+    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+        """Record a fault on these nodes and clients; return its number."""
+        ...
+
+    def fault_ends(self, number: int, words: str) -> None:
+        """Record the end of a fault, and what came of it."""
+        ...
+
+    def say(self, words: str) -> None:
+        """Record anything else."""
+        ...
 
 
 class FaultPlayer:
@@ -41,9 +58,7 @@ class FaultPlayer:
         seed: int,
         *,
         leader: Callable[[], Awaitable[str | None]],
-        fault_begins: Callable[[str, Sequence[str], str], int],
-        fault_ends: Callable[[int, str], None],
-        say: Callable[[str], None],
+        recorder: FaultRecorder,
         clients: Clients,
         by_hand: bool = False,
     ) -> None:
@@ -54,9 +69,7 @@ class FaultPlayer:
         self.deaths: list[str] = []
         """Nodes that ended by themselves while no fault was on them: defects."""
         self._seed = seed
-        self._begins = fault_begins
-        self._ends = fault_ends
-        self._say = say
+        self._recorder = recorder
         self._clients = clients
         self._by_hand = by_hand
         self._holds: set[trio.CancelScope] = set()
@@ -113,12 +126,12 @@ class FaultPlayer:
         clients = KINDS[fault.kind].clients
         async with (self.targets.client if clients else self.targets.nodes)(fault, chance) as names:
             self.counts[fault.kind] += 1
-            number = self._begins(fault.kind, names, _words(fault))
+            number = self._recorder.fault_begins(fault.kind, names, _words(fault))
             said = "ended with the run"
             try:
                 said = await deeds[fault.kind](fault, names, chance)
             finally:
-                self._ends(number, said)
+                self._recorder.fault_ends(number, said)
 
     def mend(self) -> None:
         """End the faults that are on now."""
@@ -373,7 +386,7 @@ class FaultPlayer:
                 async with lock:
                     last = last_words(self.adapter.log_of(node.name))
                     self.deaths.append(f"{node.name} ended by itself: {last}")
-                    self._say(self.deaths[-1])
+                    self._recorder.say(self.deaths[-1])
                     await self._start([node.name])
 
     async def heal(self) -> None:
@@ -386,10 +399,28 @@ class FaultPlayer:
             if node.name not in self.targets.gone and not await self.adapter.running(node.name)
         ]
         if down:
-            self._say(await self._start(down))
+            self._recorder.say(await self._start(down))
 
 
 def _words(fault: Fault) -> str:
     kind = KINDS[fault.kind]
     options = [f"{key} {getattr(fault, key)}" for key in kind.options]
     return ", ".join([fault.target, *options]) if options else fault.target
+
+
+async def knock(address: Address, per_s: float, told: Counter[str]) -> None:
+    """As somebody who is no peer, open connections and speak another protocol.
+
+    So many connections a second at most, one after the other, until cancelled; ``told`` counts them.
+    """
+    while True:
+        told["knocked"] += 1
+        try:
+            with trio.move_on_after(KNOCK_S):
+                async with await trio.open_tcp_stream(*address) as stream:
+                    await stream.send_all(STRANGE_WORDS)
+                    if await stream.receive_some(1):
+                        told["answered"] += 1
+        except (OSError, trio.BrokenResourceError):
+            pass  # hung up on: what is expected
+        await trio.sleep(1.0 / per_s)

@@ -20,8 +20,7 @@ from ..runtime.held_ports import HeldPorts
 from ..runtime.machine import real_host
 from . import disks as loops
 from .adapter import NODE_MODULE, STORING, Capability, ChaosFailed, Link, Needs, Node, Role
-from .pages import HOST, free_places
-from .places import places_of
+from .places import HOST, free_places, places_of
 from .process_node import ProcessNode
 from .proxy import Door, Weather, who_holds
 from .real_cluster import OWN_DISK, RealCluster

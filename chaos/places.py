@@ -1,12 +1,21 @@
-"""Where the clients of a run find the cluster: its nodes, proxies before these, gateways."""
+"""Where the clients of a run find the cluster, and where Prometheus finds the pages of nodes and clients."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..cluster.config import format_address
-from ..cluster.plan import NAMESPACE
+from ..cluster.plan import NAMESPACE, PORT_HIGH, PORT_LOW
+from ..runtime.errors import AddressInUse
+from ..runtime.host import Address
+from ..runtime.machine import real_host
+from ..runtime.output_file import write_file
 from .adapter import Node, Role
 
+HOST = "127.0.0.1"
+TARGETS = "targets.json"
 PROXIES = (Role.WRITE_PROXY, Role.READ_PROXY)
 
 
@@ -30,3 +39,25 @@ def places_of(uri: str, nodes: Sequence[Node]) -> Places:
         f"distributedlog+proxy://{proxies}/{NAMESPACE}" if proxies else "",
         tuple(f"http://{format_address(n.address)}" for n in nodes if n.role is Role.GATEWAY),
     )
+
+
+async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
+    """Addresses that nobody had a moment ago, none of them ``taken``; below what connections are given."""
+    here, found = real_host("chaos"), list[Address]()
+    while len(found) < count:
+        place = (HOST, here.random.randrange(PORT_LOW, PORT_HIGH))
+        if place in taken or place in found:
+            continue
+        with suppress(AddressInUse):
+            (await here.listen(place)).close()
+            found.append(place)
+    return found
+
+
+def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None:
+    """Each by name, kind and place, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
+    found = [
+        {"targets": [format_address(place)], "labels": {"instance": name, "kind": kind}}
+        for name, kind, place in pages
+    ]
+    write_file(path, json.dumps(found, indent=1) + "\n")

@@ -16,8 +16,7 @@ from ..cluster.config import format_address
 from ..cluster.plan import Plan, PlannedNode
 from ..cluster.processes import environment
 from ..runtime.host import Address
-from .adapter import STORING
-from .last_words import last_words
+from .adapter import STORING, last_words
 from .node import CLOCK, MEMORY
 
 STOP_S = 15.0

@@ -14,7 +14,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,15 +29,18 @@ from ..runtime.output_file import write_file
 from ..verify.judgement import FINISH, Judgement, judge, to_json
 from ..verify.notes import FORMAT, Notebook, Notes, read_notes
 from .adapter import NODE_MODULE, Adapter, ChaosFailed, Needs
-from .by_hand import END, MEND, listen
 from .clients import Clients
 from .fault_player import FaultPlayer
 from .life import after, before
-from .pages import TARGETS, write_targets
-from .places import places_of
+from .places import TARGETS, places_of, write_targets
 from .scenario import WRITERS, Scenario
 from .walk import ADMIN, ROUND, MakeCertificates, Walker, connected, credentials_of, principals
 
+MEND = "mend"
+"""The command that ends the faults that are on now."""
+END = "end"
+"""The command that does the same and begins no more: the run is judged."""
+COMMANDS_POLL_S = 0.1
 FIRST_ACK_S = 120.0
 STATUS_S = 2.0
 HISTORY = "history"
@@ -142,7 +145,7 @@ async def play(
 
     ``file``: how the scenario was named, for the command that plays it again. ``http``: nodes and clients
     answer ``/metrics``, and ``cluster/targets.json`` names them. ``by_hand``: faults and the run last until
-    somebody says that they end (`by_hand.py`). ``make_certificates``: for a scenario that has them.
+    somebody says that they end (`send_command`). ``make_certificates``: for a scenario that has them.
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
     needs = needs_of(scenario, directory, http=http, module=node_module)
@@ -158,17 +161,8 @@ async def play(
             make_certificates(needs.certificates, principals(scenario), days)
         except InvalidRequest as error:
             raise ChaosFailed(str(error)) from None
-    run = _Run(
-        scenario,
-        adapter,
-        directory,
-        seed,
-        seconds,
-        file or scenario.name,
-        needs,
-        by_hand,
-        say,
-    )
+    plan = RunPlan(scenario, needs, directory, seed, seconds, file or scenario.name, by_hand)
+    run = _Run(plan, adapter, say)
     await run.whole()
     return run.judged()
 
@@ -180,35 +174,34 @@ def _make(directory: Path, inner: Path) -> None:
     inner.mkdir()
 
 
-class _Run:
-    """One run's state."""
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """What a run plays, and for how long."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        adapter: Adapter,
-        directory: Path,
-        seed: int,
-        seconds: float,
-        file: str,
-        needs: Needs,
-        by_hand: bool,
-        say: Callable[[str], None],
-    ) -> None:
-        self.scenario = scenario
-        self.needs = needs
-        self.certificates = needs.certificates
+    scenario: Scenario
+    needs: Needs
+    directory: Path
+    """Of the run."""
+    seed: int
+    seconds: float
+    file: str
+    """The scenario's name, or its file, as it was given."""
+    by_hand: bool
+    """Faults and the run last until a command ends them."""
+
+
+class _Run:
+    """One run's state. It is the `FaultRecorder` of its faults."""
+
+    def __init__(self, plan: RunPlan, adapter: Adapter, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.certificates = plan.needs.certificates
         self.walker: Walker | None = None
         self.adapter = adapter
-        self.directory = directory
-        self.seed = seed
-        self.seconds = seconds
-        self.file = file
-        self.by_hand = by_hand
         self.failures: list[str] = []
         self._start = time.monotonic()
         self._said = say
-        self._file = (directory / f"{RUNNER}.notes").open("ab", buffering=0)
+        self._file = (plan.directory / f"{RUNNER}.notes").open("ab", buffering=0)
         self._notes = Notebook(RUNNER, self._file.write)
         self._faults = 0
         self.clients: Clients
@@ -226,14 +219,14 @@ class _Run:
             "run",
             before(),
             {
-                "scenario": self.scenario.name,
-                "about": self.scenario.about,
-                "seed": self.seed,
-                "seconds": self.seconds,
+                "scenario": self.plan.scenario.name,
+                "about": self.plan.scenario.about,
+                "seed": self.plan.seed,
+                "seconds": self.plan.seconds,
                 "adapter": self.adapter.kind,
-                "bookies": self.scenario.cluster.bookies,
-                "metadata_nodes": self.scenario.cluster.metadata_nodes,
-                "bounds": asdict(self.scenario.bounds),
+                "bookies": self.plan.scenario.cluster.bookies,
+                "metadata_nodes": self.plan.scenario.cluster.metadata_nodes,
+                "bounds": asdict(self.plan.scenario.bounds),
                 "machine": machine(),
             },
         )
@@ -246,14 +239,14 @@ class _Run:
             if self.certificates is not None:
                 self.say(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
             self.clients = Clients(
-                self.scenario,
-                self.directory,
+                self.plan.scenario,
+                self.plan.directory,
                 places,
-                self.seed,
+                self.plan.seed,
                 self.certificates,
             )
             try:
-                if self.needs.http:
+                if self.plan.needs.http:
                     self._name_targets(await self.clients.take_pages())
                 await self._set_up_walk()
                 async with _asking(adapter.uri, credentials_of(self.certificates, ADMIN)) as ask:
@@ -265,7 +258,7 @@ class _Run:
                 self._keep_words()
 
     async def _set_up_walk(self) -> None:
-        walk, certificates = self.scenario.walk, self.certificates
+        walk, certificates = self.plan.scenario.walk, self.certificates
         if walk is None or certificates is None:
             return
 
@@ -274,10 +267,10 @@ class _Run:
 
         self.walker = Walker(
             walk,
-            self.scenario,
+            self.plan.scenario,
             self.adapter.uri,
             certificates,
-            Random(f"{self.seed}/walk"),
+            Random(f"{self.plan.seed}/walk"),
             changed=changed,
             say=self.say,
         )
@@ -285,15 +278,13 @@ class _Run:
 
     async def _load(self, ask: "Callable[[], Any]") -> None:
         player = FaultPlayer(
-            self.scenario,
+            self.plan.scenario,
             self.adapter,
-            self.seed,
+            self.plan.seed,
             leader=ask,
-            fault_begins=self._fault_begins,
-            fault_ends=self._fault_ends,
-            say=self.say,
+            recorder=self,
             clients=self.clients,
-            by_hand=self.by_hand,
+            by_hand=self.plan.by_hand,
         )
         await self.clients.start_all()
         await self._first_ack()
@@ -306,11 +297,11 @@ class _Run:
             player.mend()
 
         async def count_down() -> None:
-            await player.targets.over_within(math.inf if self.by_hand else self.seconds)
+            await player.targets.over_within(math.inf if self.plan.by_hand else self.plan.seconds)
             over.set()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(listen, self.directory, {MEND: player.mend, END: end})
+            nursery.start_soon(follow_commands, self.plan.directory, {MEND: player.mend, END: end})
             nursery.start_soon(count_down)
             async with trio.open_nursery() as playing:
                 playing.start_soon(player.run)
@@ -331,7 +322,7 @@ class _Run:
             if node.pages is not None
         ]
         pages += [(name, "client", place) for name, place in clients]
-        write_targets(self.directory / "cluster" / TARGETS, pages)
+        write_targets(self.plan.directory / "cluster" / TARGETS, pages)
 
     async def _first_ack(self) -> None:
         with trio.move_on_after(FIRST_ACK_S):
@@ -342,13 +333,13 @@ class _Run:
 
     async def _finish(self) -> None:
         """The promise of liveness: after the faults a writer works, and the log can be read whole."""
-        if self.needs.http:
+        if self.plan.needs.http:
             self._name_targets()  # without the clients, which are ended on purpose
         self.failures += await self.clients.end_all()
         await self.clients.start(FINISH)
         begun = time.monotonic()
         code: int | None = None
-        with trio.move_on_after(self.scenario.settle_s + 2 * self.seconds):
+        with trio.move_on_after(self.plan.scenario.settle_s + 2 * self.plan.seconds):
             code = await self.clients.wait(FINISH)
         if code != 0:
             wrong = await self.clients.end(FINISH)
@@ -359,7 +350,8 @@ class _Run:
         self.say(f"every log was written and read whole, in {time.monotonic() - begun:.1f} s")
         self._notes.note("run", before(), {"failures": self.failures})
 
-    def _fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+        """See `FaultRecorder`."""
         self._faults += 1
         self._notes.note("fault", self._faults, kind, list(names), before(), words)
         self._said(
@@ -367,12 +359,13 @@ class _Run:
         )
         return self._faults
 
-    def _fault_ends(self, number: int, words: str) -> None:
+    def fault_ends(self, number: int, words: str) -> None:
+        """See `FaultRecorder`."""
         self._notes.note("over", number, after(), words)
         self._said(f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {words[:160]}")
 
     def _keep_words(self) -> None:
-        words = self.directory / "words"
+        words = self.plan.directory / "words"
         words.mkdir(exist_ok=True)
         for node in self.adapter.nodes:
             (words / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
@@ -380,22 +373,22 @@ class _Run:
     def judged(self) -> JudgedRun:
         """The history in one file, and the verdict that it gives."""
         self._file.close()
-        history = self.directory / HISTORY
+        history = self.plan.directory / HISTORY
         with history.open("wb") as out:
-            for path in [self.directory / f"{RUNNER}.notes", *self.clients.notes()]:
+            for path in [self.plan.directory / f"{RUNNER}.notes", *self.clients.notes()]:
                 content = path.read_bytes()
                 out.write(content[: content.rfind(b"\n") + 1])
         judged = check(history)
-        judged.directory = self.directory
+        judged.directory = self.plan.directory
         judged.result["command"] = self._command()
         return judged
 
     def _command(self) -> str:
         """What plays it again."""
-        named = shlex.quote(self.file)
-        extra = f" --seconds {self.seconds:g}" if self.seconds != self.scenario.seconds else ""
+        plan = self.plan
+        extra = f" --seconds {plan.seconds:g}" if plan.seconds != plan.scenario.seconds else ""
         extra += " --on containers" if self.adapter.kind == "containers" else ""
-        return f"dlog chaos run {named} --seed {self.seed}{extra}"
+        return f"dlog chaos run {shlex.quote(plan.file)} --seed {plan.seed}{extra}"
 
 
 def check(history: Path) -> JudgedRun:
@@ -449,3 +442,35 @@ async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]
             return None
 
         yield ask
+
+
+# --- commands to a run --------------------------------------------------------------------------------
+
+
+def send_command(directory: Path, command: str) -> None:
+    """Leave a command for the run of a directory: a file per command, which the run deletes when it obeys."""
+    _file_of(directory, command).touch()
+
+
+def is_pending(directory: Path, command: str) -> bool:
+    """Whether the run has not obeyed the command yet."""
+    return _file_of(directory, command).exists()
+
+
+def withdraw_command(directory: Path, command: str) -> None:
+    """Delete a command that no run has obeyed."""
+    _file_of(directory, command).unlink(missing_ok=True)
+
+
+async def follow_commands(directory: Path, deeds: Mapping[str, Callable[[], None]]) -> None:
+    """Obey the commands that arrive, until cancelled."""
+    while True:
+        for command, deed in deeds.items():
+            if is_pending(directory, command):
+                withdraw_command(directory, command)
+                deed()
+        await trio.sleep(COMMANDS_POLL_S)
+
+
+def _file_of(directory: Path, command: str) -> Path:
+    return directory / f"{command}.word"

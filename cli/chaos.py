@@ -166,18 +166,18 @@ def run(
 @without_cluster("timeout")
 def mend(settings: Settings, directory: Path, end: bool) -> None:
     """End the faults that are on now in a run that was started with --out OUT."""
-    from ..chaos import by_hand
+    from ..chaos import runner
 
-    word = by_hand.END if end else by_hand.MEND
-    by_hand.say(directory, word)
+    word = runner.END if end else runner.MEND
+    runner.send_command(directory, word)
     limit = time.monotonic() + settings.timeout_s
-    while by_hand.is_unheard(directory, word):
+    while runner.is_pending(directory, word):
         if time.monotonic() > limit:
-            by_hand.take_back(directory, word)
+            runner.withdraw_command(directory, word)
             raise click.ClickException(
                 f"nobody plays in {directory}, or not yet: dlog chaos run … --out {directory}"
             )
-        time.sleep(by_hand.LOOK_S)
+        time.sleep(runner.COMMANDS_POLL_S)
 
 
 @command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")

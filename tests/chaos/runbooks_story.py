@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributedlog.chaos.by_hand import END, MEND
+from distributedlog.chaos.runner import END, MEND
 from distributedlog.cluster.processes import environment
 from tests.chaos.alerts_story import _firing, _uri, prometheus
 from tests.cluster.story import dlog

@@ -14,7 +14,7 @@ import trio
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.chaos import engine
 from distributedlog.chaos.adapter import CLIENTS, Adapter, Capability, ChaosFailed, Link, Needs
-from distributedlog.chaos.container_files import node_config, override
+from distributedlog.chaos.container import node_config, override
 from distributedlog.chaos.container_network import Network, Place, rules
 from distributedlog.chaos.containers import Containers
 from distributedlog.chaos.node import CLOCK

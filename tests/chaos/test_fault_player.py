@@ -21,12 +21,15 @@ class Book:
         self.begun: list[tuple[float, str, list[str]]] = []
         self.ended: dict[int, tuple[float, str]] = {}
 
-    def begins(self, kind: str, names: Sequence[str], words: str) -> int:
+    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
         self.begun.append((trio.current_time(), kind, list(names)))
         return len(self.begun) - 1
 
-    def ends(self, number: int, words: str) -> None:
+    def fault_ends(self, number: int, words: str) -> None:
         self.ended[number] = (trio.current_time(), words)
+
+    def say(self, words: str) -> None:
+        return
 
     def spans(self) -> list[tuple[float, float, str, list[str]]]:
         return [
@@ -69,9 +72,7 @@ async def plague(
         adapter,
         seed,
         leader=leader,
-        fault_begins=book.begins,
-        fault_ends=book.ends,
-        say=lambda _: None,
+        recorder=book,
         clients=Clients(scenario, tmp_path, Places(adapter.uri), seed),
         by_hand=mended_at is not None,
     )

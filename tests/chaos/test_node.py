@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.chaos.last_words import last_words
+from distributedlog.chaos.adapter import last_words
 from distributedlog.chaos.node import MovedClock, flip_when_told
 from distributedlog.metadata.kv import HEAD, KeyValueState
 from distributedlog.runtime import machine

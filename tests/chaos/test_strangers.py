@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from distributedlog.chaos import pages
-from distributedlog.chaos.by_hand import END, MEND, is_unheard, listen, say
-from distributedlog.chaos.pages import free_places
-from distributedlog.chaos.strangers import WORDS, knock
+from distributedlog.chaos import places
+from distributedlog.chaos.fault_player import STRANGE_WORDS, knock
+from distributedlog.chaos.places import free_places
+from distributedlog.chaos.runner import END, MEND, follow_commands, is_pending, send_command
 
 
 async def test_a_stranger_knocks_until_it_is_ended(nursery: trio.Nursery) -> None:
@@ -32,7 +32,7 @@ async def test_a_stranger_knocks_until_it_is_ended(nursery: trio.Nursery) -> Non
     await three.wait()
     nursery.cancel_scope.cancel()
 
-    assert heard[:3] == [WORDS] * 3
+    assert heard[:3] == [STRANGE_WORDS] * 3
     assert told["answered"] == 1
     assert told["knocked"] >= 3
 
@@ -49,8 +49,8 @@ async def test_nobody_at_home_ends_no_stranger(nursery: trio.Nursery) -> None:
 
 
 async def test_places_are_none_of_those_that_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "PORT_LOW", 31_000)
-    monkeypatch.setattr(pages, "PORT_HIGH", 31_040)
+    monkeypatch.setattr(places, "PORT_LOW", 31_000)
+    monkeypatch.setattr(places, "PORT_HIGH", 31_040)
     taken = [("127.0.0.1", port) for port in range(31_000, 31_020)]
 
     found = await free_places(8, taken)
@@ -64,16 +64,16 @@ async def test_a_word_is_heard_once(
 ) -> None:
     heard: list[str] = []
     deeds = {MEND: lambda: heard.append(MEND), END: lambda: heard.append(END)}
-    nursery.start_soon(listen, tmp_path, deeds)
+    nursery.start_soon(follow_commands, tmp_path, deeds)
     await trio.sleep(1.0)
     assert heard == []
 
-    say(tmp_path, MEND)
+    send_command(tmp_path, MEND)
     await trio.sleep(1.0)
-    say(tmp_path, END)
-    assert is_unheard(tmp_path, END)
+    send_command(tmp_path, END)
+    assert is_pending(tmp_path, END)
     await trio.sleep(1.0)
 
     assert heard == [MEND, END]
-    assert not is_unheard(tmp_path, END)
+    assert not is_pending(tmp_path, END)
     nursery.cancel_scope.cancel()
