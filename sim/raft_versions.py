@@ -23,7 +23,7 @@ from ..runtime.frames import pack, unpack
 from .raft_disk import StoredSnapshot
 from .raft_node import Crashed, RaftNode
 from .raft_oracles import Broken
-from .raft_world import RaftStateMachine, RaftWorld, run_seeds
+from .raft_world import ChainMachine, RaftWorld, run_seeds
 
 NOW, NEXT = 1, 2
 """Versions."""
@@ -49,6 +49,10 @@ class StateOfVersion:
     def limits_of(self) -> int:
         """Whose limits hold."""
         return NEXT if self.lifted else NOW
+
+    def head(self) -> bytes:
+        """What a snapshot begins with: who may read it, and whose limits hold."""
+        return pack([self.version, self.lifted])
 
     def do(self, index: int, command: bytes) -> None:
         """Apply what is in the log. Raises `UnsupportedFormat`, with nothing done."""
@@ -116,13 +120,12 @@ class VersionsWorld(RaftWorld):
         super().start(node)
 
 
-class VersionedMachine(RaftStateMachine):
-    """State machines of the product, each as a program of one version makes it."""
-
-    world: VersionsWorld
+class VersionedMachine:
+    """State machines of the product, each as a program of one version makes it, beside the chain."""
 
     def __init__(self, world: VersionsWorld) -> None:
-        super().__init__(world)
+        self.world = world
+        self._chain = ChainMachine(world)
         self.states: dict[str, StateOfVersion] = {}
         self.meant: dict[int, bytes] = {}
         """What the number in an entry stands for."""
@@ -130,7 +133,7 @@ class VersionedMachine(RaftStateMachine):
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
         """From the chunks, as the version that runs."""
-        super().restore(node, snapshot)
+        self._chain.restore(node, snapshot)
         version = self.states[node.node_id].version
         if not snapshot.content:
             self.states[node.node_id] = self.world.state_class(version, False)
@@ -145,7 +148,7 @@ class VersionedMachine(RaftStateMachine):
     def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
         """A head that says who may read it, and whose limits hold; then the chunks."""
         state = self.states[node.node_id]
-        return (pack([state.version, state.lifted]), *snapshot(state.kv))
+        return (state.head(), *snapshot(state.kv))
 
     def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
         """An older version refuses what a newer one wrote."""
@@ -163,7 +166,7 @@ class VersionedMachine(RaftStateMachine):
             self.world.ended += 1
             self.world.crash(node)
             raise Crashed from None
-        super().apply(node, entry, term)
+        self._chain.apply(node, entry, term)
         digest = state.kv.digest(), state.lifted
         if self.digests.setdefault(entry.index, digest) != digest:
             raise Broken(f"H105 two states after {entry.index}: {node}, version {state.version}")
@@ -178,7 +181,7 @@ class VersionedMachine(RaftStateMachine):
             self.meant[command] = LIFT if chance < 0.1 else TOUCH
         else:
             self.meant[command] = self._drawn(core.commit)
-        super().propose(node, core, command)
+        self._chain.propose(node, core, command)
 
     def _drawn(self, commit: int) -> bytes:
         """Few keys, few leases, few requests, which are sent again and again."""
@@ -243,21 +246,18 @@ class PassesOverWorld(VersionsWorld):
     state_class = PassesOver
 
 
-class ForgetsLimits(VersionedMachine):
+class ForgetsLimits(StateOfVersion):
     """What decides commands is in the state, and not in its snapshots."""
 
-    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+    def head(self) -> bytes:
         """The limits of before."""
-        _, *chunks = super().content_of(node)
-        return (pack([self.states[node.node_id].version, False]), *chunks)
+        return pack([self.version, False])
 
 
 class SnapshotsForgetLimits(VersionsWorld):
     """Of such nodes."""
 
-    def state_machine(self) -> VersionedMachine:
-        """Those that forget."""
-        return ForgetsLimits(self)
+    state_class = ForgetsLimits
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ Source: docs/testing.md.
 import heapq
 import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 from ..metadata.configuration import UNKNOWN, Configuration, Member
 from ..metadata.messages import Entry, Message, decode, encode
@@ -69,9 +70,9 @@ class RaftWorld:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
-    def state_machine(self) -> "RaftStateMachine":
+    def state_machine(self) -> "StateMachine":
         """What the nodes do with committed commands (a seam for worlds whose machines do more)."""
-        return RaftStateMachine(self)
+        return ChainMachine(self)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -369,32 +370,56 @@ class RaftWorld:
             self.start(node)
 
 
-class RaftStateMachine:
-    """The state machines of all nodes: each keeps a chain of digests over the commands that it applied."""
+class StateMachine(Protocol):
+    """The state machines of all nodes of a world."""
+
+    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
+        """A client's command, by its number, reaches who believes to lead."""
+        ...
+
+    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
+        """Do the next command."""
+        ...
+
+    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+        """What a snapshot has beside the chain."""
+        ...
+
+    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+        """Whether a node can read a snapshot."""
+        ...
+
+    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
+        """Begin with a snapshot."""
+        ...
+
+
+class ChainMachine:
+    """Each node keeps a chain of digests over the commands that it applied, and nothing else."""
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """A client's command, by its number, reaches who believes to lead."""
+        """See `StateMachine`."""
         core.propose(command.to_bytes(8, "big"))
 
     def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """Do the next command."""
+        """See `StateMachine`."""
         oracles = self.world.oracles
         node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
         node.restored = entry.index
 
     def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """What a snapshot has beside the chain."""
+        """See `StateMachine`."""
         return ()
 
     def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """Whether a node can read a snapshot."""
+        """See `StateMachine`."""
         return True
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """Begin with a snapshot."""
+        """See `StateMachine`."""
         node.chain, node.restored = snapshot.chain, snapshot.index
 
 

@@ -175,6 +175,28 @@ class TrustedRun(LogRun):
         if calm_beside is not None:
             self.calm, self.plan, self.silence_s = True, "required", DAY_S
             self.adversaries = list(calm_beside)
+        self._make_oracles()
+        self.refused = 0
+        """Attempts that were, of those who may not."""
+        self._chance = chance
+        self._set_up = trio.Event()
+        self._loot: list[Loot] = []
+        self._tokens: list[bytes] = []
+        """All that the guest ever had, the newest last."""
+        self._passes: list[bytes] = []
+        self._loot_of_guest: list[Loot] = []
+        self._stolen: GateAnswer | None = None
+        """What the first bookie checks by."""
+        self._is_out = False
+        """The ex-writer was told that it may not, and was not let in again since."""
+        self._let_in_at = 0
+        """The revision when it was given something last."""
+        self._hurry_until = 0.0
+        """Something is taken from it about now: it does what it can."""
+
+    def _make_oracles(self) -> None:
+        """Make what judges the run, and have it hear of what is said on connections."""
+        simulation = self.simulation
         self.judge = SecondJudge(self._fail, stolen={CERTIFICATES[THIEF]})
         self.meetings = Meetings(lambda: simulation.now, lambda: self.judge.revision)
         self.shown = Shown(self.judge, self._fail)
@@ -203,23 +225,6 @@ class TrustedRun(LogRun):
         )
         # Where a token ends is said first: what proxies do is held to it.
         self.meetings.listeners += [self.shown, self.effects, self.token_ends, self.at_proxies]
-        self.refused = 0
-        """Attempts that were, of those who may not."""
-        self._chance = chance
-        self._set_up = trio.Event()
-        self._loot: list[Loot] = []
-        self._tokens: list[bytes] = []
-        """All that the guest ever had, the newest last."""
-        self._passes: list[bytes] = []
-        self._loot_of_guest: list[Loot] = []
-        self._stolen: GateAnswer | None = None
-        """What the first bookie checks by."""
-        self._is_out = False
-        """The ex-writer was told that it may not, and was not let in again since."""
-        self._let_in_at = 0
-        """The revision when it was given something last."""
-        self._hurry_until = 0.0
-        """Something is taken from it about now: it does what it can."""
 
     def _stood_until(self, node: str) -> float:
         return self.cluster.machines[node].stood_until
