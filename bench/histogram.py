@@ -1,4 +1,4 @@
-"""What a run is measured by: latencies in a histogram, and the records of each second.
+"""Measurements of a run: latencies in a histogram, and the records of each second.
 
 Buckets of latencies grow with the value: 1.6 % wide, a fixed few thousand, whatever is counted.
 """

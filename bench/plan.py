@@ -1,4 +1,4 @@
-"""What a benchmark was asked to do, its result in the words of the contract, and its end.
+"""The arguments of a benchmark, its result in the words of the contract, and its end.
 
 Benchmarks start clusters as processes, which a Ctrl-C reaches too: each end is one line, and no traceback.
 """
@@ -180,7 +180,7 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
-    """A parser whose help says how the module is run, and what its docstring says."""
+    """Return a parser whose help shows the command and the docstring of a module."""
     return argparse.ArgumentParser(
         prog=f"python -m {module}",
         description=broken(text or "", min(WIDTH_MAX, shutil.get_terminal_size().columns) - 2),
@@ -189,7 +189,7 @@ def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
 
 
 def broken(text: str, width: int) -> str:
-    """Paragraphs broken anew; what is indented, commands to be copied, stays as it is."""
+    """Wrap paragraphs; indented ones are commands to copy and stay unchanged."""
     found = []
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):
         indented = paragraph.startswith(" ")

@@ -1,6 +1,6 @@
-"""One node's container: what the compose files made of it, and what is done to it alone.
+"""One node's container: its settings of the compose files, and the actions on it alone.
 
-A run lays over the compose files: one configuration for all nodes, and what differs a service.
+A run overrides the compose files with one configuration for all nodes, and with settings per service.
 """
 
 import json

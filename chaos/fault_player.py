@@ -40,7 +40,7 @@ class FaultRecorder(Protocol):
         ...
 
     def fault_ends(self, number: int, words: str) -> None:
-        """Record the end of a fault, and what came of it."""
+        """Record the end of a fault, and its outcome."""
         ...
 
     def say(self, words: str) -> None:

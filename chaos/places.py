@@ -42,7 +42,7 @@ def places_of(uri: str, nodes: Sequence[Node]) -> Places:
 
 
 async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
-    """Addresses that nobody had a moment ago, none of them ``taken``; below what connections are given."""
+    """Return addresses that were free a moment ago, below the ephemeral ports, and not in ``taken``."""
     here, found = real_host("chaos"), list[Address]()
     while len(found) < count:
         place = (HOST, here.random.randrange(PORT_LOW, PORT_HIGH))

@@ -176,7 +176,7 @@ def _make(directory: Path, inner: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run plays, and for how long."""
+    """The scenario of a run, its place and its duration."""
 
     scenario: Scenario
     needs: Needs
@@ -185,7 +185,7 @@ class RunPlan:
     seed: int
     seconds: float
     file: str
-    """The scenario's name, or its file, as it was given."""
+    """The scenario's name or file, as the user typed it."""
     by_hand: bool
     """Faults and the run last until a command ends them."""
 

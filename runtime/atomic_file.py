@@ -48,7 +48,7 @@ async def read_around(
 ) -> bytes:
     """The bytes, with zeros in place of the pieces that the device cannot read.
 
-    ``on_unreadable`` is told of each of them, with the offset where it ends.
+    ``on_unreadable`` receives each of them, with the offset where it ends.
     """
     try:
         return await file.read_cold(offset, length)

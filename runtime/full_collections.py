@@ -1,9 +1,8 @@
-"""How a process of ours uses memory: when Python looks for garbage, and what the C library keeps.
+"""Memory of a process: full garbage collections, and freed memory that the C library keeps.
 
-A node looks for garbage among all that lives when it has grown, and not before. Python does it when what
-survived collections of the young is a quarter of what is old. Under load that is what was under way in those
-moments, and is gone in the next: a proxy of 2,000 logs looked every ten seconds at all that these are made
-of, for a third of a second in which nothing else ran. Here what is there counts.
+A node runs a full collection after its process has grown, and not before. Python runs one if the survivors
+of young collections are a quarter of the old objects. Under load most survivors belong to requests in
+progress: a proxy of 2,000 logs ran one every ten seconds and blocked for a third of a second.
 """
 
 import contextlib
@@ -93,7 +92,7 @@ TRIM_THRESHOLD = -1
 TOP_PAD = -2
 MMAP_THRESHOLD = -3
 MALLOC_SETTINGS = ((TRIM_THRESHOLD, 32 * MIB), (TOP_PAD, 4 * MIB), (MMAP_THRESHOLD, 4 * MIB))
-"""M_* of malloc.h, and bytes: what may stay free at the heap's end, and what is mapped alone."""
+"""M_* of malloc.h, and bytes: free memory at the end of the heap, and the smallest separate mapping."""
 
 _keeps_freed_memory = False
 
@@ -103,10 +102,10 @@ def keep_freed_memory() -> None:
 
     A reader at full speed makes and drops records by the megabyte. glibc gives each megabyte back to the
     kernel at once, and takes it again, zeroed and page by page: measured, 1.0 instead of 0.4 µs a record of
-    1 KB. It is a setting of the whole process, so only processes of ours call it (`dlog`); a program that
-    reads a lot may.
+    1 KB. It is a setting of the whole process, so only the command `dlog` calls it; another program
+    that reads much may call it too.
 
-    Whoever set ``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_TOP_PAD_`` or ``MALLOC_MMAP_THRESHOLD_`` decides.
+    ``MALLOC_TRIM_THRESHOLD_``, ``MALLOC_TOP_PAD_`` and ``MALLOC_MMAP_THRESHOLD_`` have precedence.
     Without glibc it does nothing.
     """
     global _keeps_freed_memory

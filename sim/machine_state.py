@@ -1,6 +1,6 @@
-"""What disks, network and scheduler know of a simulated machine; `host.py` has the rest.
+"""State of a simulated machine that disks, network and scheduler share; `host.py` has the rest.
 
-A stall is a node that stands still while the world goes on (a long collection, a suspended guest). trio's
+A stalled node does not run while all others do (a long collection, a suspended guest). trio's
 run queue is replaced by one that knows whose task is whose, and keeps back the tasks of stalled machines.
 """
 
@@ -103,7 +103,7 @@ class RunQueue(deque[Any]):
         return super().__iter__()
 
     def release(self) -> None:
-        """Put back what was held; what is still stalled is held again by the next batch."""
+        """Put back the held tasks; the next batch holds those again whose machines are still stalled."""
         held, self._held = self._held, []
         self.extend(held)
 

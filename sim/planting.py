@@ -1,7 +1,7 @@
 """Bugs put in from outside: a function of the product is replaced, for the length of a `with`.
 
 A broken rule that the product contains ends one log, session or call alone. A seed in which one is logged
-has failed (`heard`): the next writer would go on, and no report would show it.
+has failed (`heard`): the next writer would continue, and no report would show it.
 """
 
 import logging

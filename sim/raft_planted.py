@@ -226,7 +226,7 @@ class ChangesMembersTwice(Leadership):
 
 
 class CountsLearners(Leadership):
-    """What a learner has counts for a commit, and its answers for a round."""
+    """Entries of a learner count for a commit, and its answers for a round."""
 
     def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
         values = [own]
@@ -271,7 +271,7 @@ class HelpsDisturbers(Raft):
 
 
 class NoCheckQuorum(Leadership):
-    """A leader that hears nobody leads on (thesis 6.2)."""
+    """A leader without any answer remains leader (thesis 6.2)."""
 
     def has_quorum(self, now: float) -> bool:
         """Always."""
@@ -279,7 +279,7 @@ class NoCheckQuorum(Leadership):
 
 
 class IgnoresOldLeader(Raft):
-    """Says nothing to a leader of an earlier term: a node whose term ran ahead is lost for ever."""
+    """Does not answer a leader of an earlier term: a node with a later term is lost for ever."""
 
     def _refuse_old_leader(self, sender: str) -> None:
         return

@@ -51,7 +51,7 @@ class StateOfVersion:
         return NEXT if self.lifted else NOW
 
     def head(self) -> bytes:
-        """What a snapshot begins with: who may read it, and whose limits hold."""
+        """Return the head of a snapshot: the version that wrote it, and whether the limits are lifted."""
         return pack([self.version, self.lifted])
 
     def do(self, index: int, command: bytes) -> None:
@@ -121,7 +121,7 @@ class VersionsWorld(RaftWorld):
 
 
 class VersionedMachine:
-    """State machines of the product, each as a program of one version makes it, beside the chain."""
+    """State machines of the product, each as a program of one version makes it, in addition to the chain."""
 
     def __init__(self, world: VersionsWorld) -> None:
         self.world = world
