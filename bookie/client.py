@@ -323,9 +323,7 @@ class BookieClient:
         self._sharing: dict[tuple[BookieClient, ...], SharedAdds] = {}
         self.lacs: dict[int, int] = {}
         """By stream, to be sent with the link's turn; of one stream the newest counts."""
-        link.on_turn = self.send_gathered
-        link.on_frame = self._on_frame
-        link.on_closed.append(self._on_link_closed)
+        link.subscribe(self._on_frame, on_turn=self.send_gathered, on_closed=self._on_link_closed)
 
     @property
     def closed(self) -> DistributedLogError | None:

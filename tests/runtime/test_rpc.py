@@ -271,17 +271,24 @@ async def test_a_standing_request_hears_all_its_answers(
         assert link._pending == {}
 
 
-async def test_frames_without_request_reach_on_frame(
+async def test_frames_without_request_reach_the_subscriber(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with served() as there:
         link = await there.dial()
         seen: list[tuple[int, int, bytes]] = []
-        link.on_frame = lambda op, flags, status, ident, body: seen.append((op, ident, bytes(body)))
+        turns: list[int] = []
+        link.subscribe(
+            lambda op, flags, status, ident, body: seen.append((op, ident, bytes(body))),
+            on_turn=lambda: turns.append(1),
+        )
         link.send(envelope(PUSH, 3), b"abc")
         await link.request(ECHO, timeout_s=5)
 
         assert seen == [(PUSH, 7, b"abc")]
+        link.soon()
+        await link.request(ECHO, timeout_s=5)
+        assert turns, "called before the sender's turn"
 
 
 async def test_hello_tells_who_is_there(autojump_clock: trio.testing.MockClock) -> None:
@@ -392,7 +399,7 @@ async def test_both_sides_are_told_the_end_of_what_came_together(
     async with served() as there:
         link = await there.dial()
         told: list[int] = []
-        link.on_batch = lambda: told.append(1)
+        link.subscribe(lambda *frame: None, on_batch=lambda: told.append(1))
         await link.request(ECHO, timeout_s=5)
         session = there.sessions[0]
         assert session.heard[-2:] == [ECHO, None]
