@@ -129,14 +129,6 @@ class AddStream:
             size = ENVELOPE_BYTES + len(record)
             self._link.send(ENVELOPE.pack(size, Op.ADD, 0, 0, self.number, 0, 0), record)
 
-    def send_many(self, *records: Buffer) -> None:
-        """Queue records as one frame; together at most a frame's bound."""
-        if self.refused is None:
-            self.client.send_gathered()
-            self.sent += len(records)
-            size = sum(len(record) for record in records)
-            self._link.send(envelope(Op.ADD, size, ident=self.number), *records)
-
     def together(self, streams: Sequence[object]) -> Callable[[Buffer], bool] | None:
         """What sends a record on all these streams of one ledger, with the records of other ledgers.
 

@@ -222,11 +222,6 @@ def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]
     return from_code(status, said, detail), position
 
 
-def encode_lac(lac: int) -> bytes:
-    """WRITE_LAC."""
-    return _LAC.pack(lac)
-
-
 def lac_frame(stream: int, lac: int) -> bytes:
     """The whole frame of a WRITE_LAC in one step: a thousand logs send thousands of them a second."""
     return _LAC_FRAME.pack(_LAC_FRAME.size, Op.WRITE_LAC, 0, 0, stream, 0, 0, lac)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from distributedlog.bookie import messages as m
 from distributedlog.runtime.errors import EntryConflict, ProtocolError
-from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.frames import ENVELOPE_BYTES, Op, envelope
 from tests.examples import examples
 
 KEY = bytes(range(16))
@@ -95,9 +95,10 @@ def test_acks_runs_refusals_and_replies_come_back() -> None:
     lac, fenced, tail = m.decode_wait(memoryview(m.encode_wait_head(4, True) + b"rec"))
     assert (lac, fenced, bytes(tail)) == (4, True, b"rec")
     assert m.decode_ends(m.encode_ends(-1, 3)) == (-1, 3)
-    assert m.decode_lac(m.encode_lac(-1)) == -1
-    frame = envelope(Op.WRITE_LAC, 8, ident=2**40) + m.encode_lac(7)
-    assert m.lac_frame(2**40, 7) == frame
+    frame = m.lac_frame(2**40, 7)
+    assert frame[:ENVELOPE_BYTES] == envelope(Op.WRITE_LAC, 8, ident=2**40)
+    assert m.decode_lac(frame[ENVELOPE_BYTES:]) == 7
+    assert m.decode_lac(m.lac_frame(1, -1)[ENVELOPE_BYTES:]) == -1
     lacs = {1: -1, 2**40: 2**62}
     assert m.decode_lacs(m.encode_lacs(lacs.items())) == list(lacs.items())
 

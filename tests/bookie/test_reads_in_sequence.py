@@ -25,7 +25,8 @@ async def in_frames(client: BookieClient, count: int) -> list[bytes]:
     writing = Writing(client, 7)
     sent = [record(7, n, bytes([n % 251]) * PAYLOAD) for n in range(count)]
     for first in range(0, count, 40):
-        writing.stream.send_many(*sent[first : first + 40])
+        for each in sent[first : first + 40]:
+            writing.stream.send(each)
         await writing.until_acked(first + 40)
     return sent
 
@@ -135,7 +136,8 @@ async def test_any_range_of_records_of_any_length_is_found(hot: bool) -> None:
         first = 0
         while first < len(sent):
             some = sent[first : first + chance.randint(1, 50)]
-            writing.stream.send_many(*some)
+            for each in some:
+                writing.stream.send(each)
             first += len(some)
             await writing.until_acked(first)
         disk.hot = hot

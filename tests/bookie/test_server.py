@@ -357,7 +357,8 @@ async def test_other_bytes_under_an_id_poison_the_stream() -> None:
     async with served() as (bookie, nursery):
         client = await bookie.dial(nursery)
         writing = Writing(client, 7)
-        writing.stream.send_many(record(7, 0), record(7, 1), record(7, 1, b"other"), record(7, 2))
+        for sent in (record(7, 0), record(7, 1), record(7, 1, b"other"), record(7, 2)):
+            writing.stream.send(sent)
         writing.stream.send(record(7, 3))
 
         position, error = await writing.until_refused()
@@ -470,7 +471,8 @@ async def test_a_busy_device_refuses_one_stream_and_the_connection_goes_on() -> 
         client = await bookie.dial(nursery)
         again, other = Writing(client, 7), Writing(client, 8)
         again.stream.send(record(7, 0, bytes(40_000)))  # is it the same? only the device knows
-        other.stream.send_many(*(record(8, n) for n in range(10)))
+        for n in range(10):
+            other.stream.send(record(8, n))
 
         await other.until_acked(10)
         position, error = await again.until_refused()

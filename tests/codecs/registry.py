@@ -90,7 +90,7 @@ from distributedlog.runtime.errors import (
     TransactionTooLarge,
     UnsupportedFormat,
 )
-from distributedlog.runtime.frames import pack, unpack
+from distributedlog.runtime.frames import ENVELOPE_BYTES, pack, unpack
 from distributedlog.runtime.health_conditions import Code, condition
 from distributedlog.runtime.principals import Token, Welcome
 from distributedlog.runtime.schema import Misfit
@@ -923,7 +923,7 @@ CODECS = [
         STORED,
         ("proxy/registration.py ProxyRegistration.decode",),
     ),
-    Codec("WRITE_LAC", bm.decode_lac, [bm.encode_lac(5)], PEER, (), "bytes"),
+    Codec("WRITE_LAC", bm.decode_lac, [bm.lac_frame(1, 5)[ENVELOPE_BYTES:]], PEER, (), "bytes"),
     Codec(
         "ADD_MANY",
         lambda b: bm.decode_many(2, b),

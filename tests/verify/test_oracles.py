@@ -7,7 +7,7 @@ from distributedlog.bookie.entry import encode
 from distributedlog.metadata.messages import Heartbeat, Vote, VoteReply
 from distributedlog.metadata.messages import encode as encode_raft
 from distributedlog.runtime.errors import NoSuchLedger
-from distributedlog.runtime.frames import Op, envelope
+from distributedlog.runtime.frames import ENVELOPE_BYTES, Op, envelope
 from distributedlog.verify.oracles import BookieOracle, FrameCutter, MetadataOracle
 
 KEY = bytes(16)
@@ -243,13 +243,13 @@ def test_a_bookie_on_emptied_disks_is_another_one(bookie: Bookie, broken: list[s
     another = Bookie(bookie.oracle)
     another.opens()
     another.stores(record(0))
-    another.gets(Op.WRITE_LAC, words.encode_lac(0))
+    another.gets(Op.WRITE_LAC, words.lac_frame(1, 0)[ENVELOPE_BYTES:])
 
     assert broken == []
 
 
 def test_an_explicit_lac_beyond(bookie: Bookie, broken: list[str]) -> None:
-    bookie.gets(Op.WRITE_LAC, words.encode_lac(3))
+    bookie.gets(Op.WRITE_LAC, words.lac_frame(1, 3)[ENVELOPE_BYTES:])
 
     assert "G3" in broken[0]
 
