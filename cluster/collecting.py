@@ -10,8 +10,7 @@ import trio
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.stored_ledger import StoredLedger
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import StoredLedger, Unreadable
 from ..log.app_versions import AppVersion
 from ..log.keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ..log.unlinked import UnlinkedLedger, delete_unlinked

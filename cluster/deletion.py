@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import CorruptData, UnsupportedFormat

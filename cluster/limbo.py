@@ -14,7 +14,7 @@ from ..ledger import keys
 from ..ledger.holes import Hole
 from ..ledger.ids import next_ledger
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.backoff import Backoff
 from ..runtime.errors import CorruptData, DistributedLogError

@@ -29,7 +29,7 @@ from ..ledger.holes import Hole
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.placement import Candidate, Draw, Labels, choose_replacements, together
 from ..ledger.placement_policy import PlacementPolicy
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan, prefix_end
 from ..metadata.transaction import Compare, Delete, Transaction
 from ..runtime.errors import (

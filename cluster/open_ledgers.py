@@ -15,7 +15,7 @@ import trio
 
 from ..ledger import keys
 from ..ledger.metadata import LedgerMetadata, LedgerState
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from ..runtime.log_lines import get_logger

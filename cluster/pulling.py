@@ -16,7 +16,7 @@ import trio
 
 from ..ledger import keys, transactions
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import ConnectionLost, CorruptData, DistributedLogError, UnsupportedFormat

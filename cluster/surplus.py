@@ -24,7 +24,7 @@ from ..ledger import keys
 from ..ledger.ids import next_of
 from ..ledger.metadata import LedgerMetadata
 from ..ledger.registration import BookieRegistration
-from ..ledger.unreadable import Unreadable
+from ..ledger.stored_ledger import Unreadable
 from ..metadata.interface import Metadata, Scan
 from ..runtime.errors import CorruptData, DistributedLogError
 from ..runtime.log_lines import get_logger

@@ -1,13 +1,13 @@
 """The client of many bookies: one ledger, one writer, striped, replicated, fenced, recovered.
 
     client.py                       create, write, read, recover, delete; with
-        stored_ledger.py, ids.py        a ledger to be created, one as it was read; new ids
+        stored_ledger.py, ids.py        a ledger to be created, one as it was read, records that cannot be
+                                        read; new ids
     metadata.py, keys.py            the record, and where it is kept
     ledger_records.py, transactions.py  followed; changed, with the index of who holds what
     striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)
         placement_policy.py             how far apart its copies are to be, by which labels
     registration.py, pool.py        who there is; connections
-    unreadable.py                   records that cannot be read are passed over, and named
 
 Writing, in the order an entry meets it:
 
@@ -25,7 +25,6 @@ When the writer is gone:
     recovery.py                     fence, read, write back, close (pure); with
         recovery_actions.py, evidence.py    what it asks for; what the answers prove
     recovery_driver.py              the driver
-    holdings.py                     does a bookie hold what it should, by its list (pure)
 
 Reading:
 

@@ -35,7 +35,7 @@ from .recovery_driver import RecoveryDriver
 from .resting_lacs import RestingLacs
 from .stored_ledger import NewLedger, StoredLedger, check_custom
 from .striping import Striping
-from .writer import LedgerWriter
+from .writer import LedgerWriter, WriterServices
 
 log = get_logger("distributedlog.ledger")
 
@@ -67,11 +67,20 @@ class LedgerClient:
         self._failures = endpoint.failures
         self._records = LedgerRecords(metadata, self._failures)
         self._nursery: trio.Nursery | None = None
-        self._kept = KeptBytes(self.options.kept_bytes_max)
-        self._sent = SentBytes(self.options.sent_bytes_max)
         self._turn = Turn(pool.gather, pool.send_gathered)
         self._lacs = RestingLacs(pool.gather, pool.send_gathered)
         self._sweeps = Rounds(self.options.sweep_s)
+        self._services = WriterServices(
+            metadata,
+            pool,
+            self.options,
+            host.random,
+            KeptBytes(self.options.kept_bytes_max),
+            SentBytes(self.options.sent_bytes_max),
+            self._turn,
+            self._lacs,
+            self._sweeps,
+        )
         self._ids = LedgerIds(metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -174,20 +183,7 @@ class LedgerClient:
                 self._ids.give_up_block()
             on_failed(error)
 
-        writer = LedgerWriter(
-            prepared,
-            store=self._store,
-            pool=self.pool,
-            options=self.options,
-            chance=self._host.random,
-            kept=self._kept,
-            sent=self._sent,
-            turn=self._turn,
-            lacs=self._lacs,
-            sweeps=self._sweeps,
-            on_confirmed=on_confirmed,
-            on_failed=failed,
-        )
+        writer = LedgerWriter(prepared, self._services, on_confirmed=on_confirmed, on_failed=failed)
         self._nursery.start_soon(self._look_after, writer)
         return writer
 

@@ -37,7 +37,7 @@ from . import keys
 from .placement import Candidate, ensemble_candidates
 from .placement_policy import PlacementPolicy
 from .registration import BookieRegistration
-from .unreadable import Unreadable
+from .stored_ledger import Unreadable
 
 REDIAL_FIRST_S = 0.05
 REDIAL_LONGEST_S = 1.0

@@ -27,16 +27,15 @@ from ..runtime.errors import (
 )
 from ..runtime.log_lines import get_logger
 from . import transactions
-from .holdings import lacks
 from .holes import Hole
 from .keys import ledger_key, under_key
-from .metadata import NO_ENTRY, LedgerMetadata
+from .metadata import NO_ENTRY, LedgerMetadata, lacks
 from .options import LedgerOptions
 from .placement import choose_replacements
 from .pool import BookiePool
 from .recovery import Phase, Recovery
 from .recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
-from .slot_streams import SlotStreams
+from .slot_streams import AddStreamListener, SlotStreams
 
 BUSY_FIRST_S = 0.1
 BUSY_LONGEST_S = 1.0
@@ -228,10 +227,12 @@ class RecoveryDriver:
             self._key,
             recovery=True,
             target=self._pool.get,
-            acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
-            broken=self._broken,
-            failed=lambda slot, bookie, error: self._act(
-                self._core.on_write_failed(slot, bookie, error)
+            listener=AddStreamListener(
+                acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
+                failed=lambda slot, bookie, error: self._act(
+                    self._core.on_write_failed(slot, bookie, error)
+                ),
+                broken=self._broken,
             ),
         )
 

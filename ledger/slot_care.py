@@ -8,6 +8,7 @@ task of its own while it lasts. Nothing here is done per entry.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import trio
@@ -45,7 +46,7 @@ from .options import LedgerOptions
 from .placement import Candidate, Draw, choose_replacements
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES
-from .slot_streams import SlotStreams
+from .slot_streams import AddStreamListener, SlotStreams
 
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
@@ -66,6 +67,26 @@ PASSING = (
 log = get_logger("distributedlog.ledger")
 
 
+@dataclass(frozen=True, slots=True)
+class WriterCallbacks:
+    """Methods of the writer that `SlotCare` calls."""
+
+    progressed: Callable[[], None]
+    """Acknowledgements were counted."""
+    broken: Callable[[Exception], None]
+    """Gets what is raised in calls that other ledgers share, of connections and of the pool."""
+    confirmed: Callable[[], None]
+    """The LAC has moved without any acknowledgement."""
+    throttled: Callable[[], bool]
+    """Is the writer kept at its bound by a slow slot?"""
+    wake_waiters: Callable[[], None]
+    """There may be room, or rest."""
+    stir: Callable[[], None]
+    """`SlotCare.sweep` is to be called from now on."""
+    fail: Callable[[DistributedLogError], None]
+    """Ends the writer, and so calls `SlotCare.end`."""
+
+
 class SlotCare:
     """See the module. Made by its writer; `run` lives as long as that."""
 
@@ -73,25 +94,13 @@ class SlotCare:
         self,
         window: AddWindow,
         change: EnsembleChange,
+        writer: WriterCallbacks,
         *,
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
         chance: Random,
-        progressed: Callable[[], None],
-        broken: Callable[[Exception], None],
-        confirmed: Callable[[], None],
-        throttled: Callable[[], bool],
-        wake_waiters: Callable[[], None],
-        stir: Callable[[], None],
-        fail: Callable[[DistributedLogError], None],
     ) -> None:
-        """Of the writer: ``progressed``, acknowledgements were counted; ``broken`` gets what is raised in
-        calls that other ledgers share, of connections and of the pool;
-        ``confirmed``, the LAC has moved without any; ``throttled``, is it kept at its bound by a slow slot;
-        ``wake_waiters``, there may be room, or rest; ``stir``, `sweep` is to be called from now on; ``fail``
-        ends it, and so calls `end`.
-        """
         metadata = change.metadata
         self.streams = SlotStreams(
             window,
@@ -99,21 +108,15 @@ class SlotCare:
             metadata.key,
             recovery=False,
             target=pool.get,
-            acked=window.on_acked,
-            progressed=progressed,
-            broken=broken,
-            failed=self._on_slot_failed,
+            listener=AddStreamListener(
+                window.on_acked, self._on_slot_failed, writer.broken, writer.progressed
+            ),
         )
         self.settled = False
         """No more ensemble changes: the ledger is to be closed."""
         self._window = window
         self._change = change
-        self._confirmed = confirmed
-        self._broken = broken
-        self._throttled = throttled
-        self._wake_waiters = wake_waiters
-        self._stir = stir
-        self._fail = fail
+        self._writer = writer
         self._store = store
         self._pool = pool
         self._options = options
@@ -124,7 +127,7 @@ class SlotCare:
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._change_not_before = float("-inf")
-        self._note = HoleNote(store, window, change, fail)
+        self._note = HoleNote(store, window, change, writer.fail)
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
         self._lateness = Lateness(window)
         self._throttled_at: float | None = None
@@ -142,9 +145,9 @@ class SlotCare:
         """A stream broke, or the bookie refused an add."""
         if self._ended:
             return
-        self._stir()
+        self._writer.stir()
         if isinstance(error, LedgerFenced | EntryConflict | NotAllowed):
-            self._fail(error)
+            self._writer.fail(error)
             return
         if isinstance(error, CapabilityOutdated):
             return  # what is shown in its place is asked for, and is news of the pool's
@@ -182,12 +185,12 @@ class SlotCare:
         if self._ended:
             return
         try:
-            self._stir()
+            self._writer.stir()
             self._look_at_slots()
             if self._change.failed and self._change.round is None:
                 self._wake.set()
         except Exception as error:  # this is a call of the pool, which tells all ledgers
-            self._broken(error)
+            self._writer.broken(error)
 
     def _look_at_slots(self) -> None:
         """Reconnect, take back, or try again to replace: whatever can be done now."""
@@ -233,7 +236,7 @@ class SlotCare:
         """Change the ensemble where that is wanted, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
         self._lateness.begin(trio.current_time())
-        self._stir()
+        self._writer.stir()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -275,12 +278,12 @@ class SlotCare:
             return True
         self._window.release()
         if self._at_rest and not self._window.holes:  # as most are that write now and then
-            self._throttled()  # its share of the process's bound is given back
+            self._writer.throttled()  # its share of the process's bound is given back
             return False
         window, options = self._window, self._options
         self._lateness.on_sweep(trio.current_time(), options.sweep_s, self._leaving)
         if self._lateness.oldest_add_s >= options.add_timeout_s:
-            self._fail(
+            self._writer.fail(
                 WriteFailed(
                     f"ledger {self._ledger_id} entry {window.lac + 1}: no ack quorum of"
                     f" {window.striping.ack_quorum} within {options.add_timeout_s:g} s"
@@ -331,9 +334,9 @@ class SlotCare:
 
     def _sweep_bound(self, clock: float) -> None:
         """A slot that keeps the writer at its bound, and does not catch up, is let go."""
-        if not self._throttled():
+        if not self._writer.throttled():
             if self._throttled_at is not None:
-                self._wake_waiters()  # other ledgers may have made the room
+                self._writer.wake_waiters()  # other ledgers may have made the room
             self._throttled_at = None
         elif self._throttled_at is None:
             self._throttled_at = clock
@@ -411,7 +414,7 @@ class SlotCare:
         try:
             version = await self._stored_at(round_)
         except DistributedLogError as error:
-            self._fail(error)
+            self._writer.fail(error)
         else:
             if version is not None:
                 self._decided(version)
@@ -476,8 +479,8 @@ class SlotCare:
             if self.streams.open(slot):
                 self.streams.send_lac(window.lac)
         if confirmed:
-            self._confirmed()
-        self._wake_waiters()
+            self._writer.confirmed()
+        self._writer.wake_waiters()
         self._note.look(self._spawn)
         if self._change.failed:
             self._wake.set()

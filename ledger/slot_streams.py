@@ -6,6 +6,7 @@ owns the window decides what to do about a slot that failed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -71,12 +72,26 @@ def _nothing() -> None:
     """Where `acked` tells all that there is."""
 
 
+@dataclass(frozen=True, slots=True)
+class AddStreamListener:
+    """Calls of the owner of a window, for reports of its streams."""
+
+    acked: Callable[[Stream, int], object]
+    """Counts acknowledgements of a stream, and returns whether to call `progressed`."""
+    failed: Callable[[int, str, DistributedLogError], None]
+    """Gets the slot, its bookie, and why the stream broke or the bookie refused an add."""
+    broken: Callable[[Exception], None]
+    """Gets what these raise in a call of a connection that is no bookie's fault."""
+    progressed: Callable[[], None] = _nothing
+    """Called when all that a bookie reported together was counted."""
+
+
 class SlotStreams:
     """See the module. One a `LedgerWriter`, one a recovery's write-back."""
 
     __slots__ = (
-        "_acked", "_broken", "_everywhere", "_failed", "_key", "_ledger_id", "_live", "_progressed",
-        "_recovery", "_sent", "_shared", "_sinks", "_target", "_tell", "_window",
+        "_everywhere", "_key", "_ledger_id", "_listener", "_live", "_recovery", "_sent", "_shared", "_sinks",
+        "_target", "_tell", "_window",
     )  # fmt: skip
 
     def __init__(
@@ -87,23 +102,15 @@ class SlotStreams:
         *,
         recovery: bool,
         target: Callable[[str], AddTarget | None],
-        acked: Callable[[Stream, int], object],
-        failed: Callable[[int, str, DistributedLogError], None],
-        broken: Callable[[Exception], None],
-        progressed: Callable[[], None] = _nothing,
+        listener: AddStreamListener,
     ) -> None:
-        """``acked`` counts, and says whether ``progressed`` is to be called; ``broken`` gets what these raise
-        in a call of a connection that is no bookie's fault.
-        """
+        """``target`` returns the connection to a bookie, or None."""
         self._window = window
         self._ledger_id = ledger_id
         self._key = key
         self._recovery = recovery
         self._target = target
-        self._acked = acked
-        self._failed = failed
-        self._progressed = progressed
-        self._broken = broken
+        self._listener = listener
         self._everywhere = window.striping.everywhere
         self._sinks: dict[int, AddSink] = {}
         self._live: tuple[AddSink, ...] = ()
@@ -128,17 +135,17 @@ class SlotStreams:
             if self._window.slots[slot].stream is not stream:
                 return  # late: the slot has another stream, or another bookie
             self.end(slot)
-            self._failed(slot, bookie, error)
+            self._listener.failed(slot, bookie, error)
 
         sink = target.open_stream(
             self._ledger_id,
             self._key,
             recovery=self._recovery,
             fragment_epoch=stream.epoch,
-            on_acked=partial(self._acked, stream),
+            on_acked=partial(self._listener.acked, stream),
             on_refused=on_refused,
-            on_progress=self._progressed,
-            on_broken=self._broken,
+            on_progress=self._listener.progressed,
+            on_broken=self._listener.broken,
         )
         if self._window.slots[slot].stream is not stream:
             return True  # refused from within

@@ -1,16 +1,31 @@
-"""A ledger before it is in the store, and as it was read there: for who creates, links or deletes it."""
+"""Ledgers before they are stored, ledgers that were read, and records that cannot be read.
 
-from collections.abc import Mapping
+For users that create, link, delete or list ledgers.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
-from ..metadata.transaction import Transaction
-from ..runtime.errors import InvalidRequest
+import trio
+
+from ..metadata.transaction import KeyValue, Transaction
+from ..runtime.errors import CorruptData, DistributedLogError, InvalidRequest, UnsupportedFormat
+from ..runtime.log_lines import get_logger
 from . import transactions
 from .holes import Hole
+from .keys import shown
 from .metadata import LedgerMetadata
 
 CUSTOM_BYTES_MAX = 4096
 """Keys and values of a ledger's custom metadata, in sum."""
+AGAIN_S = 600.0
+"""Between two log lines of one record that cannot be read, in seconds."""
+NAMED_MAX = 1000
+
+T = TypeVar("T")
+
+log = get_logger("distributedlog.ledger")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +117,33 @@ def check_custom(custom: Mapping[str, bytes]) -> None:
         raise InvalidRequest(
             f"custom ledger metadata of {size} bytes; the most are {CUSTOM_BYTES_MAX}"
         )
+
+
+class Unreadable:
+    """Records that one listing has skipped and logged: a bad record does not end the listing."""
+
+    def __init__(self) -> None:
+        self._named: dict[bytes, float] = {}
+
+    def note(self, key: bytes, error: DistributedLogError) -> None:
+        """The record of this key cannot be read; it is named once in ten minutes."""
+        now = trio.current_time()
+        if now - self._named.get(key, -AGAIN_S) < AGAIN_S:
+            return
+        self._named.pop(key, None)
+        self._named[key] = now
+        while len(self._named) > NAMED_MAX:
+            del self._named[next(iter(self._named))]
+        log.warning("the record %s is passed over: %s", shown(key), error)
+
+    def readable(
+        self, items: Iterable[KeyValue], decode: Callable[[KeyValue], T]
+    ) -> Iterator[tuple[KeyValue, T]]:
+        """Yield the items that can be read, with their decoded records."""
+        for item in items:
+            try:
+                found = decode(item)
+            except (CorruptData, UnsupportedFormat) as error:
+                self.note(item.key, error)
+            else:
+                yield item, found

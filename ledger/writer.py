@@ -6,6 +6,7 @@ but the record. Slots that fail are `slot_care.py`'s.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 
 import trio
@@ -33,7 +34,7 @@ from .options import LedgerOptions
 from .pool import BookiePool
 from .process_bounds import COUNTED_FROM_BYTES, KeptBytes, SentBytes
 from .resting_lacs import Resting, RestingLacs
-from .slot_care import SlotCare
+from .slot_care import SlotCare, WriterCallbacks
 from .stored_ledger import NewLedger
 
 FLUSH_RETRY_S = 0.5
@@ -42,6 +43,24 @@ LAG_S = 0.2
 """What slots that lag get before a close."""
 
 log = get_logger("distributedlog.ledger")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterServices:
+    """Services that all writers of a client share."""
+
+    store: Metadata
+    pool: BookiePool
+    options: LedgerOptions
+    chance: Random
+    kept: KeptBytes
+    sent: SentBytes
+    turn: Turn
+    """Sends LACs for which readers wait."""
+    lacs: RestingLacs
+    """Sends LACs of idle ledgers."""
+    sweeps: Rounds
+    """Looks for what is late."""
 
 
 class LedgerWriter:
@@ -58,23 +77,12 @@ class LedgerWriter:
     def __init__(
         self,
         new: NewLedger,
+        services: WriterServices,
         *,
-        store: Metadata,
-        pool: BookiePool,
-        options: LedgerOptions,
-        chance: Random,
-        kept: KeptBytes,
-        sent: SentBytes,
-        turn: Turn,
-        lacs: RestingLacs,
-        sweeps: Rounds,
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`.
-
-        ``turn`` and ``lacs`` tell LACs, ``sweeps`` looks for what is late, for all writers of the process.
-        """
+        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`."""
         metadata = new.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
@@ -83,8 +91,8 @@ class LedgerWriter:
         """Why it takes no more entries; None while it does."""
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
-        self._store = store
-        self._options = options
+        self._store = services.store
+        self._options = services.options
         self._change = EnsembleChange(metadata, 1)
         fragment = metadata.last_fragment
         self._window = AddWindow(
@@ -92,22 +100,17 @@ class LedgerWriter:
         )
         self._length = 0
         self._published = NO_ENTRY
-        self._lacs = lacs
+        self._lacs = services.lacs
         self._resting = Resting(self._tell_rested, self.broken)
-        self._lac_due = Due(turn, self._tell_watched, self.broken)
-        self._sweeps = sweeps
+        self._lac_due = Due(services.turn, self._tell_watched, self.broken)
+        self._sweeps = services.sweeps
         self._sweep_round = Round(self._sweep, self.broken)
         self._swept = False
         self._throttled = False
         self._closing = False
-        self._kept = kept.for_ledger()
-        self._plain_bytes = min(
-            COUNTED_FROM_BYTES,
-            options.slot_bytes_max - COUNTED_FROM_BYTES,
-            options.window_bytes_max,
-        )
-        """Of records in memory: below that no bound is near."""
-        self._sent = sent.for_ledger(self._wake_waiters)
+        self._kept = services.kept.for_ledger()
+        self._plain_bytes = _plain_bytes_of(services.options)
+        self._sent = services.sent.for_ledger(self._wake_waiters)
         self._room_event: trio.Event | None = None
         self._rest_event: trio.Event | None = None
         self._flushed = NO_ENTRY
@@ -116,17 +119,19 @@ class LedgerWriter:
         self._care = SlotCare(
             self._window,
             self._change,
-            store=store,
-            pool=pool,
-            options=options,
-            chance=chance,
-            progressed=self._on_progress,
-            broken=self.broken,
-            confirmed=self._tell_confirmed,
-            throttled=lambda: self.throttled,
-            wake_waiters=self._wake_waiters,
-            stir=self._stir,
-            fail=self.fail,
+            WriterCallbacks(
+                progressed=self._on_progress,
+                broken=self.broken,
+                confirmed=self._tell_confirmed,
+                throttled=lambda: self.throttled,
+                wake_waiters=self._wake_waiters,
+                stir=self._stir,
+                fail=self.fail,
+            ),
+            store=services.store,
+            pool=services.pool,
+            options=services.options,
+            chance=services.chance,
         )
         self._streams = self._care.streams
 
@@ -448,3 +453,10 @@ class LedgerWriter:
             if event is not None:
                 event.set()
         self._room_event = self._rest_event = self._flush_event = None
+
+
+def _plain_bytes_of(options: LedgerOptions) -> int:
+    """Return how many bytes of records may be in memory before any bound is near."""
+    return min(
+        COUNTED_FROM_BYTES, options.slot_bytes_max - COUNTED_FROM_BYTES, options.window_bytes_max
+    )

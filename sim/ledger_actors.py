@@ -8,7 +8,7 @@ from ..bookie.entry import encode
 from ..ledger.add_window import AddWindow
 from ..ledger.ensemble_change import EnsembleChange, Round
 from ..ledger.metadata import LedgerMetadata
-from ..ledger.slot_streams import SlotStreams
+from ..ledger.slot_streams import AddStreamListener, SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, LedgerFenced
 from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER, NEVER, LedgerNet
@@ -32,10 +32,9 @@ class SimWriter:
             KEY,
             recovery=False,
             target=lambda bookie: net.link("writer", bookie),
-            acked=self.window.on_acked,
-            failed=self._on_slot_failed,
-            broken=raise_it,
-            progressed=self._on_progress,
+            listener=AddStreamListener(
+                self.window.on_acked, self._on_slot_failed, raise_it, self._on_progress
+            ),
         )
         self.error: DistributedLogError | None = None
         self.left = net.random.randint(0, entries_max)

@@ -7,7 +7,7 @@ from ..bookie.client import raise_it
 from ..ledger.metadata import LedgerMetadata, LedgerState
 from ..ledger.recovery import Phase, Recovery
 from ..ledger.recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
-from ..ledger.slot_streams import SlotStreams
+from ..ledger.slot_streams import AddStreamListener, SlotStreams
 from ..runtime.errors import ConnectionLost, DistributedLogError, RequestTimeout, TooBusy
 from .ledger_model import header_of
 from .ledger_net import KEY, LEDGER, LedgerNet
@@ -148,13 +148,15 @@ class SimRecoverer:
                 KEY,
                 recovery=True,
                 target=lambda bookie: self.net.link(self.name, bookie),
-                acked=lambda stream, count: self._input(
-                    recovery, lambda: recovery.on_acked(stream, count)
+                listener=AddStreamListener(
+                    acked=lambda stream, count: self._input(
+                        recovery, lambda: recovery.on_acked(stream, count)
+                    ),
+                    failed=lambda slot, bookie, error: self._input(
+                        recovery, lambda: recovery.on_write_failed(slot, bookie, error)
+                    ),
+                    broken=raise_it,
                 ),
-                failed=lambda slot, bookie, error: self._input(
-                    recovery, lambda: recovery.on_write_failed(slot, bookie, error)
-                ),
-                broken=raise_it,
             )
             self.net.after(0.5, lambda: self._sweep(recovery, {}))
         if window.slots[action.slot].bookie != action.bookie or window.slots[action.slot].detached:

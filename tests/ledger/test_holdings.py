@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.ledger.holdings import lacks
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.metadata import Fragment, LedgerMetadata, lacks
 from tests.examples import examples
 
 KEY = bytes(16)

@@ -81,7 +81,7 @@ async def test_many_ledgers_with_one_paused_bookie_stay_below_the_process_bound(
         assert all(writer.lac == 99 for writer in writers)
         # Beside the bound: what each may keep uncounted, and what is in flight.
         assert bound / 2 < most < bound + 10 * (COUNTED_FROM_BYTES + 50_000)
-        assert client._kept.bytes == 0
+        assert client._services.kept.bytes == 0
         assert all(any(slot.detached for slot in w._window.slots) for w in writers)
         for writer in writers:
             writer.abort()
@@ -92,13 +92,13 @@ async def test_a_ledger_that_keeps_nothing_goes_on_when_others_are_at_the_bound(
 ) -> None:
     async with model_cluster(3) as cluster:
         client = await cluster.client(kept_bytes_max=1_000_000, slot_silence_s=60.0)
-        client._kept.for_ledger().crowded(2_000_000)
+        client._services.kept.for_ledger().crowded(2_000_000)
         writer = await client.create()
 
         with trio.fail_after(5):
             await _fill(writer, 200)
 
-        assert client._kept.full
+        assert client._services.kept.full
         writer.abort()
 
 
@@ -107,7 +107,7 @@ async def test_room_that_others_make_is_seen(autojump_clock: MockClock) -> None:
         client = await cluster.client(
             kept_bytes_max=1_000_000, slot_silence_s=60.0, slot_stall_s=1000.0
         )
-        other = client._kept.for_ledger()
+        other = client._services.kept.for_ledger()
         other.crowded(2_000_000)
         writer = await client.create()
         cluster["b2"].hang()
@@ -132,11 +132,11 @@ async def test_a_writer_that_ends_takes_back_what_it_kept(autojump_clock: MockCl
         cluster["b2"].hang()
         await _fill(writer, 50)
         assert writer.room
-        assert client._kept.bytes > 0
+        assert client._services.kept.bytes > 0
 
         writer.abort()
 
-        assert client._kept.bytes == 0
+        assert client._services.kept.bytes == 0
 
 
 async def test_a_writer_that_ends_waits_for_no_ack_any_more(autojump_clock: MockClock) -> None:
@@ -150,13 +150,13 @@ async def test_a_writer_that_ends_waits_for_no_ack_any_more(autojump_clock: Mock
         writer = await client.create()
         await trio.sleep(0.1)
         writer.add([RECORD], len(RECORD))
-        assert client._sent.bytes > 0
+        assert client._services.sent.bytes > 0
         at_once = await client.create()
         waiting = len(client._nursery.child_tasks)
 
         writer.abort()
         at_once.abort()  # before its task began
-        assert client._sent.bytes == 0
+        assert client._services.sent.bytes == 0
         assert not any(map(writer._streams.is_open, range(3)))
 
         await trio.sleep(1)
@@ -319,4 +319,4 @@ async def test_writers_of_one_process_take_turns(autojump_clock: MockClock) -> N
         assert most <= 2000 + CALLED_MAX * 200
         for writer in writers:
             writer.abort()
-        assert client._sent.bytes == 0
+        assert client._services.sent.bytes == 0

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from distributedlog.ledger.add_window import AddWindow
-from distributedlog.ledger.slot_streams import SlotStreams
+from distributedlog.ledger.slot_streams import AddStreamListener, SlotStreams
 from distributedlog.ledger.striping import Striping
 
 
@@ -49,9 +49,11 @@ def test_a_lac_is_told_to_those_who_have_the_slots_now() -> None:
         b"",
         recovery=False,
         target=lambda bookie: Sink(bookie, told),
-        acked=lambda stream, count: None,
-        failed=lambda slot, bookie, error: None,
-        broken=lambda error: None,
+        listener=AddStreamListener(
+            acked=lambda stream, count: None,
+            failed=lambda slot, bookie, error: None,
+            broken=lambda error: None,
+        ),
     )
     for slot in range(3):
         streams.open(slot)
