@@ -6,6 +6,7 @@ From the wire to the platter and back:
     server.py, session.py, session_reads.py, read_turns.py      one session a connection: streams, long polls;
                                 reads, whose turn they are, credit
     store.py, adds.py           what a bookie promises: add once, fence, read, LAC, delete
+    bookie_storage.py           the parts that hold its data
     gate.py                     who may do what with which ledger: capabilities, in place of stored keys
     look_ups.py                 what the metadata is asked before an old ledger becomes known again
     commits.py                  what joins a commit, and what follows when it is durable
@@ -13,8 +14,10 @@ From the wire to the platter and back:
     rot.py                      entries that do not read as they were written: noted, looked at, dropped
     dropping.py                 copies that no record names any more
     scrub.py                    every live run is read once in two weeks
-    upkeep.py, stats.py         idle blocks, checkpoints, dead files, free space; counters
+    checkpointer.py, file_removal.py    when the index is written; dead files go
+    stats.py                    counters, and what is wrong
     compaction.py, cold_writer.py   live records move out of files that are mostly dead, into cold files
+    extent_relocation.py            the index points to where they are then
     compaction_policy.py            which files (pure); how fast: runtime/pacer.py
     spans.py                    where the index is asked for what is live in them (pure)
     cold_blocks.py, cold_files.py   what cold files hold (pure), and what they say of themselves
@@ -23,11 +26,15 @@ From the wire to the platter and back:
     ledgers.py, waiters.py      what it knows of a ledger; who waits for its LAC
     gather.py                   the ring in which commits gather, and from which the tail is read
     journal.py                  one block a commit, one sync a block; files, rolls, footers
+    file_preallocator.py        its next file, made before it is needed
     journal_blocks.py           what the blocks hold (pure)
     state_base.py               all ledgers' states in one file, where they are many
     index.py, runs.py, index_records.py     (ledger, entry) to a place in the journal; its bytes (pure)
     reads.py, cutting.py, read_sources.py  ring, page cache, or a worker that asks the device
-    opening.py, replay.py, seed.py      what a start believes, and what it writes again before it serves
+    opening.py                  a start, in the order of
+        replay.py, journal_verifier.py      which blocks count; what may be lost
+        index_rebuild.py                    an index that is gone or damaged, built again
+        first_journal_file.py               what is written again before it serves
     client.py, client_keys.py   the other end of a connection; what it shows in place of stored keys
     options.py                  what can be set
 

@@ -26,19 +26,16 @@ from ..runtime.errors import (
 )
 from . import entry as entries
 from . import journal_blocks as jb
+from .bookie_storage import BookieStorage
 from .commits import Commits
 from .cutting import find_record
-from .gather import GatheringBlock, GatherRing
-from .index import Index
+from .gather import GatheringBlock
 from .index_records import IndexDamaged
-from .journal import Journal
-from .ledgers import IncomingStream, Ledger, Ledgers, Note, StreamOwner
+from .ledgers import IncomingStream, Ledger, Note, StreamOwner
 from .look_ups import Answer, Standing
-from .options import BookieOptions
 from .read_sources import Extent
 from .reads import ColdReader, Reader
 from .runs import Located
-from .space import Space
 from .stats import Stats
 
 
@@ -47,34 +44,39 @@ class Adds:
 
     def __init__(
         self,
-        ring: GatherRing,
-        journal: Journal,
+        storage: BookieStorage,
         commits: Commits,
-        index: Index,
-        ledgers: Ledgers,
-        space: Space,
         reader: Reader,
         cold: ColdReader,
-        options: BookieOptions,
         stats: Stats,
+        on_rot: Callable[[int, int, int], None],
     ) -> None:
-        self._ring = ring
-        self._journal = journal
+        """``on_rot`` gets entries (ledger, first, last) that do not read as they were written."""
+        self._ring = storage.ring
+        self._journal = storage.journal
         self._commits = commits
-        self._index = index
-        self._ledgers = ledgers
-        self._space = space
+        self._index = storage.index
+        self._ledgers = storage.ledgers
+        self._space = storage.space
         self._reader = reader
         self._cold = cold
-        self._unsynced_bytes_max = options.unsynced_bytes_max
-        self._deferred_bytes_max = options.deferred_bytes_max
+        self._unsynced_bytes_max = storage.options.unsynced_bytes_max
+        self._deferred_bytes_max = storage.options.deferred_bytes_max
         self._stats = stats
-        self.on_ledger_created: Callable[[int], None] | None = None
-        """Told of each ledger that an add makes known here (H21)."""
-        self.look_up: Callable[[int, Answer], None] | None = None
-        """Asks the metadata of a ledger that is not known here (H89)."""
-        self.on_rot: Callable[[int, int, int], None] | None = None
-        """Told of entries (ledger, first, last) that are stored and do not read as they were written."""
+        self._on_rot = on_rot
+        self._ledger_listeners: list[Callable[[int], None]] = []
+        self._look_up: Callable[[int, Answer], None] | None = None
+
+    def subscribe(self, on_ledger_created: Callable[[int], None]) -> None:
+        """Call ``on_ledger_created`` with the id of each ledger that an add makes known here (H21)."""
+        self._ledger_listeners.append(on_ledger_created)
+
+    def use_look_up(self, look_up: Callable[[int, Answer], None]) -> None:
+        """From now on ask the metadata, by ``look_up``, for ledgers that are not known here (H89).
+
+        Until then adds to a ledger whose tombstone may have ended are refused.
+        """
+        self._look_up = look_up
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -164,8 +166,8 @@ class Adds:
 
     def made_known(self, ledger: Ledger) -> None:
         """Somebody asks whether there is such a ledger."""
-        if self.on_ledger_created is not None:
-            self.on_ledger_created(ledger.id)
+        for on_ledger_created in self._ledger_listeners:
+            on_ledger_created(ledger.id)
 
     # --- adds that wait for a look-up -------------------------------------------------------------
 
@@ -176,14 +178,14 @@ class Adds:
     def _keep_late(self, stream: IncomingStream, body: memoryview) -> None:
         """Nothing of the stream is acknowledged before the metadata was asked; other streams go on."""
         stats, asks = self._stats, stream.plain
-        if self.look_up is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
+        if self._look_up is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
             self.refuse(stream, _not_looked_up(stream.ledger))
             return
         stream.plain = False
         stream.late.append(bytes(body))
         stats.deferred_bytes += len(body)
         if asks:
-            self.look_up(stream.ledger.id, partial(self._on_looked_up, stream))
+            self._look_up(stream.ledger.id, partial(self._on_looked_up, stream))
 
     def _on_looked_up(self, stream: IncomingStream, standing: Standing | None) -> None:
         """Take what waited, or refuse it. The ledger's flags are looked at after this, by `take` (H95)."""
@@ -454,7 +456,7 @@ class Adds:
             try:
                 found = self._index.find(ledger, entry)
             except IndexDamaged as error:
-                raise self._index.note_damage(ledger, error) from error
+                raise self._ledgers.note_damage(ledger.id, error) from error
             if found is None:
                 return -1
             run = found
@@ -475,8 +477,8 @@ class Adds:
             record = find_record(view, ledger.id, run, entry)
             entries.check(record)
         except CorruptData:
-            if note is None and self.on_rot is not None:
-                self.on_rot(ledger.id, run.first, run.last)
+            if note is None:
+                self._on_rot(ledger.id, run.first, run.last)
             raise
         return int.from_bytes(record[:8], "little")
 

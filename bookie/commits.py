@@ -208,6 +208,21 @@ class Commits:
         ):
             self.checkpoint_wanted.set()
 
+    async def prove_when_idle(self) -> None:
+        """When idle for a moment after a sync, prove it with one small block (H3). Until cancelled."""
+        idle_s = self._options.idle_watermark_s
+        while True:
+            if not (self._journal.unproven or self.has_dirty_lacs):
+                self.something_to_prove = trio.Event()
+                await self.something_to_prove.wait()
+            due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
+            await trio.sleep_until(due)
+            if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
+                continue
+            if self._journal.unproven or self.has_dirty_lacs:
+                self.lacs_are_due()
+                self.with_block(_mark_watermark)
+
     # --- room -------------------------------------------------------------------------------------
 
     @property
@@ -218,3 +233,7 @@ class Commits:
     def on_room(self, resume: Callable[[], None]) -> None:
         """Call ``resume`` once when a sync has made room."""
         self._waiting_for_room.append(resume)
+
+
+def _mark_watermark(block: GatheringBlock) -> None:
+    block.watermark = True

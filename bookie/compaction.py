@@ -20,27 +20,23 @@ import trio
 
 from ..runtime import blocks
 from ..runtime.errors import CorruptData, DiskFull, DistributedLogError, TooBusy
-from ..runtime.host import Disk
 from ..runtime.log_lines import get_logger
 from ..runtime.pacer import QUIET_S, WORK_S, Pacer
-from ..runtime.work_failures import WorkFailures
 from . import cold_blocks as cb
 from . import journal_blocks as jb
+from .bookie_storage import BookieStorage
+from .checkpointer import Checkpointer
 from .cold_files import read_cold_payloads
 from .cold_writer import ColdWriter, Move
 from .commits import Commits
 from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
+from .extent_relocation import MOVES_A_TURN, PAIRS_A_SPAN, ExtentRelocation
 from .gather import GatheringBlock
-from .index import MOVES_A_TURN, PAIRS_A_SPAN, Index
-from .journal import Journal, file_name
-from .options import BookieOptions
-from .reads import JournalFiles
+from .journal_blocks import file_name
 from .replay import read_footer_payloads
 from .runs import Located
-from .space import Space
 from .spans import Span, Spans
-from .stats import Stats
-from .upkeep import Upkeep
+from .stats import BookieHealth
 
 RUNS_MAX = 100_000
 """Moved in one go: they are in memory meanwhile, some 30 MB."""
@@ -74,29 +70,25 @@ class Compactor:
 
     def __init__(
         self,
-        disk: Disk,
-        journal: Journal,
-        index: Index,
-        files: JournalFiles,
+        storage: BookieStorage,
         commits: Commits,
-        space: Space,
-        upkeep: Upkeep,
-        options: BookieOptions,
-        stats: Stats,
+        checkpointer: Checkpointer,
+        health: BookieHealth,
         on_damage: Callable[[DistributedLogError, int, int, int], None],
-        failures: WorkFailures,
     ) -> None:
-        self._disk = disk
-        self._journal = journal
-        self._index = index
-        self._files = files
+        """``on_damage`` gets why entries (ledger, first, last) could not be copied."""
+        self._disk = storage.disk
+        self._journal = storage.journal
+        self._index = storage.index
+        self._files = storage.files
         self._commits = commits
-        self._space = space
-        self._upkeep = upkeep
-        self._options = options
-        self._stats = stats
+        self._space = storage.space
+        self._checkpointer = checkpointer
+        self._options = storage.options
+        self._stats = health.stats
         self._on_damage = on_damage
-        self._failures = failures
+        self._failures = health.failures
+        self.relocation = ExtentRelocation(storage.index)
         self.pacer = Pacer()
         self._paid_until = 0.0
         self._may_work = trio.Event()
@@ -177,7 +169,7 @@ class Compactor:
         None where somebody waits for the index, as a checkpoint does: what is written meanwhile stays in
         memory, of which too much makes a bookie read-only.
         """
-        waiting = self._upkeep.checkpoint_lock.statistics().tasks_waiting
+        waiting = self._checkpointer.lock.statistics().tasks_waiting
         if waiting or self._space.read_only or self._rested_s >= RESTS_S_MAX:
             return 0.0
         self._rested_s += REST_S
@@ -186,7 +178,7 @@ class Compactor:
     def _facts(self) -> list[FileFacts]:
         """Of the files all of whose runs are in the index's map."""
         journal, live = self._journal, self._index.live_bytes
-        checkpointed = self._upkeep.checkpointed
+        checkpointed = self._checkpointer.checkpointed
         if not checkpointed:  # after a start on a full disk the map may have nothing yet
             return []
         found: list[FileFacts] = []
@@ -226,12 +218,12 @@ class Compactor:
 
     async def _move(self, sources: list[int]) -> bool:
         self._rested_s = 0.0
-        number = self._journal.take_number()
+        number = self._journal.preallocator.take_number()
         held = {*sources, number}
         self._journal.held |= held
         try:
             spans = await self._spans_of(sources)
-            runs, whole = await self._index.runs_in(
+            runs, whole = await self.relocation.runs_in(
                 sources,
                 RUNS_MAX,
                 self._output_bytes_max,
@@ -241,9 +233,9 @@ class Compactor:
             if runs and not await self._copy(number, runs):
                 return False
             if whole or not all(self._index.live_bytes.get(source, 0) > 0 for source in sources):
-                async with self._upkeep.checkpoint_lock:
+                async with self._checkpointer.lock:
                     # Never from what was counted while adds, deletions and moves went on (H84).
-                    await self._index.count_again(
+                    await self.relocation.count_again(
                         sources, spans=spans, next_rest_s=self._next_rest_s
                     )
             return True
@@ -257,7 +249,7 @@ class Compactor:
         ended), or no sound one, or they name so many places that all of it is read sooner.
         """
         spans = Spans()
-        spans_max = max(SPANS_MIN, self._index.map_runs // PAIRS_A_SPAN)
+        spans_max = max(SPANS_MIN, self._index.in_map.runs // PAIRS_A_SPAN)
         for number in numbers:
             cold = self._journal.cold.get(number)
             if cold is None:
@@ -327,10 +319,10 @@ class Compactor:
             return bool(sound) and await self._copy(number, sound)
         await self._disk.rename(name + cb.UNFINISHED, name)
         await self._announce(cold, taken)
-        if not await self._upkeep.checkpoint_if_room():
+        if not await self._checkpointer.checkpoint_if_room():
             return False  # nothing points to the file: it is removed again
-        async with self._upkeep.checkpoint_lock:
-            await self._index.move(
+        async with self._checkpointer.lock:
+            await self.relocation.move(
                 ((move.ledger, move.old, move.new) for move in moves), next_rest_s=self._next_rest_s
             )
         self._stats.files_compacted += 1
@@ -373,7 +365,7 @@ class Compactor:
         self._journal.held |= chosen.keys()
         try:
             spans = await self._spans_of(chosen)
-            runs, whole = await self._index.runs_in(chosen, 4 * RUNS_MAX, 1 << 62, spans=spans)
+            runs, whole = await self.relocation.runs_in(chosen, 4 * RUNS_MAX, 1 << 62, spans=spans)
             if not whole:  # what is not seen here may be live
                 return False
             for number, cold in chosen.items():

@@ -8,18 +8,18 @@ stream takes the mark off again, which leaves ordinary limbo, to be healed as su
 import trio
 
 from . import journal_blocks as jb
+from .checkpointer import Checkpointer
 from .commits import Commits
 from .ledgers import Ledgers
-from .upkeep import Upkeep
 
 
 class Dropping:
     """The dropped copies of one bookie."""
 
-    def __init__(self, ledgers: Ledgers, commits: Commits, upkeep: Upkeep) -> None:
+    def __init__(self, ledgers: Ledgers, commits: Commits, checkpointer: Checkpointer) -> None:
         self._ledgers = ledgers
         self._commits = commits
-        self._upkeep = upkeep
+        self._checkpointer = checkpointer
 
     def held(self, ledger_id: int) -> int:
         """The highest entry of a ledger that is here and could be dropped; -1 for none that is.
@@ -53,7 +53,7 @@ class Dropping:
             self._commits.write_state(ledger, durable.set)
             await durable.wait()
             ledger.fence_durable = True
-            await self._upkeep.delete_runs(ledger)
+            await self._checkpointer.delete_runs(ledger)
         finally:
             ledger.going = False
         return True

@@ -11,12 +11,11 @@ answers any request. A scrub compares it again, for pages that are read from the
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import trio
 
-from ..runtime.errors import LedgerStateUnknown
 from ..runtime.host import OrderedMap
 from ..runtime.log_lines import get_logger
 from .index_records import (
@@ -31,7 +30,6 @@ from .index_records import (
     Saved,
     Totals,
     checked,
-    file_of,
     flags_of,
     ledger_end,
     located,
@@ -44,17 +42,12 @@ from .index_records import (
 from .journal_blocks import DELETED, state_record
 from .ledgers import Ledger, Ledgers, Note
 from .runs import Located, Runs
-from .spans import Span
 
 MAP_NAME = "bookie"
 SLICE = 500
 """Puts prepared between two turns of the loop (H34): 5,000 held every connection for 4 ms."""
 PAGE = 256
 """Pairs of the map that one turn of the loop looks at."""
-PAIRS_A_SPAN = 8
-"""The cost of a seek in the map, in pairs."""
-MOVES_A_TURN = 200
-"""Runs whose copies are pointed to: some half a millisecond."""
 TOMBSTONES_AT_ONCE = 5_000
 """So many end with one checkpoint."""
 STATES_AT_ONCE = 50_000
@@ -65,7 +58,8 @@ LEDGERS_A_TURN = 1_000
 log = get_logger("distributedlog.bookie.index")
 
 
-def _no_rest() -> float:
+def no_rest() -> float:
+    """Return no pause: work continues in the next turn of the loop."""
     return 0.0
 
 
@@ -91,7 +85,8 @@ class Index:
     """
 
     def __init__(self, stored: OrderedMap, ledgers: Ledgers) -> None:
-        self._map = stored
+        self.stored = stored
+        """The ordered map, to be read; `apply` and `checkpoint` write it."""
         self._ledgers = ledgers
         self._dirty_runs: dict[Ledger, None] = {}
         self._dirty_states: dict[Ledger, None] = {}
@@ -133,7 +128,7 @@ class Index:
                 return found
         if entry > ledger.persisted_last:
             return None
-        pair = self._map.floor(RUN_KEY.pack(b"r", ledger.id, entry))
+        pair = self.stored.floor(RUN_KEY.pack(b"r", ledger.id, entry))
         if pair is None or pair[0][:9] != STATE_KEY.pack(b"r", ledger.id):
             return None
         run = located(*pair)
@@ -148,7 +143,7 @@ class Index:
                 if found is not None and (best is None or found.first < best.first):
                     best = found
         if entry < ledger.persisted_last:
-            pairs = self._map.scan(
+            pairs = self.stored.scan(
                 RUN_KEY.pack(b"r", ledger.id, entry + 1), ledger_end(ledger.id), 1
             )
             if pairs:
@@ -179,16 +174,12 @@ class Index:
             at = found.last + 1
         return merged, at
 
-    def note_damage(self, ledger: Ledger, error: IndexDamaged) -> LedgerStateUnknown:
-        """A look-up met damage; the answer for whoever asked."""
-        return self._ledgers.note_damage(ledger.id, error)
-
     async def condemn(self) -> None:
         """The map is damaged: the next start, which reads little of it, is to build it again.
 
         Without a position nothing of it counts. Raises as `OrderedMap.apply`.
         """
-        await self._map.apply((), [META_KEY])
+        await self.stored.apply((), [META_KEY])
 
     # --- changing ---------------------------------------------------------------------------------
 
@@ -264,11 +255,11 @@ class Index:
         assert ledger.runs is None, "nothing was added since the checkpoint"
         assert ledger.frozen is None, "the checkpoint has taken all runs"
         start = RUN_KEY.pack(b"r", ledger.id, 0)
-        while page := self._map.scan(start, ledger_end(ledger.id), PAGE):
+        while page := self.stored.scan(start, ledger_end(ledger.id), PAGE):
             totals = self.in_map.copy()
             for key, value in page:
                 totals.drop_run(located(key, value))
-            await self._apply([], [key for key, _ in page], totals)
+            await self.apply([], [key for key, _ in page], totals)
         ledger.top = ledger.last_entry = ledger.persisted_last = -1
 
     @property
@@ -295,7 +286,7 @@ class Index:
 
         From the first run on that begins at ``entry`` of the ledger, or after it. Raises `IndexDamaged`.
         """
-        pairs = self._map.scan(RUN_KEY.pack(b"r", ledger_id, entry), b"s", limit)
+        pairs = self.stored.scan(RUN_KEY.pack(b"r", ledger_id, entry), b"s", limit)
         runs = [located(key, value) for key, value in pairs]
         return [(RUN_KEY.unpack(key)[1], run) for (key, _), run in zip(pairs, runs, strict=True)]
 
@@ -311,7 +302,7 @@ class Index:
         totals = self.in_map.copy()
         for run, parts in changes:
             key = RUN_KEY.pack(b"r", ledger.id, run.first)
-            stored = self._map.get(key)
+            stored = self.stored.get(key)
             if stored is None or located(key, stored) != run:
                 continue
             if not parts or parts[0].first != run.first:
@@ -323,12 +314,7 @@ class Index:
                 totals.add_run(part)
             totals.drop_run(run)
         if puts or deletes:
-            await self._apply(puts, deletes, totals)
-
-    @property
-    def map_runs(self) -> int:
-        """Runs in the map."""
-        return self.in_map.runs
+            await self.apply(puts, deletes, totals)
 
     @property
     def dirty_states(self) -> list[Ledger]:
@@ -339,7 +325,7 @@ class Index:
 
     async def states(self) -> AsyncIterator[bytes]:
         """The states that the map has, as control records, by ledger id. Raises `IndexDamaged`."""
-        async for key, value in self._pairs(b"s", b"t"):
+        async for key, value in pairs_between(self.stored, b"s", b"t"):
             ledger_id, flags, lac, ledger_key = stated(key, value)
             yield state_record(ledger_id, flags, lac, ledger_key)
 
@@ -348,13 +334,13 @@ class Index:
 
         An older program leaves out what it does not know of the totals: that is counted again.
         """
-        meta = self._map.get(META_KEY)
+        meta = self.stored.get(META_KEY)
         if meta is None:
-            if self._map.scan(b"\0", b"\xff", 1):
+            if self.stored.scan(b"\0", b"\xff", 1):
                 raise IndexDamaged("the index holds runs and no position")
             return None
         saved = self._saved = Saved.decode(checked(META_KEY, meta))
-        async for key, value in self._pairs(*KEPT_KEYS):
+        async for key, value in pairs_between(self.stored, *KEPT_KEYS):
             self.kept[key] = checked(key, value)
         self.in_map = await self.recount() if saved.totals is None else saved.totals
         if saved.totals is None or saved.totals.digests is None:
@@ -376,16 +362,16 @@ class Index:
         Runs of deleted ledgers, which an older version left, go with the next checkpoint.
         """
         totals = Totals()
-        async for key, value in self._pairs(b"s", b"t"):
+        async for key, value in pairs_between(self.stored, b"s", b"t"):
             _, flags, _, _ = stated(key, value)
             totals.count_state(flags)
         ledger_id, last = -1, -1
-        async for key, value in self._pairs(b"r", b"s"):
+        async for key, value in pairs_between(self.stored, b"r", b"s"):
             run = located(key, value)
             if RUN_KEY.unpack(key)[1] != ledger_id:
                 ledger_id, last = RUN_KEY.unpack(key)[1], -1
                 state_key = STATE_KEY.pack(b"s", ledger_id)
-                if (state := self._map.get(state_key)) is None:
+                if (state := self.stored.get(state_key)) is None:
                     raise IndexDamaged(f"ledger {ledger_id}: runs without a state")
                 if stated(state_key, state)[1] & DELETED:
                     self.note_state(self._ledgers.get_or_make(ledger_id))
@@ -395,7 +381,7 @@ class Index:
             totals.add_run(run)
         return totals
 
-    async def verify(self, next_rest_s: Callable[[], float] = _no_rest) -> None:
+    async def verify(self, next_rest_s: Callable[[], float] = no_rest) -> None:
         """Read all pairs, also while they change: each fits its digest, and all are of one moment.
 
         Some 0.8 s of CPU time per million pairs. Raises `IndexDamaged`.
@@ -407,14 +393,14 @@ class Index:
                 f" {expected:016x})"
             )
 
-    async def _digests(self, next_rest_s: Callable[[], float] = _no_rest) -> int:
+    async def _digests(self, next_rest_s: Callable[[], float] = no_rest) -> int:
         """Return the sum of the digests of all pairs that the map has at the end. Raises `IndexDamaged`."""
         assert self._pass is None, "one pass at a time"
         self._pass = under_way = _Pass()
         try:
             while True:
                 async with self._changing:
-                    page = self._map.scan(under_way.upto, b"\xff", PAGE)
+                    page = self.stored.scan(under_way.upto, b"\xff", PAGE)
                     if not page:
                         return under_way.digests % DIGESTS_MODULUS
                     under_way.digests += verified_digests(
@@ -424,15 +410,6 @@ class Index:
                 await trio.sleep(next_rest_s())
         finally:
             self._pass = None
-
-    async def _pairs(
-        self, start: bytes, end: bytes, next_rest_s: Callable[[], float] = _no_rest
-    ) -> AsyncIterator[tuple[bytes, bytes]]:
-        while page := self._map.scan(start, end, PAGE):
-            for pair in page:
-                yield pair
-            start = page[-1][0] + b"\0"
-            await trio.sleep(next_rest_s())
 
     async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
@@ -475,7 +452,7 @@ class Index:
                 (key, sealed(key, value)) for key, value in to_keep.items() if value is not None
             )
             kept_no_more = [key for key, value in to_keep.items() if value is None]
-            await self._apply(puts, deletes + state_keys + kept_no_more, totals, saved, added)
+            await self.apply(puts, deletes + state_keys + kept_no_more, totals, saved, added)
         except BaseException:
             self._put_back(taken, states, taken_bytes)
             self._to_keep = to_keep | self._to_keep
@@ -486,7 +463,7 @@ class Index:
         with trio.CancelScope(shield=True):
             await self._let_go(taken)
 
-    async def _apply(
+    async def apply(
         self,
         puts: Sequence[tuple[bytes, bytes]],
         deletes: Sequence[bytes],
@@ -516,7 +493,7 @@ class Index:
             return META_KEY, sealed(META_KEY, saved.encode())
 
         async with self._changing:
-            await self._map.apply(puts, deletes, summary)
+            await self.stored.apply(puts, deletes, summary)
             if self._pass is not None:
                 self._pass.note(dict(puts), replaced)
         change = Counter(totals.live_bytes)
@@ -548,7 +525,7 @@ class Index:
             return
         start, below = STATE_KEY.pack(b"s", self._ending_from), self._ledgers.gone_below
         for _ in range(STATES_AT_ONCE // PAGE):
-            page = self._map.scan(start, STATE_KEY.pack(b"s", below), PAGE)
+            page = self.stored.scan(start, STATE_KEY.pack(b"s", below), PAGE)
             for key, value in page:
                 if flags_of(value) & DELETED:
                     self._may_end.append(stated(key, value)[0])
@@ -638,7 +615,7 @@ class Index:
             if ledger.persisted_last < 0:
                 continue
             first = RUN_KEY.pack(b"r", ledger.id, 0)
-            async for key, value in self._pairs(first, ledger_end(ledger.id)):
+            async for key, value in pairs_between(self.stored, first, ledger_end(ledger.id)):
                 deletes.append(key)
                 totals.drop_run(located(key, value))
         return deletes
@@ -648,154 +625,11 @@ class Index:
     ) -> None:
         """The runs of files that are gone, which nothing else deletes or writes anew."""
         passed_over = {*written, *deletes}
-        async for key, value in self._pairs(b"r", b"s"):
+        async for key, value in pairs_between(self.stored, b"r", b"s"):
             run = located(key, value)
             if run.file_number in self._gone_files and key not in passed_over:
                 deletes.append(key)
                 totals.drop_run(run)
-
-    # --- moving -----------------------------------------------------------------------------------
-
-    async def runs_in(
-        self,
-        numbers: Collection[int],
-        runs_max: int,
-        bytes_max: int,
-        *,
-        spans: Sequence[Span] | None = None,
-        next_rest_s: Callable[[], float] = _no_rest,
-    ) -> tuple[list[tuple[int, Located]], bool]:
-        """What the map has in these files, sorted: (ledger, run). False: there is more.
-
-        At most so many runs, and bytes; at least one run. What is in memory alone is not among them.
-        ``spans``: where to look, as the footers of all of the files say; None: everywhere. So it is, too,
-        where less is found there than was counted.
-        ``next_rest_s``: asked between two turns of the loop that are spent here; also in `move` and
-        `count_again`.
-        """
-        found: list[tuple[int, Located]] = []
-        size = 0
-        live = dict.fromkeys(numbers, 0)
-        async for key, value in self._pairs_within(spans, next_rest_s):
-            if file_of(value) not in live:
-                continue
-            run = located(key, value)
-            size += run.length
-            if found and (len(found) >= runs_max or size > bytes_max):
-                return found, False
-            found.append((RUN_KEY.unpack(key)[1], run))
-            live[run.file_number] += run.length
-        if spans is not None and self._is_too_little(live):
-            return await self.runs_in(numbers, runs_max, bytes_max, next_rest_s=next_rest_s)
-        return found, True
-
-    async def _pairs_within(
-        self, spans: Sequence[Span] | None, next_rest_s: Callable[[], float]
-    ) -> AsyncIterator[tuple[bytes, bytes]]:
-        """The runs that begin within these, or all for None."""
-        if spans is None:
-            async for pair in self._pairs(b"r", b"s", next_rest_s):
-                yield pair
-            return
-        seen = 0
-        for ledger_id, first, last in spans:
-            start = RUN_KEY.pack(b"r", ledger_id, first)
-            end = RUN_KEY.pack(b"r", ledger_id, last) + b"\0"
-            while page := self._map.scan(start, end, PAGE):
-                for pair in page:
-                    yield pair
-                start = page[-1][0] + b"\0"
-                seen += len(page)
-                if seen >= PAGE:
-                    seen = 0
-                    await trio.sleep(next_rest_s())
-                if len(page) < PAGE:
-                    break
-            seen += PAIRS_A_SPAN
-
-    def _is_too_little(self, live: Mapping[int, int]) -> bool:
-        """Was more counted than these bytes of some files?"""
-        for number, length in live.items():
-            counted = self.in_map.live_bytes.get(number, 0)
-            if length < counted:
-                log.warning(
-                    "file %d: its footer leads to %d live bytes, %d were counted: the whole index is"
-                    " gone through",
-                    number,
-                    length,
-                    counted,
-                )
-                return True
-        return False
-
-    async def move(
-        self,
-        moves: Iterable[tuple[int, Located, Located]],
-        *,
-        next_rest_s: Callable[[], float] = _no_rest,
-    ) -> None:
-        """Point to the copies of runs, (ledger, old, new), given sorted; one synced transaction.
-
-        Only of those that are in the map as they were: what was deleted or replaced meanwhile is passed
-        over (H84). The caller holds off checkpoints. Raises `DiskFull`: then nothing was changed.
-        """
-        puts: list[tuple[bytes, bytes]] = []
-        deletes: list[bytes] = []
-        totals = self.in_map.copy()
-        last: tuple[int, Located] | None = None
-
-        def put_last() -> None:
-            if last is not None:
-                ledger_id, run = last
-                key = RUN_KEY.pack(b"r", ledger_id, run.first)
-                value = RUN.pack(run.file_number, run.offset, run.length, run.count)
-                puts.append((key, sealed(key, value)))
-                totals.add_run(run)
-
-        for at, (ledger_id, old, new) in enumerate(moves, 1):
-            if at % MOVES_A_TURN == 0:
-                await trio.sleep(next_rest_s())
-            key = RUN_KEY.pack(b"r", ledger_id, old.first)
-            stored = self._map.get(key)
-            if stored is None or located(key, stored) != old:
-                continue
-            deletes.append(key)
-            totals.drop_run(old)
-            whole = last[1].joined(new) if last is not None and last[0] == ledger_id else None
-            if whole is None:
-                put_last()
-            last = (ledger_id, whole or new)
-        put_last()
-        await self._apply(puts, deletes, totals)
-
-    async def count_again(
-        self,
-        numbers: Collection[int],
-        *,
-        spans: Sequence[Span] | None = None,
-        next_rest_s: Callable[[], float] = _no_rest,
-    ) -> None:
-        """Take what is live in these files from the map, not from what was counted.
-
-        All their runs are in the map, and the caller holds off checkpoints. ``spans``: as in `runs_in`.
-        """
-        live = {number: 0 for number in self.live_bytes if number in numbers}
-        async for key, value in self._pairs_within(spans, next_rest_s):
-            number = file_of(value)
-            if number in live:
-                live[number] += located(key, value).length
-        if spans is not None and self._is_too_little(live):
-            await self.count_again(numbers, next_rest_s=next_rest_s)
-            return
-        for number, length in live.items():
-            if length != self.live_bytes.get(number, 0):
-                log.warning(
-                    "file %d: %d bytes are live, %d were counted",
-                    number,
-                    length,
-                    self.live_bytes.get(number, 0),
-                )
-            self.live_bytes[number] = self.in_map.live_bytes[number] = length
 
     def _put_back(
         self,
@@ -819,7 +653,18 @@ class Index:
 
     def close(self) -> None:
         """Close the map."""
-        self._map.close()
+        self.stored.close()
+
+
+async def pairs_between(
+    stored: OrderedMap, start: bytes, end: bytes, next_rest_s: Callable[[], float] = no_rest
+) -> AsyncIterator[tuple[bytes, bytes]]:
+    """Yield the pairs of a map in key order, a page at a turn of the loop."""
+    while page := stored.scan(start, end, PAGE):
+        for pair in page:
+            yield pair
+        start = page[-1][0] + b"\0"
+        await trio.sleep(next_rest_s())
 
 
 def _in_use(ledger: Ledger) -> bool:

@@ -7,30 +7,26 @@ sealed one ends in a footer of its runs. Nothing is ever overwritten, files are 
 (H16). What fails to be written or synced ends the node: nothing was acknowledged for it.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 import trio
 
 from ..runtime import blocks
-from ..runtime.errors import DiskFull, TooBusy
 from ..runtime.host import Disk, File
 from ..runtime.log_lines import get_logger
 from ..runtime.meters import Buckets
 from ..runtime.zero_ahead import ZeroAhead
 from . import journal_blocks as jb
 from .cold_blocks import ColdFile, cold_name
+from .file_preallocator import FilePreallocator, NewFile
 from .gather import GatheringBlock, GatherRing
 from .ledgers import Ledgers
-from .options import BESIDE_BLOCK_BYTES, BookieOptions
+from .options import BookieOptions
 from .reserve import Reserve
 from .space import Space
 
-FILE_S = 5.0
-"""A file is made as long as it takes to fill it at the rate of the last one, within bounds: rolls stay rare
-at full speed, and a bookie that is hardly written takes little space."""
 REST_S = 60.0
 """After so long without a commit a long file is sealed, cut at its end, and a short one begins."""
 LONE_BYTES_MAX = 16 * 1024
@@ -39,24 +35,6 @@ CONTROL_BYTES_MAX = 1024 * 1024
 """Of the last file that there is room for: kept for fences and deletions (H28)."""
 SERVICE_BYTES = 1024 * 1024
 STATE_BYTES_MAX = 512 * 1024
-RETRY_SPACE_S = 1.0
-PREFIX = "journal-"
-
-
-def file_name(number: int) -> str:
-    """The name of journal file ``number``, which counts from 1."""
-    return f"{PREFIX}{number:012d}"
-
-
-def file_number(name: str) -> int | None:
-    """The number in a journal file's name; None for a name that no bookie gives."""
-    digits = name.removeprefix(PREFIX)
-    if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
-        return None
-    number = int(digits)
-    return number if 0 < number <= jb.FILE_NUMBER_MAX and file_name(number) == name else None
-
-
 log = get_logger("distributedlog.bookie.journal")
 
 
@@ -76,6 +54,19 @@ class Position:
 _length_of = attrgetter("length")
 
 
+@dataclass(slots=True)
+class JournalCounters:
+    """Counts of a journal since its start."""
+
+    syncs: int = 0
+    commits: int = 0
+    device_bytes: int = 0
+    """Written to the device."""
+    rolls: int = 0
+    sync_seconds: Buckets = field(default_factory=Buckets)
+    """Of each block: writing it and its sync."""
+
+
 class Journal:
     """The journal of one bookie, from its opening in `start` on."""
 
@@ -85,47 +76,33 @@ class Journal:
         ring: GatherRing,
         options: BookieOptions,
         *,
-        bookie_id: str,
-        seed: int,
+        identity: jb.Seed,
         ledgers: Ledgers,
         space: Space,
         reserve: Reserve,
     ) -> None:
         self._disk = disk
         self._space = space
-        self._reserve = reserve
+        self.preallocator = FilePreallocator(disk, options, space, reserve)
         self._ring = ring
         self._options = options
-        self.bookie_id = bookie_id
-        self.seed = seed
+        self.bookie_id, self.seed = identity.bookie_id, identity.seed
         self._ledgers = ledgers
         self._service = disk.aligned_buffer(SERVICE_BYTES)
         self._wake = trio.Event()
-        self._ahead: deque[NewFile] = deque()
-        """The next file: one, or none while it is being made or there is no room for it."""
-        self._ahead_changed = trio.Event()
         self._file: File | None = None
-        self._offset = 0
+        self._offset = self._limit = self._first_sequence = 0
         self._last_offset = -1
-        self._limit = 0
         self._begun_at = 0.0
-        self._next_bytes = options.first_file_bytes
-        self._state_bytes = 0
-        """Of all ledgers, at the current file's beginning."""
-        self._starved = trio.Event()
-        """A block waits for a file."""
-        self._keeps_ahead = False
         self._give_back_wanted = False
-        self._first_sequence = 0
         self._footer: list[bytes] = []
         self._watermark_held = False
         self._rests = False
         """Is `run` waiting for something to gather?"""
         self._failed: Exception | None = None
         """What ended a commit outside of `run`, which raises it."""
-        self.zeros = ZeroAhead(options.zero_ahead_bytes, seed)
+        self.zeros = ZeroAhead(options.zero_ahead_bytes, identity.seed)
         self.number = 0
-        self.next_number = 1
         self.start_count = 0
         self.sequence = 1
         """Of the next block."""
@@ -151,13 +128,8 @@ class Journal:
         self.file_bytes: dict[int, int] = {}
         """What the files that are there take of the device, by number: cold ones have holes."""
         self.last_sync_at = 0.0
-        self.sync_seconds = Buckets()
-        """Of each block: writing it and its sync."""
         self._write_began_at = 0.0
-        self.syncs = 0
-        self.commits = 0
-        self.device_bytes = 0
-        self.rolls = 0
+        self.counters = JournalCounters()
 
     # --- opening ----------------------------------------------------------------------------------
 
@@ -167,7 +139,7 @@ class Journal:
         start_count: int,
         sequence: int,
         durable_to: int,
-        new_file: "NewFile",
+        new_file: NewFile,
         predecessor: int,
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
@@ -186,7 +158,7 @@ class Journal:
         self.sealed = sealed
         self.cold = cold
         self._watermark_held = True
-        self.next_number = new_file.number + 1
+        self.preallocator.next_number = new_file.number + 1
         self.base = base
         await self._begin_file(new_file, predecessor, predecessor_end, 0, states)
 
@@ -216,7 +188,7 @@ class Journal:
         to get the place in the file. Raises `DiskFailed`.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_ahead)
+            nursery.start_soon(self.preallocator.run)
             nursery.start_soon(self.zeros.run)
             while True:
                 if not self._ring.has_work:
@@ -291,7 +263,7 @@ class Journal:
         on_synced: Callable[[GatheringBlock, int, int], None],
     ) -> None:
         self._ring.synced(block)
-        self.commits += 1
+        self.counters.commits += 1
         on_synced(block, self.number, shift)
 
     async def _write(self, block: GatheringBlock) -> int:
@@ -362,10 +334,10 @@ class Journal:
         if not self._watermark_held:
             self.durable_to = self.sequence
         self.sequence += 1
-        self.device_bytes += length
-        self.syncs += 1
+        self.counters.device_bytes += length
+        self.counters.syncs += 1
         self.last_sync_at = trio.current_time()
-        self.sync_seconds.observe(self.last_sync_at - self._write_began_at)
+        self.counters.sync_seconds.observe(self.last_sync_at - self._write_began_at)
 
     def position(self) -> Position:
         """Behind the last block that was written; what is not yet synced counts as not written."""
@@ -375,93 +347,19 @@ class Journal:
 
     # --- files ------------------------------------------------------------------------------------
 
-    async def create(self, number: int, size: int) -> "NewFile":
-        """Make a file of ``size`` bytes. Raises `DiskFull`: nothing is left of it.
-
-        Longer where the states of all ledgers would nearly fill it: what is written later into space that
-        nobody preallocated may find none.
-        """
-        if size >= self._options.first_file_bytes:
-            size = max(size, self._least_bytes)
-        try:
-            file = await self._disk.create(file_name(number), size=size, direct=True)
-        except DiskFull:
-            await self.delete(number)
-            raise
-        return NewFile(number, file, size)
-
-    @property
-    def _least_bytes(self) -> int:
-        least = 2 * self._state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
-        return max(self._options.first_file_bytes, least // blocks.ALIGN * blocks.ALIGN)
-
-    async def from_reserve(self, number: int) -> "NewFile | None":
-        """A file made of the reserve, where there is no room for another; None: that is gone as well."""
-        taken = await self._reserve.become(file_name(number))
-        return None if taken is None else NewFile(number, *taken)
-
-    async def _keep_ahead(self) -> None:
-        """Make the next file, off the path of commits, so that a roll does not wait for it (H32)."""
-        self._keeps_ahead = True
-        while True:
-            while not self._ahead:
-                new_file = await self._make_ahead()
-                if new_file is None and self._starved.is_set():
-                    await trio.sleep(RETRY_SPACE_S)
-                    continue
-                if new_file is None:
-                    with trio.move_on_after(RETRY_SPACE_S):
-                        await self._starved.wait()
-                    continue
-                self._ahead.append(new_file)
-                self._ahead_changed.set()
-                self._ahead_changed = trio.Event()
-            await self._ahead_changed.wait()
-
-    def take_number(self) -> int:
-        """The next file's number, for a journal or a cold file."""
-        number, self.next_number = self.next_number, self.next_number + 1
-        return number
-
-    def _return_number(self, number: int) -> None:
-        """No file was made of it; unless a later one has been given out."""
-        if self.next_number == number + 1:
-            self.next_number = number
-
     def name_of(self, number: int) -> str:
         """The name of the file of this number, journal or cold."""
-        return cold_name(number) if number in self.cold else file_name(number)
-
-    async def _make_ahead(self) -> "NewFile | None":
-        number = self.take_number()
-        try:
-            new_file = await self.create(number, self._next_bytes)
-            self._space.note_next_file(missing=False)
-            return new_file
-        except TooBusy as error:  # no descriptor: the disk is well, and one comes free
-            log.warning("no journal file can be made now: %s", error)
-            self._return_number(number)
-            return None
-        except DiskFull:
-            self._space.note_next_file(missing=True)
-        if self._next_bytes > self._options.first_file_bytes:
-            self._next_bytes = self._options.first_file_bytes
-        if self._starved.is_set():
-            reserved = await self.from_reserve(number)
-            if reserved is not None:
-                return reserved
-        self._return_number(number)
-        return None
+        return cold_name(number) if number in self.cold else jb.file_name(number)
 
     @property
     def waits_for_space(self) -> bool:
         """A block waits for a file, and there is no room for one."""
-        return self._space.no_next_file and self._starved.is_set()
+        return self._space.no_next_file and self.preallocator.starved
 
     @property
     def stored_bytes(self) -> int:
         """Of all files, the one made ahead included."""
-        return sum(self.file_bytes.values()) + sum(each.size for each in self._ahead)
+        return sum(self.file_bytes.values()) + self.preallocator.bytes_ahead
 
     def has_room(self, length: int) -> bool:
         """Is there room for so many bytes of records, beside what has gathered?
@@ -474,42 +372,14 @@ class Journal:
         rest = self._limit - self._offset - _footer_bytes(len(self._footer)) - jb.TRAILER_SPACE
         return 2 * (self._ring.unsynced_bytes + length) + kept <= rest
 
-    async def _take_ahead(self) -> "NewFile":
-        """The next file; where there is none, wait for it: for space, on a full disk.
-
-        Whoever waits for the block that wants it has a deadline; to end the node would help nobody.
-        """
-        while not self._ahead:
-            self._starved.set()
-            if self._keeps_ahead:
-                await self._ahead_changed.wait()
-            elif (new_file := await self._make_ahead()) is not None:  # a start's copies fill a file
-                self._ahead.append(new_file)
-            else:
-                raise DiskFull("no room for another journal file, which this start needs")
-        self._starved = trio.Event()
-        taken = self._ahead.popleft()
-        self._ahead_changed.set()
-        self._ahead_changed = trio.Event()
-        return taken
-
-    def _size_next(self) -> None:
-        """By the rate of the file that is full."""
-        lasted_s = max(trio.current_time() - self._begun_at, 0.001)
-        size = self._options.first_file_bytes
-        while size < self._options.journal_file_bytes and size < self._offset / lasted_s * FILE_S:
-            size *= 2
-        most = max(self._options.journal_file_bytes, self._options.first_file_bytes)
-        self._next_bytes = min(size, most)
-
     def look_at_rest(self) -> None:
         """After a while without a commit: give back what was made for a rate that is gone."""
         rested = trio.current_time() - max(self.last_sync_at, self._begun_at) >= REST_S
-        long = self._limit > 2 * self._least_bytes
+        long = self._limit > 2 * self.preallocator.least_bytes
         if (
             rested
             and long
-            and self._ahead
+            and self.preallocator.has_file
             and not self._space.no_next_file
             and not self._ring.has_work
         ):
@@ -518,13 +388,7 @@ class Journal:
 
     async def _give_back(self) -> None:
         self._give_back_wanted = False
-        self._next_bytes = self._options.first_file_bytes
-        while self._ahead:
-            made = self._ahead.popleft()
-            made.file.close()
-            await self.delete(made.number)
-        self._ahead_changed.set()
-        self._ahead_changed = trio.Event()
+        await self.preallocator.give_back()
         await self._roll(cut=True)
 
     async def _roll(self, *, cut: bool = False) -> None:
@@ -539,21 +403,21 @@ class Journal:
             end = self._offset + _footer_bytes(len(self._footer)) + jb.TRAILER_SPACE
             limit = min(limit, end // blocks.ALIGN * blocks.ALIGN + blocks.ALIGN)
         else:
-            self._size_next()
+            self.preallocator.note_full(self._offset, trio.current_time() - self._begun_at)
         sealing = _Sealing(
             self._file, self.number, self._offset, limit, self._first_sequence, self._footer
         )
-        new_file = await self._take_ahead()
+        new_file = await self.preallocator.take()
         states = await self._ledgers.state_records() if self.base is None else []
         self.sealed[sealing.number] = (self._first_sequence, self.sequence - 1)
         self.left[sealing.number] = LeftFile(trio.current_time(), self._record_bytes)
-        self.rolls += 1
+        self.counters.rolls += 1
         await self._begin_file(new_file, sealing.number, sealing.end, sealing.blocks, states)
         await self._seal(sealing)
 
     async def _begin_file(
         self,
-        new_file: "NewFile",
+        new_file: NewFile,
         predecessor: int,
         end: int,
         sealing_blocks: int,
@@ -567,7 +431,7 @@ class Journal:
         self._first_sequence = self.sequence
         self._footer = []
         payloads = jb.state_payloads(states, STATE_BYTES_MAX)
-        self._state_bytes = sum(map(len, payloads))
+        self.preallocator.state_bytes = sum(map(len, payloads))
         base = self.base
         head = jb.Head(
             self.bookie_id,
@@ -646,15 +510,15 @@ class Journal:
         return length
 
     async def delete(self, *numbers: int) -> None:
-        """Remove the files; one that somebody else has removed is no reason to end.
+        """Remove the files that exist.
 
-        Nothing else deletes a journal file, or a cold one that is listed, and three may ask: `Upkeep`, for
-        sealed and cold files without a live record that the last checkpoint has passed, once a durable
-        record says that they are gone; a start (`opening.py`), for those of which nothing counts, where
-        nothing is missed; and the journal itself, for a file that it has made and not begun.
+        `FileRemoval` calls this for sealed and cold files without a live record before the last checkpoint,
+        after a durable record of the removal. A start (`FirstJournalFile`) calls it for files of which no
+        block counts, if nothing is lost. No other code removes files that have blocks. `FilePreallocator`
+        removes files that it has made and that were not begun.
         """
         there = self._disk.list()
-        names = [name for number in numbers for name in (file_name(number), cold_name(number))]
+        names = [name for number in numbers for name in (jb.file_name(number), cold_name(number))]
         if names := [name for name in names if name in there]:
             await self._disk.delete(*names)
         for number in numbers:
@@ -665,8 +529,7 @@ class Journal:
         """Close the files that are open for writing."""
         if self._file is not None:
             self._file.close()
-        for each in self._ahead:
-            each.file.close()
+        self.preallocator.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -677,16 +540,6 @@ class LeftFile:
     """Since when."""
     record_bytes: int
     """Of the entries that were written to it, whatever is live of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file that nothing was written to."""
-
-    number: int
-    file: File
-    size: int
-    """Preallocated, bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@
 Every file begins with the state of all ledgers, or names the base that has them (`state_base.py`), from whose
 position on no file is deleted: so whatever is, no fence, key, tombstone or limbo is lost with it.
 
+The file JOURNAL has a msgpack map and its checksum: the bookie's ID, and the seed of all blocks' digests.
+
 A file is sealed after the next one's HEAD and states are durable, and with sequences after theirs: so a
 FOOTER proves that there is a next file, and where that one was lost it is missed.
 """
@@ -26,9 +28,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import xxhash
+
 from ..runtime.errors import CorruptData
 from ..runtime.frames import pack
-from ..runtime.schema import fields, number, optional, row, rows, text, versioned
+from ..runtime.schema import fields, flag, number, optional, row, rows, text, versioned
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
@@ -41,6 +45,9 @@ FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
 STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COLD_ADDED, GONE_BELOW = 1, 2, 3, 4, 5, 6
 """Kinds of control records."""
 
+PREFIX = "journal-"
+SEED_NAME = "JOURNAL"
+SEED_FORMAT = 1
 FILES_MAX = 64 * 1024
 FILE_NUMBER_MAX = 2**31 - 1
 """No bookie makes so many files: such a name is somebody else's."""
@@ -48,6 +55,7 @@ ColdRow = tuple[int, int, int, int]
 """A cold file in a list: number, length, end of its records, runs."""
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
+_SEED = fields(bookie=text(), seed=_U64, started=flag)
 COLD_ROWS = rows(row(_U64, _U64, _U64, number(0, (1 << 32) - 1)), FILES_MAX)
 BASE_ROW = row(_U64, _U64, _U64, _U64)
 _HEAD = fields(
@@ -333,6 +341,20 @@ class Trailer:
         return cls(*_TRAILER.unpack(payload))
 
 
+def file_name(number: int) -> str:
+    """The name of journal file ``number``, which counts from 1."""
+    return f"{PREFIX}{number:012d}"
+
+
+def file_number(name: str) -> int | None:
+    """The number in a journal file's name; None for a name that no bookie gives."""
+    digits = name.removeprefix(PREFIX)
+    if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
+        return None
+    number = int(digits)
+    return number if 0 < number <= FILE_NUMBER_MAX and file_name(number) == name else None
+
+
 def state_payloads(states: Sequence[bytes], bytes_max: int) -> list[bytes]:
     """State records as payloads of COMMIT blocks of at most about ``bytes_max``."""
     per_block = max(1, bytes_max // CONTROL_BYTES)
@@ -341,3 +363,34 @@ def state_payloads(states: Sequence[bytes], bytes_max: int) -> list[bytes]:
         for start in range(0, len(states), per_block)
         if (chunk := states[start : start + per_block])
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """The content of the file JOURNAL."""
+
+    bookie_id: str
+    seed: int
+    """Of the digests of all blocks, so that no other process can make a valid block (H4)."""
+    started: bool
+
+    def encode(self) -> bytes:
+        """As the file's content, with a checksum after."""
+        body = pack(
+            {
+                "format": SEED_FORMAT,
+                "bookie": self.bookie_id,
+                "seed": self.seed,
+                "started": self.started,
+            }
+        )
+        return body + xxhash.xxh3_64_digest(body)
+
+
+def seed_of(data: bytes) -> Seed | None:
+    """None for a damaged file. Raises `UnsupportedFormat`, `CorruptData` where only the checksum is sound."""
+    body = data[:-8]
+    if xxhash.xxh3_64_digest(body) != data[-8:]:
+        return None
+    value = versioned(body, SEED_FORMAT, _SEED, SEED_NAME)
+    return Seed(value["bookie"], value["seed"], value["started"])

@@ -21,16 +21,14 @@ from ..runtime.health_conditions import (
 )
 from ..runtime.log_lines import get_logger
 from . import journal_blocks as jb
+from .bookie_storage import BookieStorage
+from .checkpointer import Checkpointer
 from .commits import Commits
 from .cutting import joined, sound_parts
 from .events import DEVICE_ERROR, ROTTED
-from .index import Index
 from .index_records import ROT, ROT_KEY, IndexDamaged, rot_noted
-from .ledgers import Ledger, Ledgers
-from .reads import JournalFiles
+from .ledgers import Ledger
 from .runs import Located
-from .space import Space
-from .upkeep import Upkeep
 
 PIECE = 64 * 1024
 """Where the device cannot read a run, so much of it counts as unreadable around each bad place."""
@@ -74,23 +72,20 @@ class Rot:
 
     def __init__(
         self,
-        index: Index,
-        ledgers: Ledgers,
-        files: JournalFiles,
+        storage: BookieStorage,
         commits: Commits,
-        upkeep: Upkeep,
-        space: Space,
+        checkpointer: Checkpointer,
         conditions: NodeConditions,
     ) -> None:
-        self._index = index
-        self._ledgers = ledgers
-        self._files = files
+        self._index = storage.index
+        self._ledgers = storage.ledgers
+        self._files = storage.files
+        self._space = storage.space
         self._commits = commits
-        self._upkeep = upkeep
-        self._space = space
+        self._checkpointer = checkpointer
         self._conditions = conditions
         self._device_errors: deque[float] = deque(maxlen=DEVICE_ERRORS_MAX + 1)
-        self.noted = rot_noted(index.kept)
+        self.noted = rot_noted(storage.index.kept)
         """Ledger to the stretch (both ends inclusive) in which some entries are rotten, or were."""
         self.stuck: dict[int, str] = {}
         """Ledgers of those without a good copy of some entry anywhere, and what the others said."""
@@ -183,7 +178,7 @@ class Rot:
         try:
             return self._index.find(ledger, entry) or self._index.following(ledger, entry)
         except IndexDamaged as error:
-            raise self._index.note_damage(ledger, error) from error
+            raise self._ledgers.note_damage(ledger.id, error) from error
 
     async def examine(self, ledger: Ledger, run: Located) -> RottenRun | None:
         """Read one run: None where all of it is sound, or it is not there any more."""
@@ -259,5 +254,5 @@ class Rot:
                 self._note_device_error(
                     CorruptData(f"ledger {ledger_id}: read twice, it is not the same")
                 )
-        await self._upkeep.replace_runs(ledger, [(run.run, run.sound) for run in same])
+        await self._checkpointer.replace_runs(ledger, [(run.run, run.sound) for run in same])
         return same

@@ -143,7 +143,7 @@ class Scrub:
         if self._asked_as != self.done_as:
             return BYTES_PER_S_ASKED
         live = sum(self._index.live_bytes.values())
-        all_of_it = max(live, self._index.map_runs * RUN_BYTES_MIN)
+        all_of_it = max(live, self._index.in_map.runs * RUN_BYTES_MIN)
         return max(BYTES_PER_S_MIN, all_of_it / self._every_s)
 
     def _end_pass(self) -> None:

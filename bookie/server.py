@@ -72,7 +72,7 @@ async def serve_bookie_protocol(
             nursery.start_soon(keep, "the check of new ledgers", ledger_checks.run)
         if standings is not None:
             look_ups = LookUps(standings, store.failures)
-            store.adds.look_up = look_ups.look_up
+            store.adds.use_look_up(look_ups.look_up)
             nursery.start_soon(keep, LOOK_UPS, look_ups.run)
         task_status.started()
         await endpoint.serve(
@@ -93,7 +93,7 @@ class LedgerChecks:
         self._unchecked: dict[int, None] = {}
         """In the order they became known."""
         self._wake = trio.Event()
-        store.adds.on_ledger_created = self._on_ledger_created
+        store.adds.subscribe(self._on_ledger_created)
 
     def _on_ledger_created(self, ledger_id: int) -> None:
         self._unchecked[ledger_id] = None

@@ -59,8 +59,7 @@ class Space:
         """No normal adds."""
         self.conditions: tuple[HealthCondition, ...] = ()
         """Why."""
-        self.on_change: Callable[[], None] | None = None
-        """Called when `read_only` has changed."""
+        self._listeners: list[Callable[[], None]] = []
         self.short = False
         """No normal adds for want of room: whatever gives some back goes at full speed."""
         self.index_is_behind = False
@@ -72,6 +71,10 @@ class Space:
         self.no_next_file = False
         self.checkpoint_failed = False
         self._measure = measure
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` whenever `read_only` has changed."""
+        self._listeners.append(on_change)
 
     def note_next_file(self, *, missing: bool) -> None:
         """The journal found no room for another file, or room again."""
@@ -101,8 +104,9 @@ class Space:
         changed, self.read_only = self.read_only != bool(conditions), bool(conditions)
         self.short = any(one.code not in _NOT_SPACE for one in conditions)
         self.index_is_behind = index_is_behind(facts)
-        if changed and self.on_change is not None:
-            self.on_change()
+        if changed:
+            for on_change in self._listeners:
+                on_change()
 
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
         """Why no add is taken now, or none that is not a recovery's; None: they are."""

@@ -129,7 +129,7 @@ class Bases:
         self._ledgers = ledgers
         self._space = space
         self._made_at = 0
-        """`Journal.device_bytes` when the last one was made, or this start began."""
+        """`JournalCounters.device_bytes` when the last one was made, or this start began."""
 
     @property
     def wanted(self) -> bool:
@@ -140,7 +140,7 @@ class Bases:
         states = self._ledgers.known + self._ledgers.tombstones
         if states * jb.CONTROL_BYTES < STATE_BYTES_MIN:
             return False
-        base, written = self._journal.base, self._journal.device_bytes - self._made_at
+        base, written = self._journal.base, self._journal.counters.device_bytes - self._made_at
         if base is None:
             return True
         if self._space.read_only:  # files that hold nothing else may wait for it
@@ -153,7 +153,7 @@ class Bases:
         The next file's head names it. One that finds no room, or does not read back, is given up: heads go
         on as before, and a later one is tried. Raises `DiskFailed`, `IndexDamaged`.
         """
-        written = self._journal.device_bytes
+        written = self._journal.counters.device_bytes
         number = max((0, *base_numbers(self._disk))) + 1
         try:
             self._journal.base = await write_base(

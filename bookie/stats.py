@@ -1,6 +1,9 @@
 """Counters of a bookie: each is in its answer to `Op.INFO`, beside the gauges of `Store.info`."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..runtime.health_conditions import NodeConditions
+from ..runtime.work_failures import WorkFailures
 
 
 @dataclass(slots=True)
@@ -40,3 +43,18 @@ class Stats:
     """Ranges of blocks that a start found lost."""
     loop_lag_max_ms: float = 0.0
     """The latest a timer of this bookie fired, in the last minute."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieHealth:
+    """Counters and conditions of a bookie, shared by its parts."""
+
+    failures: WorkFailures
+    """Of the background work of its node."""
+    stats: Stats = field(default_factory=Stats)
+    conditions: NodeConditions = field(default_factory=NodeConditions)
+    """Those that `Store.what_is_wrong` does not compute itself."""
+
+    def __post_init__(self) -> None:
+        """Report failed background work among the conditions."""
+        self.conditions.add_check(self.failures.conditions)

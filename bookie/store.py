@@ -11,6 +11,7 @@ All methods but `run`, `checkpoint` and `delete_ledger` are synchronous; callbac
 sync that covers what was asked.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 
 import trio
@@ -25,42 +26,33 @@ from ..runtime.errors import (
 from ..runtime.health_conditions import (
     Code,
     HealthCondition,
-    NodeConditions,
     condition,
     limited,
     worst_first,
 )
-from ..runtime.host import Disk
-from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
 from . import entry as entries
 from . import journal_blocks as jb
 from .adds import Adds
+from .bookie_storage import BookieStorage
+from .checkpointer import Checkpointer
 from .commits import Commits
 from .compaction import Compactor
 from .dropping import Dropping
-from .gather import GatherRing
-from .index import Index
+from .file_removal import FileRemoval
 from .index_records import IndexDamaged
-from .journal import Journal
-from .ledgers import IncomingStream, Ledger, Ledgers, Waiter
+from .ledgers import IncomingStream, Ledger, Waiter
 from .limbo import Limbo
-from .options import BookieOptions
 from .read_sources import Extent
-from .reads import ColdReader, Collected, JournalFiles, Reader
-from .reserve import Reserve
+from .reads import ColdReader, Collected, Reader
 from .rot import Rot
 from .scrub import Scrub
-from .space import Space
-from .state_base import Bases
-from .stats import Stats
-from .upkeep import Upkeep
+from .stats import BookieHealth
 from .waiters import Waiters
 
-CONDEMN_S = 5.0
-"""For one small transaction of a map whose node ends."""
-
-log = get_logger("distributedlog.bookie.store")
+TICK_S = 0.25
+LAG_TICKS = 240
+"""A minute of them: the gauge of how late the loop runs is the worst of these."""
 
 Done = Callable[[Ledger, DistributedLogError | None], None]
 
@@ -68,87 +60,38 @@ Done = Callable[[Ledger, DistributedLogError | None], None]
 class Store:
     """One bookie's ledgers, journal and index. Made by `opening.open_store`; serves while `run` runs."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        journal: Journal,
-        ring: GatherRing,
-        index: Index,
-        ledgers: Ledgers,
-        space: Space,
-        reserves: dict[str, Reserve],
-        options: BookieOptions,
-        *,
-        lost: str,
-        failures: WorkFailures,
-    ) -> None:
-        self._disk = disk
-        self._journal = journal
-        self._ring = ring
-        self._index = index
-        self.ledgers = ledgers
-        self.space = space
-        space.on_change = self._on_space_changed
+    def __init__(self, storage: BookieStorage, *, lost: str, failures: WorkFailures) -> None:
+        """``lost``: why synced data may be lost, in words; empty if none is."""
+        self._storage = storage
+        self._disk = storage.disk
+        self._journal = storage.journal
+        self._ring = storage.ring
+        self._index = storage.index
+        self._files = storage.files
+        self.ledgers = storage.ledgers
+        self.space = storage.space
+        self.space.subscribe(self._on_space_changed)
         self.space_changed = trio.Event()
         """Set when it begins or ends to be read-only, and another one is made."""
-        self.options = options
-        self.bookie_id = space.bookie_id
-        self.stats = Stats()
-        self.failures = failures
-        self.conditions = NodeConditions()
-        """What is wrong here, beside what `what_is_wrong` counts itself."""
-        self.conditions.add_check(failures.conditions)
-        self._files = JournalFiles(disk, journal.name_of, options.open_files_max)
-        self.reader = Reader(ring, self._files, index)
+        self.options = options = storage.options
+        self.bookie_id = storage.bookie_id
+        health = BookieHealth(failures)
+        self.stats, self.conditions, self.failures = health.stats, health.conditions, failures
+        self.reader = Reader(self._ring, self._files, self._index)
         self.cold = ColdReader(self._files, options, failures)
         self.waiters = Waiters(options.waiters_max)
-        self.commits = Commits(journal, ring, index, self.waiters, options)
-        self.limbo = Limbo(ledgers, self.commits, lost)
+        self.commits = Commits(self._journal, self._ring, self._index, self.waiters, options)
+        self.limbo = Limbo(self.ledgers, self.commits, lost)
+        self.checkpointer = Checkpointer(storage, self.commits, health)
+        self.file_removal = FileRemoval(storage, self.commits, self.checkpointer, self.stats)
+        self.rot = Rot(storage, self.commits, self.checkpointer, self.conditions)
         self.adds = Adds(
-            ring,
-            journal,
-            self.commits,
-            index,
-            ledgers,
-            space,
-            self.reader,
-            self.cold,
-            options,
-            self.stats,
+            storage, self.commits, self.reader, self.cold, self.stats, on_rot=self.rot.note
         )
-        self.upkeep = Upkeep(
-            journal,
-            ring,
-            index,
-            ledgers,
-            self._files,
-            self.commits,
-            Bases(disk, journal, index, ledgers, space),
-            space,
-            reserves,
-            options,
-            self.stats,
-            self.conditions,
-            failures,
-        )
-        self.rot = Rot(
-            index, ledgers, self._files, self.commits, self.upkeep, space, self.conditions
-        )
-        self.adds.on_rot = self.rot.note
-        self.dropping = Dropping(ledgers, self.commits, self.upkeep)
-        self.scrub = Scrub(index, ledgers, self.rot, options, failures, begin=bool(lost))
+        self.dropping = Dropping(self.ledgers, self.commits, self.checkpointer)
+        self.scrub = Scrub(self._index, self.ledgers, self.rot, options, failures, begin=bool(lost))
         self.compactor = Compactor(
-            disk,
-            journal,
-            index,
-            self._files,
-            self.commits,
-            space,
-            self.upkeep,
-            options,
-            self.stats,
-            self.met_damage,
-            failures,
+            storage, self.commits, self.checkpointer, health, self.met_damage
         )
 
     # --- running ----------------------------------------------------------------------------------
@@ -165,7 +108,14 @@ class Store:
                 nursery.start_soon(
                     self._journal.run, self.commits.before_take, self.commits.on_synced
                 )
-                nursery.start_soon(self.upkeep.run)
+                nursery.start_soon(keep, "the journal's watermark", self.commits.prove_when_idle)
+                nursery.start_soon(
+                    keep,
+                    "checkpoints of the index",
+                    self.checkpointer.run,
+                    self.file_removal.remove_dead_files,
+                )
+                nursery.start_soon(keep, "the look at free space", self._look_at_space)
                 nursery.start_soon(self.cold.run)
                 nursery.start_soon(keep, "compaction", self.compactor.run)
                 nursery.start_soon(keep, "the end of long polls", self.waiters.run)
@@ -173,24 +123,31 @@ class Store:
                 task_status.started()
         except BaseExceptionGroup as ended:
             if self.ledgers.damage is not None or ended.subgroup(IndexDamaged) is not None:
-                await self._condemn_index()
+                await self._storage.condemn_index()
             raise
         finally:
             self.close()
 
-    async def _condemn_index(self) -> None:
-        """The next start builds it again; where this is not written, it meets the damage as this one."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CONDEMN_S):
-            try:
-                await self._index.condemn()
-            except DistributedLogError as error:
-                log.warning("bookie %s: the damaged index stays for now: %s", self.bookie_id, error)
+    async def _look_at_space(self) -> None:
+        """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
+        late_ms: deque[float] = deque(maxlen=LAG_TICKS)
+        while True:
+            before = trio.current_time()
+            await trio.sleep(TICK_S)
+            late_ms.append((trio.current_time() - before - TICK_S) * 1000)
+            self.stats.loop_lag_max_ms = max(late_ms)
+            if self.ledgers.damage is not None:
+                raise self.ledgers.damage
+            await self._storage.make_reserves()
+            self.space.look()
+            # A checkpoint lets dead files be removed, and refused writers may wait for their space.
+            if self.space.short and (self._index.dirty or self.file_removal.dead_files()):
+                self.commits.checkpoint_wanted.set()
+            self._journal.look_at_rest()
 
     def close(self) -> None:
         """Close files and the index, as they are. `run` does it at its end."""
-        self._journal.close()
-        self._files.close()
-        self._index.close()
+        self._storage.close()
 
     def _on_space_changed(self) -> None:
         self.space_changed.set()
@@ -293,7 +250,7 @@ class Store:
 
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
-        await self.upkeep.checkpoint()
+        await self.checkpointer.checkpoint()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -304,7 +261,7 @@ class Store:
         try:
             return self.reader.collect(ledger, first, last, bytes_max, extent)
         except IndexDamaged as error:
-            raise self._index.note_damage(ledger, error) from error
+            raise self.ledgers.note_damage(ledger.id, error) from error
         except CorruptData as error:
             self.met_damage(error, ledger.id, first, last)
             raise
@@ -343,7 +300,7 @@ class Store:
         try:
             return self._index.ranges(ledger, start, runs_max)
         except IndexDamaged as error:
-            raise self._index.note_damage(ledger, error) from error
+            raise self.ledgers.note_damage(ledger.id, error) from error
 
     @property
     def durable_to(self) -> int:
@@ -357,16 +314,16 @@ class Store:
 
     def info(self) -> dict[str, object]:
         """Counters and gauges, for `Op.INFO`; the health page takes state and conditions alone."""
-        journal, stats = self._journal, self.stats
+        journal, counters, stats = self._journal, self._journal.counters, self.stats
         shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
         shown |= {
             "bookie_id": self.bookie_id,
             "durability": self._disk.durability,
             "sync_mode": getattr(self._disk, "sync_mode", ""),
-            "syncs": journal.syncs,
-            "commits": journal.commits,
-            "device_bytes": journal.device_bytes,
-            "rolls": journal.rolls,
+            "syncs": counters.syncs,
+            "commits": counters.commits,
+            "device_bytes": counters.device_bytes,
+            "rolls": counters.rolls,
             "journal_file": journal.number,
             "journal_files": len(journal.sealed) + 1,
             "cold_files": len(journal.cold),
@@ -384,12 +341,12 @@ class Store:
             "scrub_passes": self.scrub.place.passes,
             "scrub_found_entries": self.scrub.place.found,
             "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
-            "runs_in_map": self._index.map_runs,
+            "runs_in_map": self._index.in_map.runs,
             "live_bytes": sum(self._index.live_bytes.values()),
             "stored_bytes": self.stored_bytes,
             "read_only": self.space.read_only,
             "writable": not self.space.read_only,
-            "sync_seconds": journal.sync_seconds.said(),
+            "sync_seconds": counters.sync_seconds.said(),
             "read_only_codes": [one.code for one in self.space.conditions],
             **report_of(self.what_is_wrong()),
             "free_bytes": self._disk.free_bytes(),

@@ -89,7 +89,7 @@ def print_table(
 
 ENDS_NODE = {
     "Journal.run": "the journal",
-    "Journal._keep_ahead": "the journal's next file",
+    "FilePreallocator.run": "the journal's next file",
     "ZeroAhead.run": "the journal's zeroed blocks",
     "Replica.persist": "the log of Raft and its hard state",
     "RaftStorage.zero_ahead": "the zeroed blocks of Raft's log",

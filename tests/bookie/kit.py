@@ -22,8 +22,7 @@ from distributedlog.bookie.index_records import (
     stated,
     verified_digests,
 )
-from distributedlog.bookie.journal import file_number
-from distributedlog.bookie.journal_blocks import DELETED
+from distributedlog.bookie.journal_blocks import DELETED, file_number
 from distributedlog.bookie.ledgers import IncomingStream, Ledger, Ledgers, Waiter
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
@@ -296,7 +295,7 @@ async def running(
 
 def counted(store: Store) -> None:
     """What is counted where it changes is what a walk finds, over the map and what is in memory."""
-    if store.upkeep.checkpoint_lock.locked():
+    if store.checkpointer.lock.locked():
         return  # the map is being changed
     try:
         _counted(store.ledgers, store._index)
@@ -311,9 +310,9 @@ async def led_to(store: Store) -> None:
             spans = await store.compactor._spans_of([number])
         except DistributedLogError:
             continue  # a test has made it so
-        if spans is None or store.upkeep.checkpoint_lock.locked():
+        if spans is None or store.checkpointer.lock.locked():
             continue
-        stored, found = store._index._map, list[tuple[bytes, bytes]]()
+        stored, found = store._index.stored, list[tuple[bytes, bytes]]()
         for ledger, first, last in spans:
             start, end = RUN_KEY.pack(b"r", ledger, first), RUN_KEY.pack(b"r", ledger, last)
             found += stored.scan(start, end + b"\0", 1 << 20)
@@ -324,12 +323,12 @@ async def led_to(store: Store) -> None:
 
 def _counted(ledgers: Ledgers, index: Index) -> None:
     flags: dict[int, int] = {}
-    for key, value in index._map.scan(b"s", b"t", 1 << 20):
+    for key, value in index.stored.scan(b"s", b"t", 1 << 20):
         flags[STATE_KEY.unpack(key)[1]] = stated(key, value)[1]
     written = Totals()
     for each in flags.values():
         written.count_state(each)
-    for key, value in index._map.scan(b"r", b"s", 1 << 20):
+    for key, value in index.stored.scan(b"r", b"s", 1 << 20):
         written.add_run(located(key, value))
     for ledger in ledgers.in_memory():
         if ledger.stored:
@@ -356,7 +355,7 @@ def _counted(ledgers: Ledgers, index: Index) -> None:
         now.tombstones,
     )
     assert {file: size for file, size in index.live_bytes.items() if size} == live
-    pairs = index._map.scan(b"\0", b"\xff", 1 << 20)
+    pairs = index.stored.scan(b"\0", b"\xff", 1 << 20)
     digests = verified_digests([pair for pair in pairs if pair[0] != META_KEY])
     assert said.digests == digests % DIGESTS_MODULUS
 

@@ -120,7 +120,7 @@ async def tell(path: Path, runs: int, files: int, quiet_s: float) -> None:
                 else:
                     await trio.sleep(quiet_s)
                 say(
-                    f"beside compaction, {store._index.map_runs:,} runs" if working else "alone",
+                    f"beside compaction, {store._index.in_map.runs:,} runs" if working else "alone",
                     times,
                     time.process_time() - cpu,
                     time.monotonic() - begun,

@@ -11,12 +11,12 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributedlog.bookie.checkpointer import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
 from distributedlog.bookie.index import MAP_NAME, SLICE, Index
 from distributedlog.bookie.index_records import RUN_KEY, Saved, Totals, located, run_pairs
 from distributedlog.bookie.journal_blocks import DELETED
 from distributedlog.bookie.ledgers import Ledger, Ledgers
 from distributedlog.bookie.runs import Runs
-from distributedlog.bookie.upkeep import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
 from distributedlog.runtime.errors import DiskFull
 from distributedlog.runtime.host import Summary
 from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
@@ -132,7 +132,7 @@ async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
         found = index.find(long, 7)
         assert found is not None
         assert found.offset == 4096 * 7
-    assert (index.runs_frozen, index.map_runs) == (0, 3 * SLICE)
+    assert (index.runs_frozen, index.in_map.runs) == (0, 3 * SLICE)
 
 
 async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: Clock) -> None:
@@ -153,7 +153,7 @@ async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: C
         nursery.start_soon(add_much)
         await stored.begun.wait()
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
-    assert (index.map_runs, index.runs_in_memory) == (10 * SLICE, 10 * SLICE)
+    assert (index.in_map.runs, index.runs_in_memory) == (10 * SLICE, 10 * SLICE)
 
 
 @given(
@@ -263,6 +263,6 @@ async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) ->
     await index.checkpoint(SAVED)
 
     assert index.live_bytes == {1: 0, 2: 0}
-    assert (index.map_runs, index.runs_in_memory) == (0, 0)
+    assert (index.in_map.runs, index.runs_in_memory) == (0, 0)
     index, _ = await _loaded(disk)
     assert index.live_bytes == {}

@@ -11,14 +11,13 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import cold_blocks as cb
-from distributedlog.bookie import compaction, index
+from distributedlog.bookie import compaction, extent_relocation, index
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie.cold_files import read_cold_footer
 from distributedlog.bookie.cold_writer import Move, _verify
 from distributedlog.bookie.compaction import gaps
 from distributedlog.bookie.index_records import Saved
-from distributedlog.bookie.journal import file_name
-from distributedlog.bookie.journal_blocks import TRAILER_SPACE, Head
+from distributedlog.bookie.journal_blocks import TRAILER_SPACE, Head, file_name
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.read_sources import Extent
 from distributedlog.bookie.runs import Located
@@ -212,10 +211,10 @@ async def test_a_moved_ledger_is_one_run_a_thousand_entries(autojump_clock: Cloc
     async with running(CutDisk(), SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 300, 100)
         await delete(store, 1, 2)
-        runs_before = store._index.map_runs
+        runs_before = store._index.in_map.runs
         await compact(store)
 
-        assert store._index.map_runs < runs_before / 10
+        assert store._index.in_map.runs < runs_before / 10
         assert await read_all(store, 3) == wanted[3]
         assert await read_all(store, 4, 17, 200) == {n: wanted[4][n] for n in range(17, 201)}
 
@@ -366,8 +365,8 @@ async def test_what_changes_meanwhile_is_not_undone(autojump_clock: Clock) -> No
             await compact(store)
             live = dict.fromkeys(store._index.live_bytes, 0)
             counted = dict(store._index.live_bytes)
-            async with store.upkeep.checkpoint_lock:
-                await store._index.count_again(live)
+            async with store.checkpointer.lock:
+                await store.compactor.relocation.count_again(live)
             assert counted == store._index.live_bytes, f"seed {seed}"
             for ledger, wanted in stored.items():
                 assert await read_all(store, ledger) == wanted, f"seed {seed}"
@@ -389,7 +388,7 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
         first = store._index.find(store.ledgers.get_or_make(4), 0)
         assert first is not None
         source, rightly = first.file_number, store._index.live_bytes[first.file_number]
-        moved, whole = await store._index.runs_in({source}, 3, 1 << 40)
+        moved, whole = await store.compactor.relocation.runs_in({source}, 3, 1 << 40)
         assert not whole
         store._index.live_bytes[source] = sum(run.length for _, run in moved)
 
@@ -407,8 +406,8 @@ class Scans:
 
     def __init__(self, store: Store) -> None:
         self.runs = 0
-        self._scan = store._index._map.scan
-        store._index._map.scan = self  # type: ignore[method-assign]
+        self._scan = store._index.stored.scan
+        store._index.stored.scan = self  # type: ignore[method-assign]
 
     def __call__(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         pairs = self._scan(start, end, limit)
@@ -491,16 +490,17 @@ async def test_nobody_waits_for_the_rests_of_a_move(
 ) -> None:
     """What is written while a checkpoint waits stays in memory, and of a large index there are many rests."""
     monkeypatch.setattr(index, "PAGE", 1)
+    monkeypatch.setattr(extent_relocation, "PAGE", 1)
     monkeypatch.setattr(compaction, "REST_S", 1.0)
     monkeypatch.setattr(compaction, "RESTS_S_MAX", 1e6)
     counting = trio.Event()
-    count_again = index.Index.count_again
+    count_again = extent_relocation.ExtentRelocation.count_again
 
-    async def told(self: index.Index, *arguments: Any, **more: Any) -> None:
+    async def told(self: extent_relocation.ExtentRelocation, *arguments: Any, **more: Any) -> None:
         counting.set()
         await count_again(self, *arguments, **more)
 
-    monkeypatch.setattr(index.Index, "count_again", told)
+    monkeypatch.setattr(extent_relocation.ExtentRelocation, "count_again", told)
     async with running(CutDisk(), MANUAL) as store:
         await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
@@ -517,6 +517,7 @@ async def test_a_move_rests_for_so_long_and_no_longer(
 ) -> None:
     """However large the index is: else the disk fills while it is gone through."""
     monkeypatch.setattr(index, "PAGE", 1)
+    monkeypatch.setattr(extent_relocation, "PAGE", 1)
     monkeypatch.setattr(compaction, "REST_S", 100.0)
     monkeypatch.setattr(compaction, "RESTS_S_MAX", 300.0)
     async with running(CutDisk(), MANUAL) as store:
@@ -547,7 +548,7 @@ async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: C
             found for n in (0, 20) if (found := store._index.find(ledger, n)) is not None
         ]
         seen = replace(first, offset=first.offset + 8)  # as it was before
-        await store._index.move(
+        await store.compactor.relocation.move(
             [
                 (7, seen, replace(first, file_number=1000, offset=4096)),
                 (7, second, replace(second, file_number=1000, offset=8192)),
@@ -630,15 +631,15 @@ async def test_a_file_stays_while_it_is_made_though_nothing_points_to_it(
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        checkpoint = store.upkeep.checkpoint_if_room
+        checkpoint = store.checkpointer.checkpoint_if_room
 
         async def and_remove() -> bool:
             done = await checkpoint()
-            await store.upkeep._remove_dead_files()
+            await store.file_removal.remove_dead_files()
             return done
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.upkeep, "checkpoint_if_room", and_remove)
+            patched.setattr(store.checkpointer, "checkpoint_if_room", and_remove)
             assert await store.compactor.go_once()
 
         assert cold_names(disk)

@@ -6,7 +6,7 @@ import trio.testing
 
 from distributedlog.bookie import cold_blocks as cb
 from distributedlog.bookie import compaction
-from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal_blocks import file_name
 from distributedlog.runtime.errors import NoSuchLedger, TooBusy
 
 from .kit import KEY, SMALL, Adder, CutDisk, add_acked, read_all, record, running
@@ -46,7 +46,7 @@ async def test_no_room_in_the_index_for_the_switch_ends_nothing(
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        checkpoint = store.upkeep.checkpoint_if_room
+        checkpoint = store.checkpointer.checkpoint_if_room
 
         async def then_full() -> bool:
             done = await checkpoint()
@@ -54,7 +54,7 @@ async def test_no_room_in_the_index_for_the_switch_ends_nothing(
             return done
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.upkeep, "checkpoint_if_room", then_full)
+            patched.setattr(store.checkpointer, "checkpoint_if_room", then_full)
             assert not await store.compactor.go_once()
         disk.full_maps = False
         assert await read_all(store, 4) == wanted[4]
@@ -137,24 +137,24 @@ async def test_a_number_that_no_file_was_made_of_is_taken_again(autojump_clock: 
     """Unless a later one was given out meanwhile: two files would have it."""
     disk = CutDisk()
     async with running(disk, SMALL) as store:
-        journal = store._journal
+        preallocator = store._journal.preallocator
         await add_acked(store, 7)
         disk.bytes_max = disk.used_bytes
-        before = journal.next_number
-        assert await journal._make_ahead() is None
-        assert journal.next_number == before
+        before = preallocator.next_number
+        assert await preallocator.make_ahead() is None
+        assert preallocator.next_number == before
 
         create = disk.create
 
         async def overtaken(name: str, *, size: int = 0, direct: bool = False) -> object:
-            taken.append(journal.take_number())
+            taken.append(preallocator.take_number())
             return await create(name, size=size, direct=direct)
 
         taken: list[int] = []
         disk.create = overtaken  # type: ignore[method-assign, assignment]
-        assert await journal._make_ahead() is None
+        assert await preallocator.make_ahead() is None
         assert taken == [before + 1]
-        assert journal.take_number() == before + 2
+        assert preallocator.take_number() == before + 2
 
 
 async def test_the_newer_of_two_copies_is_taken_where_the_older_was_given_back(

@@ -10,11 +10,11 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.bookie.checkpointer import INDEX_LAG_S
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.reserve import START_BYTES, Reserve, give_up, reserve_name
 from distributedlog.bookie.store import Store
-from distributedlog.bookie.upkeep import INDEX_LAG_S
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     DiskFailed,
@@ -212,7 +212,7 @@ async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: 
     await give_up(disk, "journal", OPTIONS.journal_file_bytes - (64 << 10))
     await _fill_file(disk, BALLAST, disk.free_bytes() - (600 << 10))
     adder = Adder(store, 7)
-    while not store._journal.rolls:
+    while not store._journal.counters.rolls:
         adder.send(record(7, len(adder.sent), bytes(150_000)))
         await store._journal.flush(store.commits.on_synced)
     assert adder.acked == len(adder.sent)
@@ -225,7 +225,7 @@ async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: 
         for n in range(3):
             more.send(record(7, len(adder.sent) + n, bytes(150_000)))
         await more.all_acked()
-        assert store._journal.rolls > 1
+        assert store._journal.counters.rolls > 1
         nursery.cancel_scope.cancel()
 
     async with running(disk.cut(random.Random(1)), OPTIONS, CutDisk()) as store:
@@ -254,7 +254,7 @@ async def test_a_reserve_that_cannot_be_opened_ends_no_bookie(
         await _fill(disk)
         index.full_maps = True
         await fence(store, 9)
-        assert not await store.upkeep.checkpoint_if_room()
+        assert not await store.checkpointer.checkpoint_if_room()
         await trio.sleep(5)
         index.full_maps = False
         await disk.delete(BALLAST)
@@ -616,10 +616,10 @@ async def test_at_rest_a_bookie_gives_back_what_a_rate_had_asked_for(
         await trio.sleep(30)
         assert store._journal.stored_bytes > 4 * MIB
         await trio.sleep(60)
-        rolls = store._journal.rolls
+        rolls = store._journal.counters.rolls
         assert store._journal.stored_bytes < 400 * 4096 + 3 * (256 << 10)
         await trio.sleep(1000)
-        assert store._journal.rolls == rolls
+        assert store._journal.counters.rolls == rolls
         assert store._journal.stored_bytes == sum(
             disk._files[name].size for name in journal_names(disk)
         )
@@ -666,5 +666,5 @@ async def test_a_start_with_more_to_copy_than_a_file_holds_makes_the_next_one(
         with trio.fail_after(10):
             await store._journal.flush(store.commits.on_synced)
     assert adder.acked == 60
-    assert store._journal.rolls > 1
+    assert store._journal.counters.rolls > 1
     store.close()

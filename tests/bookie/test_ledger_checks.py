@@ -46,9 +46,8 @@ async def _checked(catalogue: _Catalogue) -> AsyncIterator[Store]:
 
 
 def _make_known(store: Store, ledgers: Sequence[int]) -> None:
-    assert store.adds.on_ledger_created is not None
     for ledger in ledgers:
-        store.adds.on_ledger_created(ledger)
+        store.adds.made_known(store.ledgers.get_or_make(ledger))
 
 
 async def test_each_is_asked_for_once_however_many_wait_for_an_answer(

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.journal_blocks import file_number
 from distributedlog.bookie.metrics import METRICS
 from distributedlog.bookie.opening import open_store
 from distributedlog.runtime.errors import (
@@ -211,14 +211,14 @@ async def test_what_was_read_back_and_dropped_meanwhile_is_not_lifted(
     async with running(CutDisk(), OPTIONS) as store, trio.open_nursery() as nursery:
         adder = await add_acked(store, 7, 3)
         store.adds.close_stream(adder.stream)
-        await store.upkeep.checkpoint_lock.acquire()
+        await store.checkpointer.lock.acquire()
         nursery.start_soon(store.dropping.drop, 7)
         await trio.sleep(1)
         assert list(await read_all(store, 7)) == [0, 1, 2]  # as who heals reads it back
 
         with pytest.raises(TooBusy):
             await store.limbo.lift_limbo(7, KEY)
-        store.upkeep.checkpoint_lock.release()
+        store.checkpointer.lock.release()
         await trio.sleep(1)
         with pytest.raises(TooBusy):
             await store.limbo.lift_limbo(7, KEY)

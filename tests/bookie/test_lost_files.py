@@ -9,11 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal import file_name
-from distributedlog.bookie.journal_blocks import FILE_NUMBER_MAX
+from distributedlog.bookie.journal_blocks import FILE_NUMBER_MAX, SEED_NAME, file_name
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.cluster.reach import SEQUENCE_MAX, Reach
 from distributedlog.runtime.errors import (

@@ -11,9 +11,8 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.index import MAP_NAME
-from distributedlog.bookie.journal import file_number
+from distributedlog.bookie.journal_blocks import SEED_NAME, file_number
 from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.seed import SEED_NAME
 from distributedlog.bookie.store import Store
 from distributedlog.runtime.errors import CorruptData, DiskFailed
 
@@ -67,7 +66,7 @@ async def _removed(disk: CutDisk, index: CutDisk) -> list[bytes]:
         await store.checkpoint()
         kept.send(record(7, 0, bytes(500)))
         await kept.all_acked()
-        await store.upkeep._remove_dead_files()
+        await store.file_removal.remove_dead_files()
         assert store.stats.files_removed
         return kept.sent
 

@@ -43,7 +43,7 @@ async def test_the_index_is_built_again_from_footers_and_blocks(autojump_clock: 
             await trio.sleep(0.001)
         for adder in adders:
             await adder.all_acked()
-        assert store._journal.rolls > 3
+        assert store._journal.counters.rolls > 3
         await trio.sleep(0.1)
 
     async with running(journal, SMALL, CutDisk()) as store:

@@ -524,7 +524,7 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
         for ledger in range(4000):
             store.fence(ledger, KEY, lambda ledger, error: None)
         adder = await add_acked(store, 5000, 60, 5000)
-        assert store._journal.rolls > 1
+        assert store._journal.counters.rolls > 1
     async with running(disk, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == 0
         assert len(await ids(store)) == 4001

@@ -14,7 +14,7 @@ from distributedlog.bookie import scrub
 from distributedlog.bookie.cutting import joined, sound_parts
 from distributedlog.bookie.entry import HEADER, HEADER_BYTES, records
 from distributedlog.bookie.index_records import ScrubPlace
-from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal_blocks import file_name
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.rot import DEVICE_ERRORS_MAX
 from distributedlog.bookie.runs import Located
@@ -226,7 +226,7 @@ async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock
         await _rotten(journal, store, 3)
         rotten = await store.rot.look(LEDGER, 0, 39)
         ledger = store.ledgers.get_or_make(LEDGER)
-        await store.upkeep.replace_runs(ledger, [(one.run, one.sound) for one in rotten])
+        await store.checkpointer.replace_runs(ledger, [(one.run, one.sound) for one in rotten])
 
         assert await store.rot.drop(LEDGER, KEY, rotten) == []
 

@@ -63,7 +63,7 @@ def test_it_says_when_it_changes_and_only_then() -> None:
     """Others are told of it at once."""
     space = Space("b1", lambda: WELL)
     told: list[bool] = []
-    space.on_change = lambda: told.append(space.read_only)
+    space.subscribe(lambda: told.append(space.read_only))
     space.look()
     assert told == []
     for missing in (True, False):

@@ -71,7 +71,7 @@ async def _with_a_base(store: Store) -> Adder:
     adder = await some_files(store)
     await trio.sleep(12)
     assert store._journal.named_base is not None
-    assert store._journal._state_bytes == 0
+    assert store._journal.preallocator.state_bytes == 0
     return adder
 
 
@@ -170,7 +170,7 @@ async def test_where_the_base_is_gone_heads_repeat_all_states(autojump_clock: Cl
 
     async with running(journal, SMALL, index) as store:
         assert store._journal.named_base is None
-        assert store._journal._state_bytes > len(FENCED) * jb.CONTROL_BYTES
+        assert store._journal.preallocator.state_bytes > len(FENCED) * jb.CONTROL_BYTES
         await trio.sleep(6)
         assert _bases(journal)
     async with running(journal, SMALL, CutDisk()) as store:
@@ -283,7 +283,7 @@ async def test_a_base_that_does_not_read_back_ends_nobody_and_is_made_again(
         assert store._journal.base is None
         assert not _bases(journal)
         await some_files(store)
-        assert store._journal._state_bytes > len(FENCED) * jb.CONTROL_BYTES
+        assert store._journal.preallocator.state_bytes > len(FENCED) * jb.CONTROL_BYTES
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == 0
         for ledger in FENCED:
@@ -307,7 +307,7 @@ async def test_a_damaged_index_that_a_base_meets_is_no_bad_base(autojump_clock: 
         values[key] = b"x" + values[key][1:]
 
         with pytest.raises(IndexDamaged):
-            await store.upkeep._bases.make(store.upkeep.checkpointed)
+            await store.checkpointer._bases.make(store.checkpointer.checkpointed)
 
 
 def test_a_head_that_names_a_base_says_format_4() -> None:

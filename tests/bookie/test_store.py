@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie import entry as entries
-from distributedlog.bookie.journal import PREFIX, file_name
+from distributedlog.bookie.journal_blocks import PREFIX, file_name
 from distributedlog.runtime.errors import (
     BookieReadOnly,
     CorruptData,

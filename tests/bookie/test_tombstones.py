@@ -64,7 +64,7 @@ class _Metadata:
 async def _asking(store: Store, metadata: _Metadata) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         look_ups = LookUps(metadata.standings, store.failures)
-        store.adds.look_up = look_ups.look_up
+        store.adds.use_look_up(look_ups.look_up)
         nursery.start_soon(look_ups.run)
         yield
         nursery.cancel_scope.cancel()
@@ -135,7 +135,7 @@ async def test_a_rebuild_brings_no_deleted_ledger_back_and_misses_nothing(
         for ledger in range(50):
             await store.delete_ledger(ledger)
         await _end_tombstones(store)
-        assert store._journal.rolls > 3
+        assert store._journal.counters.rolls > 3
         last = await add_acked(store, W + 1, 100, 3000, apart_s=0.001)
         await trio.sleep(1)
 
@@ -345,7 +345,7 @@ async def test_a_checkpoint_that_fails_ends_no_tombstone(autojump_clock: Clock) 
         await store.checkpoint()
         await store.end_tombstones(W)
         index.full_maps = True
-        await store.upkeep.checkpoint_if_room()
+        await store.checkpointer.checkpoint_if_room()
         assert store.info()["tombstones"] == 1
 
         index.full_maps = False

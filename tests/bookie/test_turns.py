@@ -97,7 +97,7 @@ async def test_tiny_runs_move_some_a_turn(autojump_clock: MockClock) -> None:
                 pass
 
         assert store.stats.files_compacted
-        assert store._index.map_runs < RUNS / 2
+        assert store._index.in_map.runs < RUNS / 2
         # Of it 20,000 are the memory map's own, which applies a transaction in one turn.
         assert turns.most < 0.6 * CALLS_MAX
 

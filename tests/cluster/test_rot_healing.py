@@ -5,7 +5,7 @@ import trio
 
 from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie.entry import HEADER_BYTES
-from distributedlog.bookie.journal import file_name
+from distributedlog.bookie.journal_blocks import file_name
 from distributedlog.bookie.runs import Located
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.limbo import LimboHealing

@@ -13,7 +13,7 @@ from typing import Any
 import xxhash
 
 from distributedlog.bookie import cold_blocks as cb
-from distributedlog.bookie import cutting, seed
+from distributedlog.bookie import cutting
 from distributedlog.bookie import entry as entries
 from distributedlog.bookie import index_records as ix
 from distributedlog.bookie import journal_blocks as jb
@@ -979,10 +979,10 @@ CODECS = [
     ),
     Codec(
         "JOURNAL",
-        seed.seed_of,
-        [seed.Seed("b1", 77, True).encode()[:-8]],
+        jb.seed_of,
+        [jb.Seed("b1", 77, True).encode()[:-8]],
         STORED,
-        ("bookie/seed.py seed_of",),
+        ("bookie/journal_blocks.py seed_of",),
         seal=lambda body: body + xxhash.xxh3_64_digest(body),
     ),
     Codec(
@@ -1420,14 +1420,14 @@ EXEMPT = {
     "bookie/index.py Index.recount": "the length of a run's key was looked at by `located`",
     "bookie/index.py Index.runs_from": "likewise",
     "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
-    "bookie/index.py Index.runs_in": "the length of a run's key was looked at by `located`",
+    "bookie/extent_relocation.py ExtentRelocation.runs_in": "`located` looks at the length of a key",
     "bookie/cold_files.py _record": "looked for in rot; `entry.check` is above, and test_compaction.py",
     "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
     "log/compression.py Compression.compress": "a header that this process has just made",
     "log/record.py with_section": "as `Compression.compress`",
     "cluster/health.py info_over": "a map of names; what shows its values looks at each one's type",
     "bookie/journal_blocks.py controls_of": "after a block's digest; only the number of bytes counts",
-    "bookie/opening.py _record_bytes": "a header that is checked; `test_compaction_faults.py` rots lengths",
+    "bookie/journal_verifier.py _record_bytes": "checked; `test_compaction_faults.py` rots lengths",
     "cluster/child.py main": "a parent's word to its child",
     "cluster/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",
     "cluster/fork_server.py _Server._fork": "a parent's word to its child, over a socket pair",

@@ -5,8 +5,8 @@ from typing import Any
 
 import trio
 
+from distributedlog.bookie import first_journal_file, index_rebuild, journal_verifier, replay
 from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie import opening, replay
 from distributedlog.bookie.adds import Adds
 from distributedlog.bookie.commits import Commits
 from distributedlog.bookie.index import Index
@@ -116,8 +116,9 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     async def no_sync(self: Any, name: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    patch(opening, "decide", decide)
-    patch(opening._FirstFile, "_sync", no_sync)
+    for module in (journal_verifier, index_rebuild):
+        patch(module, "decide", decide)
+    patch(first_journal_file.FirstJournalFile, "_sync", no_sync)
 
 
 @bug("bookie")
@@ -195,7 +196,7 @@ def losses_do_not_lead_to_limbo() -> None:
     async def nothing(self: Any) -> None:
         return
 
-    patch(opening._Opening, "_into_limbo", nothing)
+    patch(journal_verifier.JournalVerifier, "_into_limbo", nothing)
 
 
 @bug("bookie")
@@ -252,13 +253,14 @@ def the_end_is_where_the_blocks_end() -> None:
 
     async def prove_nothing(self: Any, saved: Any) -> None:
         if saved.file_number not in self.names and saved.file_number not in self.removed:
-            self._lose("the file is gone")
+            self.lose("the file is gone")
 
     def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
         return original(found, from_sequence=from_sequence)
 
-    patch(opening._Opening, "_prove_position", prove_nothing)
-    patch(opening, "decide", decide)
+    patch(journal_verifier.JournalVerifier, "_prove_position", prove_nothing)
+    for module in (journal_verifier, index_rebuild):
+        patch(module, "decide", decide)
 
 
 @bug("bookie", seeds=60)
@@ -283,7 +285,7 @@ def which_files_are_gone_is_forgotten() -> None:
     original = jb.file_removed_record
 
     def said_once(number: int) -> bytes:
-        starts = sys._getframe(1).f_globals["__name__"] == opening.__name__
+        starts = sys._getframe(1).f_globals["__name__"] == first_journal_file.__name__
         return jb.skip_record(0, 0) if starts else original(number)
 
     patch(jb, "file_removed_record", said_once)
