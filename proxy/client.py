@@ -90,9 +90,7 @@ class ProxyLink:
         self._frames: list[bytes] = []
         """Of streams that are busy together: they leave as one, with the connection's turn."""
         self._frames_bytes = 0
-        link.on_turn = self._send_frames
-        link.on_frame = self._on_frame
-        link.on_closed.append(self._on_closed)
+        link.subscribe(self._on_frame, on_turn=self._send_frames, on_closed=self._on_closed)
 
     def enter(self, end: StreamEnd) -> int:
         """A number for a new stream; what comes for it goes to ``end`` from now on."""

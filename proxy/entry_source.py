@@ -101,8 +101,7 @@ class ReadLink:
     def __init__(self, link: ClientLink) -> None:
         self.link = link
         self._sources: dict[int, EntrySource] = {}
-        link.on_frame = self._on_frame
-        link.on_closed.append(self._on_closed)
+        link.subscribe(self._on_frame, on_closed=self._on_closed)
 
     @property
     def closed(self) -> DistributedLogError | None:

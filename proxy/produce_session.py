@@ -74,7 +74,7 @@ class ProduceSession:
         """Of its streams: windows, and what is not answered."""
         self._acks: list[bytes] = []
         self._closed = False
-        link.on_turn = self._send_acks
+        link.subscribe_turns(self._send_acks)
 
     # --- frames -----------------------------------------------------------------------------------
 

@@ -326,11 +326,14 @@ class BusyLink:
         self.sent: list[bytes] = []
         self.turns = 0
         self.on_turn: Callable[[], None] | None = None
-        self.on_frame: object = None
-        self.on_closed: list[object] = []
 
     def send(self, *buffers: bytes) -> None:
         self.sent.append(b"".join(buffers))
+
+    def subscribe(
+        self, on_frame: object, *, on_turn: Callable[[], None], on_closed: object
+    ) -> None:
+        self.on_turn = on_turn
 
     def soon(self) -> None:
         self.turns += 1
