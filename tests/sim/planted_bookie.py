@@ -38,7 +38,7 @@ def acknowledge_before_the_sync() -> None:
         else:
             await trio.lowlevel.checkpoint()
         self._ring.synced(block)
-        self.commits += 1
+        self.counters.commits += 1
         if not told.pop(id(block), False):
             on_synced(block, self.number, shift)
 
