@@ -11,7 +11,7 @@ near_names.py                   logs that are called almost as one that is not t
 context.py, named_clusters.py   names for clusters; where they are kept
 local.py, demo.py, serve.py     a cluster on this machine; one node
 config.py, node_settings.py     what can be set; what a node takes from a file and from --set
-help.py, topics.py, man.py      help of commands and on topics; manual pages
+help.py, topics.py              help of commands and on topics
 completion.py, service_manager.py    for shells; what systemd is told
 log.py, inspect.py, read.py, write.py, formats.py, archives.py    logs
 status.py, bookies.py, node.py, decommission.py, scrub.py, under_replicated.py,

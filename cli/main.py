@@ -64,7 +64,6 @@ from .standard_streams import open_standard_streams
             "Of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
             " durability, formats.",
         ),
-        "man": (".man", "Write manual pages, where man finds them."),
         "completion": (".completion", "Let a shell complete commands and options."),
         "config": (".config", "What can be set, and why; files of nodes, written and checked."),
     },

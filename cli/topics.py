@@ -1,4 +1,4 @@
-"""What `dlog help TOPIC` says. docs/command-line.md and manual pages are made of it.
+"""What `dlog help TOPIC` says. docs/command-line.md is made of it.
 
 Plain text of at most `CHARS_MAX` columns that is Markdown as it stands: paragraphs, and lines to be typed,
 four spaces in.

@@ -26,7 +26,7 @@ FOLDERS = {
     "distributedlog/cli/cluster": "Commands for the nodes of a cluster.",
     "distributedlog/cli/connection": "The connection of a command to a cluster.",
     "distributedlog/cli/framework": "Shared by all commands: options, output, errors, standard streams.",
-    "distributedlog/cli/help": "Help, manual pages and completion.",
+    "distributedlog/cli/help": "Help and completion.",
     "distributedlog/cli/logs": "Commands for logs.",
     "distributedlog/cli/server": "Commands that run nodes, and prepare machines for them.",
     "distributedlog/cli/storage": "Commands for bookies and ledgers.",
