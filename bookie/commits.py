@@ -16,6 +16,8 @@ from .ledgers import Ledger, StreamOwner
 from .options import BookieOptions
 from .waiters import Waiters
 
+IDLE_WATERMARK_S = 0.02
+"""The time after a sync until a block proves it, so that its corruption is detected (H3, H24)."""
 LACS_WAIT_S = 0.1
 """A LAC that was told by itself waits so long, and twice that at most, for an add of its ledger that says it:
 what writes a record now and then would pay a control record for each. On an idle disk it does not wait."""
@@ -210,7 +212,7 @@ class Commits:
 
     async def prove_when_idle(self) -> None:
         """When idle for a moment after a sync, prove it with one small block (H3). Until cancelled."""
-        idle_s = self._options.idle_watermark_s
+        idle_s = IDLE_WATERMARK_S
         while True:
             if not (self._journal.unproven or self.has_dirty_lacs):
                 self.something_to_prove = trio.Event()

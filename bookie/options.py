@@ -58,12 +58,6 @@ class BookieOptions:
     checkpoint_runs: int = option(50_000, "runs", "bounds the index in memory (H34)")
     checkpoint_bytes: int = option(64 * MIB, "bytes", "bounds what a start has to replay")
     checkpoint_s: float = option(5.0, "s", "bounds it for many small adds")
-    idle_watermark_s: float = option(
-        0.02,
-        "s",
-        "after a sync: a block that proves it, so that its rot is seen (H3, H24)",
-        at_least=0,
-    )
     zero_ahead_bytes: int = option(
         1 * MIB,
         "bytes",
@@ -120,9 +114,6 @@ class BookieOptions:
     )
     waiters_max: int = option(
         100_000, "requests", "long polls of a bookie; beyond it TooBusy", at_least=0
-    )
-    wait_ms_max: int = option(
-        60_000, "ms", "a long poll that nobody waits for any more ends", at_least=0
     )
     streams_max: int = option(65_536, "streams", "of a connection; beyond it TooBusy")
     trust_silence_s: float = option(

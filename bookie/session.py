@@ -21,6 +21,9 @@ from .read_turns import ReadTurns
 from .session_reads import SessionReads
 from .store import Store
 
+WAIT_MS_MAX = 60_000
+"""A long poll ends after this time even if its reader asked for more: the reader may have gone."""
+
 
 class BookieSession:
     """One connection: a `Session` to its link, an owner of streams and waiters to the store."""
@@ -289,7 +292,7 @@ class BookieSession:
         self._link.reply(ident, body, flags=0 if ledger.limbo else m.FLAG_KNOWN)
 
     def _on_wait_lac(self, ident: int, request: m.WaitLac, flags: int) -> None:
-        wait_s = min(request.wait_ms, self._options.wait_ms_max) / 1000
+        wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1000
 
         def waiter_of(ledger: Ledger) -> Waiter:
             waiter = Waiter(

@@ -13,7 +13,7 @@ from ..ledger.options import LedgerOptions
 from ..log.options import LogOptions
 from ..proxy.options import ProxyOptions
 from ..runtime.errors import InvalidRequest
-from ..runtime.options import COUNT_LIMIT, described, names, overlaid, typed, unknown
+from ..runtime.options import COUNT_LIMIT, REMOVED, described, names, overlaid, typed, unknown
 
 FLAGS = {
     "name": "name",
@@ -135,6 +135,8 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
         elif key in its:
             settings[key] = _of_kind(its[key], value)
         else:
+            if key in REMOVED:
+                raise InvalidRequest(f"{path}: [{part}]: {unknown(key, [])}")
             known = sorted(known_flags) + list(its)
             raise InvalidRequest(f"{path}: [{part}] has no {key}; known are {', '.join(known)}")
     for key, value in tables.get("store", {}).items() if part == "bookie" else ():

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..runtime.options import KIB, MIB, check, option
+from ..runtime.options import MIB, check, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,6 @@ class GatewayOptions:
     )
     session_idle_s: float = option(60.0, "s", "a session that nobody used ends after")
     stop_s: float = option(2.0, "s", "requests that are under way have so long when it ends")
-    reader_bytes: int = option(
-        256 * KIB, "bytes", "that a reader of it fetches ahead", at_least=64 * KIB
-    )
 
     def __post_init__(self) -> None:
         check(self)

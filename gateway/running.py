@@ -11,7 +11,7 @@ from .. import open_namespace
 from ..log.namespace import Namespace
 from ..runtime.host import Address, Host
 from ..runtime.machine import authority_host, showing
-from ..runtime.options import MIB
+from ..runtime.options import KIB, MIB
 from ..uri import format_address
 from .app import Gateway
 from .door import Door
@@ -21,6 +21,8 @@ from .options import GatewayOptions
 from .server import listen, serve
 from .sessions import AsItself, AsUsers
 
+READER_BYTES = 256 * KIB
+"""The bytes that each reader of a gateway fetches ahead: a gateway may have hundreds of them."""
 USER_BYTES_MIN = 4 * MIB
 """Of one user, taken and not yet durable: at least."""
 
@@ -54,8 +56,8 @@ async def run_gateway(
         config = {
             "metadata_timeout_s": timeout_s,
             "create_if_missing": False,
-            "read_ahead_bytes": options.reader_bytes,
-            "read_bytes": options.reader_bytes,
+            "read_ahead_bytes": READER_BYTES,
+            "read_bytes": READER_BYTES,
         }
         with trio.CancelScope() as scope:
             async with _sessions(uri, config, known, options, meters) as sessions:

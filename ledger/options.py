@@ -9,8 +9,9 @@ BOOKIES_MAX = 255
 """The largest ensemble that a ledger's record can hold."""
 READ_BYTES_MAX = 1024 * MIB
 """The most bytes of one read request, whose field has 32 bits."""
-LONG_POLL_S_MAX = 60.0
-"""The longest poll that bookies allow by default (`wait_ms_max`)."""
+LONG_POLL_S = 1.0
+"""The longest time for which a bookie holds a long poll of a reader (H23). If the bookie is unresponsive, the
+reader asks another one after this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,6 @@ class LedgerOptions:
     speculative_s: float = option(
         2.0, "s", "a read without an answer after this is asked of a second bookie as well"
     )
-    long_poll_s: float = option(
-        1.0,
-        "s",
-        "the longest a bookie is asked to hold a long poll (H23)",
-        at_most=LONG_POLL_S_MAX,
-    )
-    read_bytes_max: int = option(MIB, "bytes", "of one request", at_most=READ_BYTES_MAX)
 
     @property
     def sweep_s(self) -> float:

@@ -27,7 +27,7 @@ from ..runtime.errors import (
 )
 from .ledger_records import LedgerRecords
 from .metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
-from .options import LedgerOptions
+from .options import LONG_POLL_S, LedgerOptions
 from .pool import BookiePool
 from .read_ahead import ReadAhead
 from .tail import TailPolls
@@ -64,9 +64,7 @@ class LedgerReader:
         self._replica = metadata.ledger_id + turn
         self._ahead = ReadAhead(options.request_timeout_s)
         self._changed = trio.Event()
-        self._polls = TailPolls(
-            self.ledger_id, pool, options, turn=first_poll, on_news=self._on_news
-        )
+        self._polls = TailPolls(self.ledger_id, pool, turn=first_poll, on_news=self._on_news)
         self._given = NO_ENTRY
         self._give: Take | None = None
         """Who waits, and what it was given so far."""
@@ -524,7 +522,7 @@ class LedgerReader:
 
     async def _look_at_record(self) -> None:
         """Somebody recovers: the record will say how it ends; the bookies have no more to tell."""
-        with trio.move_on_after(self._options.long_poll_s / 2):
+        with trio.move_on_after(LONG_POLL_S / 2):
             await self._changed.wait()
         self._polls.fenced = False
         await self._refresh()

@@ -17,8 +17,9 @@ from ..bookie.entry import EntryRecord, records
 from ..bookie.messages import WaitLac
 from ..runtime.client_link import PendingReply
 from ..runtime.errors import CorruptData, DistributedLogError, UnsupportedFormat
+from ..runtime.options import MIB
 from .metadata import NO_ENTRY, LedgerMetadata
-from .options import LedgerOptions
+from .options import LONG_POLL_S
 from .pool import BookiePool
 
 GRACE_S = 0.02
@@ -27,6 +28,8 @@ SECOND_REST_S = 0.25
 """After news from the second bookie: what comes meanwhile is the first one's to tell."""
 LATE_S = 0.5
 """A poll that is not answered so long after its end has failed."""
+TAIL_READ_BYTES = MIB
+"""The most bytes of entries that one answer of the first bookie carries."""
 ERROR_PAUSE_S = 0.1
 """Before a bookie that could not answer is asked again."""
 
@@ -47,7 +50,6 @@ class TailPolls:
         self,
         ledger_id: int,
         pool: BookiePool,
-        options: LedgerOptions,
         *,
         turn: int,
         on_news: Callable[[int], None],
@@ -60,7 +62,6 @@ class TailPolls:
         """When a bookie last answered."""
         self._ledger_id = ledger_id
         self._pool = pool
-        self._options = options
         self._turn = turn
         self._on_news = on_news
         """Gets the LAC that a poll proved (or -1 when something else is to be looked at)."""
@@ -79,14 +80,14 @@ class TailPolls:
         bookies = metadata.last_fragment.bookies
         for poll in (self._first, self._second):
             if poll is not None and (now >= poll.late_at or poll.bookie not in bookies):
-                self._drop(poll, now + self._options.long_poll_s)
+                self._drop(poll, now + LONG_POLL_S)
         due = float("inf")
         if self._second_lac > after:
             if now < self._behind_at:
                 due = self._behind_at
             elif self._first is not None:
                 self._favourite = self._next(bookies, self._first.bookie, now) or ""
-                self._drop(self._first, now + self._options.long_poll_s)
+                self._drop(self._first, now + LONG_POLL_S)
         if self._first is None:
             del self.ahead[: self._count_ahead(after)]
             self._first = self._ask(metadata, self._first_bookie(bookies, now), after, first=True)
@@ -151,9 +152,9 @@ class TailPolls:
         client = None if bookie is None else self._pool.get(bookie)
         if bookie is None or client is None:
             return None
-        hold_s = self._options.long_poll_s
+        hold_s = LONG_POLL_S
         poll = _Poll(bookie, client, after, trio.current_time() + hold_s + LATE_S)
-        bytes_max = self._options.read_bytes_max if first else 0
+        bytes_max = TAIL_READ_BYTES if first else 0
         request = WaitLac(self._ledger_id, metadata.key, after, int(hold_s * 1000), bytes_max)
         answered = self._on_first if first else self._on_second
         with suppress(DistributedLogError):

@@ -12,6 +12,7 @@ from typing import Literal
 
 import trio
 
+from ..ledger.options import LONG_POLL_S
 from ..runtime.backoff import Backoff
 from ..runtime.errors import (
     AlreadyClosed,
@@ -240,7 +241,7 @@ class Fetcher:
             record,
             self._follower,
             self._ledgers,
-            wait_s=self._options.tail_wait_s,
+            wait_s=LONG_POLL_S,
             on_begun=on_begun,
         )
         assert self._nursery is not None, "segments are read by `run`"
@@ -294,7 +295,7 @@ class Fetcher:
             elif closed or self._ended_before(following):
                 return
             else:
-                wait_s = self._options.tail_wait_s
+                wait_s = LONG_POLL_S
                 with trio.CancelScope() as self._waiting:
                     await ledger.wait(self._at_entry - 1, wait_s=wait_s, take=take)
                 self._trouble_since = None

@@ -7,7 +7,7 @@ What is done with a log finds it in `LogContext.options`.
 
 from dataclasses import dataclass
 
-from ..ledger.options import LONG_POLL_S_MAX, READ_BYTES_MAX
+from ..ledger.options import READ_BYTES_MAX
 from ..runtime.options import KIB, MIB, check, option
 from .codecs import NAMES
 
@@ -82,9 +82,6 @@ class LogOptions:
         MIB, "bytes", "of one request while catching up", at_most=READ_BYTES_MAX
     )
     read_retry_s: float = option(30.0, "s", "a reader that gets no answer for this long gives up")
-    tail_wait_s: float = option(
-        1.0, "s", "one long poll at the end of the log (H23)", at_most=LONG_POLL_S_MAX
-    )
     commit_interval_s: float = option(
         1.0, "s", "positions that subscribers commit are written together, this often"
     )

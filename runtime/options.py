@@ -33,6 +33,16 @@ LIMITS: Mapping[str, int] = {
 """The largest value of an option by its unit, if it states none; `COUNT_LIMIT` for other units. All of them
 fit 63 bits, so that each can be stored and sent."""
 SHOWN_CHARS_MAX = 80
+REMOVED: Mapping[str, str] = {
+    "cpu_policy": "the one of the process, which its service unit can set",
+    "idle_watermark_s": "20 ms",
+    "long_poll_s": "1 s",
+    "read_bytes_max": "1 MiB",
+    "reader_bytes": "256 KiB",
+    "tail_wait_s": "1 s",
+    "wait_ms_max": "60 s",
+}
+"""Options of earlier versions that are constants now, and their values. Configurations may name them."""
 
 Options = TypeVar("Options")
 
@@ -103,7 +113,11 @@ def finite(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unknown(name: str, known: list[str]) -> InvalidRequest:
-    """The error about an option that there is not."""
+    """Return the error about an option that does not exist, or no longer."""
+    if name in REMOVED:
+        return InvalidRequest(
+            f"option {name!r} was removed: the value is always {REMOVED[name]}. Delete the option"
+        )
     return InvalidRequest(f"unknown option {name!r}; known are {', '.join(known)}")
 
 

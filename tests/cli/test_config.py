@@ -126,6 +126,13 @@ def test_a_wrong_file_says_where_and_what(
         ("gateway", "metadata = 'h1:1'", r"\[gateway\] has no metadata"),
         ("gateway", "body_s = 'soon'", "body_s"),
         ("metadata", "rack = 'a'", r"\[metadata\] has no rack"),
+        (
+            "bookie",
+            "[store]\nwait_ms_max = 9",
+            "'wait_ms_max' was removed: the value is always 60 s",
+        ),
+        ("read-proxy", "tail_wait_s = 0.5", "'tail_wait_s' was removed: the value is always 1 s"),
+        ("gateway", "reader_bytes = '1MiB'", "'reader_bytes' was removed: the value is .* Delete"),
     ],
 )
 def test_a_table_has_what_its_kind_of_node_takes(

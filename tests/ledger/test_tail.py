@@ -95,9 +95,7 @@ async def test_an_answer_shows_nothing_beyond_its_lac(autojump_clock: MockClock)
         await writer.close()
         node = cluster["b1"]
         body = b"".join(node.model.ledgers[writer.ledger_id].entries[n] for n in (0, 1))
-        polls = TailPolls(
-            writer.ledger_id, client.pool, client.options, turn=0, on_news=lambda _: None
-        )
+        polls = TailPolls(writer.ledger_id, client.pool, turn=0, on_news=lambda _: None)
 
         polls._take(memoryview(body), 0)
 
@@ -112,9 +110,7 @@ async def test_entries_after_missing_ones_are_never_taken_for_those(
         client, writer = await written(cluster, 5)
         await writer.close()
         entries = cluster["b1"].model.ledgers[writer.ledger_id].entries
-        polls = TailPolls(
-            writer.ledger_id, client.pool, client.options, turn=0, on_news=lambda _: None
-        )
+        polls = TailPolls(writer.ledger_id, client.pool, turn=0, on_news=lambda _: None)
 
         polls._take(memoryview(b"".join(entries[n] for n in (0, 1, 3, 4))), 4)
 
