@@ -54,9 +54,9 @@ DRAIN_LEDGERS_MAX = 50
 THIN_MAX = 500
 """Ledgers whose records a status reads, to know how many copies are left."""
 DIAL_S = 2.0
-"""A node that does not greet within this many seconds does not answer."""
+"""A node that does not greet within this many seconds does not answer; less if the status has less time."""
 DIALS_S = 5.0
-"""For all of them. Nodes that were not dialed by then are not reported."""
+"""For all of them, within the time limit of the status. Nodes without a result by then are not reported."""
 DIALED_AT_ONCE = 32
 SELDOM_S = 10.0
 SELDOM_REST = 50
@@ -193,7 +193,11 @@ class Seldom:
 
 
 async def _unanswered(
-    host: Host, read: Sequence[_Read], proxies: Sequence[ProxyRegistration], listener: str
+    host: Host,
+    read: Sequence[_Read],
+    proxies: Sequence[ProxyRegistration],
+    listener: str,
+    deadline: float,
 ) -> list[HealthCondition]:
     """Return a condition for each registered node whose address does not lead to it from here."""
     found: list[HealthCondition] = []
@@ -202,7 +206,7 @@ async def _unanswered(
     async def look(one: BookieRegistration | ProxyRegistration, address: Address) -> None:
         async with places:
             try:
-                hello = await who_answers(host, address, DIAL_S)
+                hello = await who_answers(host, address, dial_s)
             except (NotAllowed, NotAuthenticated, TooBusy):
                 return  # it answers
             except DistributedLogError as error:
@@ -223,7 +227,9 @@ async def _unanswered(
         *(one for _, one in read if one is not None),
         *proxies,
     ]
-    with trio.move_on_after(DIALS_S):
+    left_s = min(DIALS_S, max(0.0, deadline - trio.current_time()))
+    dial_s = min(DIAL_S, left_s / 2)  # a silent node is known before the time is over
+    with trio.move_on_after(left_s):
         async with trio.open_nursery() as nursery:
             for one in nodes:
                 address = one.address(listener)
@@ -265,6 +271,7 @@ async def status(
     ``seldom`` is kept by a program that calls this repeatedly. ``host``: from which machine to dial the
     registered bookies and proxies, to see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
     """
+    deadline = trio.current_time() + timeout_s
     members = await metadata.status()
     found: dict[str, Any] = {
         "healthy": False,
@@ -309,8 +316,8 @@ async def status(
         conditions.append(_no_quorum(members))
     else:
         conditions += of_cluster
-        if host is not None:  # no part of the time limit: a silent node is no lost quorum
-            conditions += await _unanswered(host, read, proxies, metadata.listener)
+        if host is not None:  # not in the scope above: a silent node is no lost quorum
+            conditions += await _unanswered(host, read, proxies, metadata.listener, deadline)
     labels = {row["id"]: row["label"] for row in found["bookies"]}
     return {**found, **_verdict(conditions, labels)}
 

@@ -18,7 +18,13 @@ from ..ledger.registration import BookieRegistration
 from ..metadata.interface import MemberStatus, Metadata, Scan
 from ..metadata.transaction import Compare
 from ..runtime.condition_texts import texts_of
-from ..runtime.errors import ConfirmationRequired, CorruptData, InvalidRequest, UnsupportedFormat
+from ..runtime.errors import (
+    ConfirmationRequired,
+    CorruptData,
+    InvalidRequest,
+    UnsupportedFormat,
+    VersionConflict,
+)
 from ..runtime.health_conditions import Code, HealthCondition, condition
 from .cookie import decode_cookie
 from .leaving import ask_to_leave, find_bookie, sound_copies
@@ -27,6 +33,8 @@ from .placing import standing
 
 EACH_MAX = 10
 """Ledgers that are named per code; the others are counted."""
+ATTEMPTS = 5
+"""Of a decommission whose premises change meanwhile. Each attempt reads all registrations."""
 _UNCERTAIN = frozenset({Code.LIMBO, Code.LEGACY_TEXT})
 """Conditions of a bookie whose copies are not counted. It may lack entries. A text of a version without codes
 may report the same. It is not read, and counts as if it did."""
@@ -93,11 +101,13 @@ async def decommission(
     Raises `ConfirmationRequired`, unless ``force``, if a log without settings could be created now, and not
     without this bookie: the same answer that `may_stop` and the health of the cluster give. The metadata
     nodes check that its premises still hold: of two such requests at the same moment, one is refused.
+    Raises `VersionConflict` if other bookies join or leave during each of `ATTEMPTS` attempts.
     """
-    asked = False
-    while not asked:
+    for _ in range(ATTEMPTS):
         premises = [] if force else await _premises(metadata, bookie)
-        asked = await ask_to_leave(metadata, bookie, by=by, premises=premises)
+        if await ask_to_leave(metadata, bookie, by=by, premises=premises):
+            return
+    raise VersionConflict(f"bookie {bookie}: other bookies join or leave all the time. Retry later")
 
 
 async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:

@@ -16,6 +16,7 @@ from distributedlog.runtime.frames import pack, unpack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, Severity, condition
 from tests.conditions import codes_of
 from tests.metadata.local_metadata import LocalMetadata
+from tests.runtime.pipe import PipeNetwork
 
 LEADER = MemberStatus("m1", "h:1", "leader", 1, 1, True, "1", ())
 FOLLOWER = MemberStatus("m2", "h:2", "follower", 1, 1, True, "2", ())
@@ -303,6 +304,20 @@ async def test_without_a_leader_it_is_said_after_an_elections_time(
     begun = trio.current_time()
     await _look(quorum, 60.0)
     assert trio.current_time() - begun == 30.0  # there is one: it is asked for longer
+
+
+async def test_a_status_with_silent_nodes_ends_within_its_time_limit(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network = PipeNetwork(1)
+    await network.host("h").listen(("h", 1))  # accepts connections and never answers
+    shown: Any = await _quorum("b1", "b2", "b3")
+    begun = trio.current_time()
+
+    found = await overview.status(shown, 1.0, host=network.host("operator"))
+
+    assert trio.current_time() - begun <= 1.0
+    assert len(found["bookies"]) == 3
 
 
 async def test_what_nobody_knows_has_the_keys_of_what_is_known() -> None:

@@ -12,13 +12,13 @@ from distributedlog.ledger.metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.interface import MemberRole, MemberStatus, Metadata, Scan
 from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import ConfirmationRequired, InvalidRequest
+from distributedlog.runtime.errors import ConfirmationRequired, InvalidRequest, VersionConflict
 from distributedlog.runtime.frames import pack
 from distributedlog.runtime.health_conditions import Code, HealthCondition, condition
 from tests.conditions import codes_of
 from tests.metadata.local_metadata import LocalMetadata
 
-B1, B2, B3, B4 = "aaaa1111", "bbbb2222", "cccc3333", "dddd4444"
+B1, B2, B3, B4, B5 = "aaaa1111", "bbbb2222", "cccc3333", "dddd4444", "eeee5555"
 NAMES = {B1: "b1", B2: "b2", B3: "b3", B4: "b4"}
 MEMBERS = [MemberStatus(name, f"{name}:1", "follower", 1, 1, True) for name in ("m1", "m2", "m3")]
 
@@ -293,6 +293,33 @@ async def test_one_of_two_decommissions_at_the_same_moment_is_refused() -> None:
         await decommission(cast("Metadata", Slow()), B1)
 
     assert await leaving(w) == {B2}
+
+
+async def test_decommission_ends_if_other_bookies_change_all_the_time() -> None:
+    w = World()
+    await w.bookies(B1, B2, B3, B4)
+    await w.put(keys.cookie_key(B5), pack({"label": "b5", "incarnation": 1}))
+
+    class Restless:
+        """Metadata whose bookies change before each transaction."""
+
+        changes = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(w.metadata, name)
+
+        async def transact(self, asked: Transaction) -> Any:
+            self.changes += 1
+            assert self.changes < 100
+            ends, starts = (B4, B5) if self.changes % 2 else (B5, B4)
+            await w.down(ends)
+            await w.registered(starts)
+            return await w.metadata.transact(asked)
+
+    with pytest.raises(VersionConflict, match="other bookies"):
+        await decommission(cast("Metadata", Restless()), B1)
+
+    assert await leaving(w) == set()
 
 
 async def test_decommission_of_an_unknown_bookie_is_refused() -> None:
