@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cluster.counted import counted
 from .options import Command, Settings, common
-from .output import emit, size
+from .output import counted, emit, size
 from .progress import ticking
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from .options import Command, Group, Settings, common, without_cluster
-from .output import emit
+from .output import counted, emit
 from .progress import ticking
 
 

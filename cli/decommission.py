@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common, confirmed, force_option
-from .output import Pace, emit, visible
+from .output import Pace, counted, emit, visible
 
 POLL_S = 1.0
 NAMED_MAX = 10

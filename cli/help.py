@@ -1,4 +1,4 @@
-"""`dlog help`: of a command, or on a topic."""
+"""`dlog help` explains a command or a topic; `dlog completion` makes a shell complete both."""
 
 import difflib
 
@@ -7,6 +7,8 @@ import click
 from .options import Command, Settings, without_cluster
 from .output import emit, table
 from .topics import TOPICS
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(
@@ -62,3 +64,24 @@ def _topic(words: tuple[str, ...]) -> str:
     """``exit codes`` and ``uri`` are ``exit-codes`` and ``uris``; "": none is meant."""
     name = "-".join(words).lower()
     return next((one for one in (name, f"{name}s") if one in TOPICS), "")
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    source <(dlog completion bash)                  in this shell; a line of ~/.bashrc for all
+    dlog completion zsh > ~/.zfunc/_dlog            where fpath has ~/.zfunc
+    dlog completion fish > ~/.config/fish/completions/dlog.fish
+    """,
+)
+@click.argument("shell", type=click.Choice(SHELLS))
+@without_cluster()
+def completion(settings: Settings, shell: str) -> None:
+    """Print the script with which a shell completes the commands and options of dlog."""
+    from click.shell_completion import get_completion_class
+
+    from .main import command as dlog
+
+    found = get_completion_class(shell)
+    assert found is not None, "click knows the shells that are offered"
+    click.echo(found(dlog, {}, "dlog", "_DLOG_COMPLETE").source())

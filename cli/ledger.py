@@ -1,12 +1,14 @@
-"""`dlog ledger`: ledgers as the cluster keeps them, below the logs."""
+"""`dlog ledger`, `dlog under-replicated`, `dlog audit`: ledgers, their missing copies and their records."""
 
 import sys
+from dataclasses import asdict
 from typing import Any
 
 import click
 
+from .errors import NO, Answer
 from .options import Command, Group, Settings, common, consent, force_option
-from .output import emit, size, table, visible
+from .output import counted, emit, size, table, visible
 
 READ_BYTES = 1024 * 1024
 
@@ -255,3 +257,68 @@ def accept_loss(
         print(
             f"ledger {ledger} ends with entry {closed.last_entry}; declared lost: {lost or 'none'}"
         )
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog under-replicated
+    dlog under-replicated --json | wc -l
+    """,
+)
+@common
+def under_replicated(settings: Settings) -> None:
+    """List ledgers that miss copies: noted holes, and all ledgers of bookies that are down.
+
+    With --json one object a line, with the bookie's id. Exit code 0 also where there are some.
+    """
+    from ..cluster.bookie_names import bookie_names
+    from ..cluster.leaving import shortages
+    from .connect import ask, quorum
+
+    async def all_of_them(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
+        names = await bookie_names(metadata)
+        return names, [asdict(one) async for one in shortages(metadata)]
+
+    names, found = ask(settings, "listing what is missing", all_of_them, quorum)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("ledger", "bookie", "first", "to", "why")
+    rows = [
+        [(one | {"bookie": names.name(one["bookie"])})[key] for key in columns] for one in found
+    ]
+    table(columns, rows, empty="every ledger has all its copies")
+
+
+@click.command(cls=Command, examples="dlog audit\ndlog audit --json --timeout 600")
+@common
+def audit(settings: Settings) -> None:
+    """Compare ledgers, the index of what lies on which bookie, and logs' segments, all of them, both ways.
+
+    Reads every record once and changes nothing. Records that cannot be read are listed, too. Exit code 6 if
+    something does not fit. Missing copies are listed by `dlog under-replicated`.
+    """
+    from ..cluster.bookie_names import bookie_names
+    from ..cluster.references import References
+    from .connect import ask, quorum
+
+    async def compare(metadata: Any) -> tuple[Any, Any, list[Any]]:
+        references = References(metadata)
+        names = await bookie_names(metadata)
+        return names, references, [one async for one in references.audit()]
+
+    names, references, found = ask(settings, "the audit", compare, quorum)
+    if settings.json:
+        for one in found:
+            emit({"ledger": one.ledger, "what": one.what})
+    else:
+        table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
+        print(
+            f"{counted(references.ledgers, 'ledger')}, {counted(references.segments, 'segment')},"
+            f" {counted(references.entries, 'entry', 'entries')} of the index:"
+            f" {len(found) or 'nothing'} that does not fit"
+        )
+    if found:
+        raise Answer(NO)

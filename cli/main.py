@@ -31,17 +31,17 @@ from .standard_streams import open_standard_streams
             ".log",
             "Create, list, show, set up, rename, write, read, cut, seal, delete, export logs.",
         ),
-        "bookies": (".bookies", "List the bookies."),
+        "bookies": (".status", "List the bookies.", "bookies"),
         "proxy": (
             ".proxy",
             "List the proxies and their logs; move a log, drain a proxy, even them out.",
         ),
-        "under-replicated": (".under_replicated", "List ledgers that miss copies."),
+        "under-replicated": (".ledger", "List ledgers that miss copies.", "under_replicated"),
         "ledger": (
             ".ledger",
             "List, show, read, recover ledgers, below the logs; give up what is lost.",
         ),
-        "audit": (".audit", "Do the metadata's records refer to each other both ways?"),
+        "audit": (".ledger", "Do the metadata's records refer to each other both ways?", "audit"),
         "scrub": (".scrub", "Have a bookie read all that it holds, and heal what rotted."),
         "repair": (".repair", "Bring missing copies back now, and say how far it is."),
         "placement": (".placement", "How far apart copies are kept, and which are not."),
@@ -57,14 +57,14 @@ from .standard_streams import open_standard_streams
         "user": (".user", "Make, list, disable, remove users."),
         "grant": (".grant", "Say who may do what with which logs."),
         "trust": (".trust", "Is it judged who may do what? Who changed it?"),
-        "whoami": (".whoami", "Who the cluster takes you for."),
+        "whoami": (".trust", "Who the cluster takes you for.", "whoami"),
         "context": (".context", "Name clusters and choose one."),
         "help": (
             ".help",
             "Of a command, or on uris, contexts, exit-codes, environment, settings, positions,"
             " durability, formats.",
         ),
-        "completion": (".completion", "Let a shell complete commands and options."),
+        "completion": (".help", "Let a shell complete commands and options.", "completion"),
         "config": (".config", "What can be set, and why; files of nodes, written and checked."),
     },
 )

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..cluster.counted import counted
 from .errors import NO, Answer, say
 from .options import Command, Group, Settings, common, consent, force_option, replaceable
-from .output import emit
+from .output import counted, emit
 
 if TYPE_CHECKING:
     from ..metadata.refounding import Saved

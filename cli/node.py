@@ -4,11 +4,10 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from ..runtime.condition_texts import as_json, texts_of
 from .errors import NO, Answer
 from .options import Command, Group, Settings, common
-from .output import emit, visible
+from .output import counted, emit, visible
 
 
 @click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")

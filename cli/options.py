@@ -239,17 +239,19 @@ class Command(click.Command):
         write_examples(formatter, self.examples)
 
 
+Lazy = tuple[str, str] | tuple[str, str, str]
+
+
 class Group(Command, click.Group):
     """A group whose commands are imported when they are called."""
 
     command_class = Command
 
-    def __init__(
-        self, *arguments: Any, lazy: dict[str, tuple[str, str]] | None = None, **rest: Any
-    ) -> None:
+    def __init__(self, *arguments: Any, lazy: dict[str, Lazy] | None = None, **rest: Any) -> None:
         super().__init__(*arguments, **rest)
         self.lazy = lazy or {}
-        """Name to (module relative to this package, its one line of help)."""
+        """Name to (module relative to this package, its one line of help). The command there is called
+        ``command``, or has the name that a third element gives."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """In the order they were declared."""
@@ -262,7 +264,8 @@ class Group(Command, click.Group):
         import importlib
 
         module = importlib.import_module(self.lazy[cmd_name][0], __package__)
-        found: click.Command = module.command
+        attribute = "".join(self.lazy[cmd_name][2:]) or "command"
+        found: click.Command = getattr(module, attribute)
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -310,7 +313,7 @@ class Group(Command, click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, each with its whole line; lazy ones are not imported."""
-        rows = [(name, text) for name, (_, text) in self.lazy.items()]
+        rows = [(name, text) for name, (_, text, *_) in self.lazy.items()]
         for name in self.commands:
             one = self.commands[name]
             rows.append((name, one.get_short_help_str(LINE_CHARS)))

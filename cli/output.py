@@ -191,3 +191,8 @@ def _text(cell: Any) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     return visible(str(cell))
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return ``1 ledger`` or ``2,000 ledgers``; without ``many`` an s is appended to ``one``."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"

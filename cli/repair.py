@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common, confirmed, force_option
-from .output import emit, size, visible
+from .output import counted, emit, size, visible
 
 TOLD_S = 2.0
 AGAIN_S = 2.0

@@ -4,10 +4,9 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, visible
+from .output import counted, emit, visible
 
 POLL_S = 0.5
 

@@ -1,4 +1,4 @@
-"""`dlog status`: healthy or not, and why; everything on one screen."""
+"""`dlog status` and `dlog bookies`: whether the cluster is healthy, why not, and its bookies."""
 
 import os
 import sys
@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from ..cluster.counted import counted
 from .errors import NO, Answer
 from .options import Command, Settings, common
-from .output import emit, prose, size, table
+from .output import counted, emit, prose, size, spare_ids, table
 
 POLL_S = 0.25
 WATCH_S = 2.0
@@ -226,3 +225,44 @@ def _names(found: dict[str, Any]) -> Any:
 
 def _size(count: int | None) -> str | None:
     return None if count is None else size(count)
+
+
+@click.command(cls=Command, examples="dlog bookies\ndlog bookies --json")
+@common
+def bookies(settings: Settings) -> None:
+    """List the bookies, those that are down included; with --json one object a line.
+
+    Ledgers, used and free are those that a bookie reported last, up to ten seconds ago. Of a bookie that is
+    being decommissioned, the ledgers that still need it are counted, and not what its disk still has. A
+    narrow terminal shows no ids, unless two have one name; --json has all.
+    """
+    from ..cluster import overview
+    from .connect import ask, quorum
+
+    found = ask(
+        settings,
+        "listing the bookies",
+        lambda metadata: overview.bookies(metadata, metadata.listener),
+        quorum,
+    )
+    if settings.json:
+        for bookie in found:
+            emit(bookie)
+        return
+    rows = [
+        [
+            bookie["label"],
+            bookie["id"],
+            bookie["state"],
+            bookie["address"],
+            bookie["ledgers"],
+            bookie["ledgers_missing"] or None,
+            None if bookie["used_bytes"] is None else size(bookie["used_bytes"]),
+            None if bookie["free_bytes"] is None else size(bookie["free_bytes"]),
+            bookie["rack"] or None,
+        ]
+        for bookie in found
+    ]
+    columns = ("name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack")
+    spare = spare_ids([bookie["label"] for bookie in found])
+    table(columns, rows, empty="no bookie has ever joined this cluster", spare=spare)

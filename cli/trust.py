@@ -355,6 +355,22 @@ def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bo
         settings.note(said)
 
 
+@click.command(cls=Command, examples="dlog whoami")
+@common
+def whoami(settings: Settings) -> None:
+    """Who the cluster takes you for, and what you may do on it."""
+    from ..metadata.rights import ADMIN, OPERATOR
+
+    report = asked(settings, "who this is", lambda metadata: metadata.trust_report(own=True))
+    held = [
+        word for word, right in (("operator", OPERATOR), ("admin", ADMIN)) if report.rights & right
+    ]
+    if settings.json:
+        emit({"principal": report.principal, "mode": WORDS[report.mode], "cluster": held})
+    else:
+        print(f"{report.principal}, {' and '.join(held) or 'no role of the cluster'}")
+
+
 def asked(settings: Settings, what: str, call: Any) -> Any:
     """The answer of the metadata nodes."""
     from .connect import ask, quorum

@@ -8,7 +8,6 @@ from typing import Any, BinaryIO
 
 import trio
 
-from ..cluster.counted import counted
 from ..log.admission import admit
 from ..log.record import TXID_MAX
 from ..log.state import AUTO
@@ -24,7 +23,7 @@ from .connect import answer, namespace, waiting
 from .errors import innermost, say, tell
 from .formats import parser
 from .options import Settings
-from .output import emit, size
+from .output import counted, emit, size
 from .progress import TICK_S, ProgressLine
 from .standard_streams import read_some
 

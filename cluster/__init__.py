@@ -16,7 +16,6 @@
     token_sessions.py               a door's users: what is opened for a token, and kept while it is used
         token_attempts.py           what tokens that nobody knows yet may cost
     overview.py, log_overview.py    the cluster, and one log, as the metadata shows them
-        counted.py                  one ledger, two ledgers
     local.py, plan.py               a whole cluster on this machine, and which nodes it has
         processes.py, child.py      child processes that cannot outlive their parent
         fork_server.py              imported once, forked for each node
