@@ -1,7 +1,8 @@
 """Processes into a cluster: nodes assembled, started, registered, repaired.
 
     nodes.py                        one node from a host and options: nothing else starts a node
-    node.py, proxies.py             a metadata node or a bookie; a proxy of either kind
+    bookie_assembly.py, metadata_assembly.py, proxies.py    a node of each kind, from its parts
+        node_lifecycle.py           their addresses, and services until the end
     proxy_view.py                   what proxies say of themselves, and orders to them
         options.py, config.py, directories.py  what it is told, where it lives
         logs.py, events.py          what it says; news by names that stay

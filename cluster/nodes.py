@@ -3,7 +3,8 @@
 import trio
 
 from ..runtime.host import Host
-from .node import serve_bookie_node, serve_metadata_node
+from .bookie_assembly import serve_bookie_node
+from .metadata_assembly import serve_metadata_node
 from .options import BookieNodeConfig, MetadataNodeConfig, NodeConfig, NodeReady
 
 

@@ -39,7 +39,7 @@ from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
 from .membership import Membership
-from .node import (
+from .node_lifecycle import (
     FIRST_QUESTION,
     advertised,
     hosts_of_peers,

@@ -10,7 +10,8 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.health import ask_health
-from distributedlog.cluster.node import addresses_of_voter, advertised, must_be_told
+from distributedlog.cluster.metadata_assembly import addresses_of_voter
+from distributedlog.cluster.node_lifecycle import advertised, must_be_told
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.cluster.overview import status

@@ -12,7 +12,7 @@ import pytest
 from distributedlog.cluster import repair, restored
 from distributedlog.cluster.damaged import RECORDS
 from distributedlog.cluster.key_classes import KEY_CLASSES
-from distributedlog.cluster.node import FIRST_QUESTION
+from distributedlog.cluster.node_lifecycle import FIRST_QUESTION
 from distributedlog.ledger import keys as ledger_keys
 from distributedlog.log import keys as log_keys
 from distributedlog.log import retention, settings, tombstone

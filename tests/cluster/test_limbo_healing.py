@@ -9,9 +9,9 @@ from trio.testing import MockClock
 from distributedlog.bookie import journal_blocks as jb
 from distributedlog.bookie.client import BookieClient
 from distributedlog.bookie.ledgers import LIMBO_ALL
+from distributedlog.cluster.bookie_assembly import confine
 from distributedlog.cluster.copying import Copier
 from distributedlog.cluster.limbo import EVERY_MAX_S, LimboHealing
-from distributedlog.cluster.node import confine
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.ids import KEPT_S, LedgerIds
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata

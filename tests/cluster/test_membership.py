@@ -4,8 +4,8 @@ import pytest
 import trio
 import trio.testing
 
+from distributedlog.cluster.bookie_assembly import LEDGERS_FEW, urgent_of
 from distributedlog.cluster.membership import REFRESH_S, Membership
-from distributedlog.cluster.node import LEDGERS_FEW, urgent_of
 from distributedlog.ledger.registration import BookieRegistration
 from distributedlog.metadata.transaction import Compare, Put, Transaction, TransactionReply
 from distributedlog.runtime.errors import ForeignData, OutcomeUnknown, QuorumUnreachable

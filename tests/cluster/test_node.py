@@ -15,11 +15,11 @@ from distributedlog.bookie.entry import encode
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.cluster import node
+from distributedlog.cluster import bookie_assembly, node_lifecycle
+from distributedlog.cluster.bookie_assembly import confine
 from distributedlog.cluster.collecting import Collector
 from distributedlog.cluster.lifeline import first_of
 from distributedlog.cluster.merging import Merging
-from distributedlog.cluster.node import confine
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig, NodeReady
 from distributedlog.cluster.purging import Purger
@@ -226,7 +226,7 @@ async def test_a_node_whose_files_were_removed_ends_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The system still accepts its writes, into files that no start finds."""
-    monkeypatch.setattr(node, "PLACE_S", 0.05)
+    monkeypatch.setattr(node_lifecycle, "PLACE_S", 0.05)
     disk = DirectoryDisk(tmp_path / kind)
     async with _world() as world:
         config: BookieNodeConfig | MetadataNodeConfig
@@ -306,7 +306,7 @@ async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
         return made
 
     for kind in (Purger, Retention, Merging, Collector):
-        monkeypatch.setattr(node, kind.__name__, asked(kind))
+        monkeypatch.setattr(bookie_assembly, kind.__name__, asked(kind))
     async with _world() as world, world.bookie(_disks()):
         await turns[0].elected()  # now the key is held, whoever of them asked first
         assert [await turn.elected() for turn in turns] == [True] * 4

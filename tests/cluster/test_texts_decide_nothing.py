@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from distributedlog.cluster import leaving, overview
-from distributedlog.cluster.node import urgent_of
+from distributedlog.cluster.bookie_assembly import urgent_of
 from distributedlog.cluster.restored import hold
 from distributedlog.cluster.stopping import may_stop
 from distributedlog.console.advice import command_for
