@@ -110,10 +110,17 @@ async def take_identity(
     starts = int(said["incarnation"])
     if together and min(seen) > starts and said["restores"] < await restores_of(metadata):
         starts = min(seen)  # of before the save that the metadata came from
+    _check_starts(found, known[0].node_id, starts)
+    now = replace(known[0], incarnation=starts)
+    return await _count_up(disks, metadata, now, cookie, chance, principal)
+
+
+def _check_starts(found: Mapping[str, NodeIdentity | None], node_id: str, starts: int) -> None:
+    """Refuse directories that have not seen as many starts as the cookie. Raises `ForeignData`."""
     for role, identity in found.items():
         if identity is None:
             raise ForeignData(
-                f"the {role} directory of bookie {known[0].node_id} is empty or missing:"
+                f"the {role} directory of bookie {node_id} is empty or missing:"
                 " what it held is gone; restore it, or start with two empty directories as a new bookie"
             )
         if identity.incarnation < starts:
@@ -126,8 +133,6 @@ async def take_identity(
                 f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
                 f" the cluster only {starts}: the metadata is an older copy"
             )
-    now = replace(known[0], incarnation=starts)
-    return await _count_up(disks, metadata, now, cookie, chance, principal)
 
 
 def cookie_guard(node_id: str, revision: int) -> Compare:

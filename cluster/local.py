@@ -7,7 +7,7 @@ caller does not starve them: H27), or each in its own process (``processes``: wh
 
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,10 +82,10 @@ async def local_cluster(
     data: str | Path | None = None,
     bookies: int = 3,
     metadata_nodes: int = 3,
+    *,
     memory: bool = False,
     in_process: bool = False,
     port: int = 0,
-    *,
     processes: bool = False,
     restart: bool = False,
     log_level: str = "WARNING",
@@ -106,39 +106,31 @@ async def local_cluster(
     """
     needs_linux("a cluster of one's own")
     with _directory(data, memory) as directory, HeldPorts() as ports:
+        shape = {
+            "bookies": bookies,
+            "metadata_nodes": metadata_nodes,
+            "port": port,
+            "write_proxies": write_proxies,
+            "read_proxies": read_proxies,
+        }
         plan = None
         if in_process or processes:
-            plan = await _plan(directory, bookies, metadata_nodes, port, ports)
-            plan = plans.with_proxies(plan, write_proxies, read_proxies, HOST)
+            plan = await _plan(directory, shape, ports)
         secret = real_host("local").secret_bytes(SECRET_BYTES)
         run = _Run(directory, restart, log_level, on_death or _log_death, forks, secret)
         started = False
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    if plan is None:
-                        cluster = await run.in_one_child(
-                            nursery,
-                            {
-                                "bookies": bookies,
-                                "metadata_nodes": metadata_nodes,
-                                "port": port,
-                                "write_proxies": write_proxies,
-                                "read_proxies": read_proxies,
-                            },
-                        )
-                    else:
-                        names = apart if in_process else [node.name for node in plan.nodes]
-                        cluster = await run.planned(nursery, plan, names)
+                    cluster = await run.start(nursery, plan, shape, apart if in_process else None)
                     started = True
                     yield cluster
                 finally:
                     nursery.cancel_scope.cancel()
                     run.end_metadata_last()
         except BaseExceptionGroup as group:
-            if (
-                started and len(group.exceptions) == 1
-            ):  # the caller's body raised it, without a group
+            if started and len(group.exceptions) == 1:
+                # The caller's body raised it, without a group.
                 raise group.exceptions[0] from None
             raise first_of(group) from None  # why a node could not start
         finally:
@@ -210,6 +202,19 @@ class _Run:
         """How many other nodes are in this run, and have not ended."""
         self._ending = False
 
+    async def start(
+        self,
+        nursery: trio.Nursery,
+        plan: Plan | None,
+        shape: Mapping[str, int],
+        apart: Sequence[str] | None,
+    ) -> LocalCluster:
+        """Start those ``apart`` (None: all) in processes of their own; without a plan, all in one child."""
+        if plan is None:
+            return await self.in_one_child(nursery, shape)
+        names = [node.name for node in plan.nodes] if apart is None else apart
+        return await self.planned(nursery, plan, names)
+
     async def planned(
         self, nursery: trio.Nursery, plan: Plan, apart: Sequence[str]
     ) -> LocalCluster:
@@ -241,7 +246,7 @@ class _Run:
                 starting.start_soon(start, node)
         return self._cluster(plan.uri, [ready[node.name] for node in plan.nodes])
 
-    async def in_one_child(self, nursery: trio.Nursery, shape: dict[str, int]) -> LocalCluster:
+    async def in_one_child(self, nursery: trio.Nursery, shape: Mapping[str, int]) -> LocalCluster:
         """Start a child that runs all of them."""
         spec = {
             "run": "cluster",
@@ -374,10 +379,8 @@ class _Run:
             self._own_forks.close()
 
 
-async def _plan(
-    directory: str | None, bookies: int, metadata_nodes: int, port: int, ports: HeldPorts
-) -> Plan:
-    """The plan that the directory keeps, or a new one, kept there from now on."""
+async def _plan(directory: str | None, shape: Mapping[str, int], ports: HeldPorts) -> Plan:
+    """Return the plan that the directory keeps, or a new one, kept there from now on, and add proxies."""
     here = real_host("local", disks={})
     file = Path(directory) / plans.FILE_NAME if directory is not None else None
     kept = None
@@ -385,9 +388,9 @@ async def _plan(
         kept = plans.decode(file.read_text(), str(file))
     plan = await plans.make(
         kept,
-        bookies=bookies,
-        metadata_nodes=metadata_nodes,
-        port=port,
+        bookies=shape["bookies"],
+        metadata_nodes=shape["metadata_nodes"],
+        port=shape["port"],
         host=HOST,
         listen=here.listen,
         hold=ports.hold,
@@ -396,7 +399,8 @@ async def _plan(
     if file is not None and plan != kept:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, plans.encode(plan))
-    return plans.started(plan, bookies)
+    plan = plans.started(plan, shape["bookies"])
+    return plans.with_proxies(plan, shape["write_proxies"], shape["read_proxies"], HOST)
 
 
 def _why(error: BaseException) -> str:

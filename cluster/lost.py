@@ -156,6 +156,21 @@ class Job:
     """Who was away when this was so."""
 
 
+@dataclass(frozen=True, slots=True)
+class RepairTargets:
+    """The bookies that can receive copies, and how one of them is chosen."""
+
+    candidates: Callable[[], list[Candidate]]
+    """The bookies that can be chosen now."""
+    draw: Draw
+    """A random number from 0 to below 1, which decides between equal bookies."""
+    policy: Callable[[], PlacementPolicy] = PlacementPolicy
+    labels: Callable[[str], Labels] = lambda bookie: {}
+    """The location of a bookie that is no candidate now."""
+    pulls: Callable[[str], bool] = lambda bookie: False
+    """Whether a bookie fetches its own copies. One of an older version does not."""
+
+
 class LostBookies:
     """Moves closed ledgers off lost bookies while this bookie is the elected repairer."""
 
@@ -165,14 +180,8 @@ class LostBookies:
         pool: Connections,
         election: Election,
         copier: Copier,
-        candidates: Callable[[], list[Candidate]],
-        draw: Draw,
-        *,
-        lost_after_s: float,
-        urgent_after_s: float = URGENT_AFTER_S,
-        policy: Callable[[], PlacementPolicy] = PlacementPolicy,
-        labels: Callable[[str], Labels] = lambda bookie: {},
-        pulls: Callable[[str], bool] = lambda bookie: False,
+        targets: RepairTargets,
+        absences: Absences,
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
@@ -180,16 +189,11 @@ class LostBookies:
         self._pool = pool
         self._election = election
         self._copier = copier
-        self._candidates = candidates
-        """Who may be chosen for a slot now."""
-        self._draw = draw
-        self._policy = policy
-        self._labels = labels
-        """Where a bookie stands, that is no candidate now."""
-        self._moves_out = MovesOut(metadata, pulls)
+        self._targets = targets
+        self._moves_out = MovesOut(metadata, targets.pulls)
         self._successors: dict[str, str] = {}
         """Who is to leave, and who should take its place; "" for anybody."""
-        self.absences = Absences(lost_after_s, urgent_after_s)
+        self.absences = absences
         self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
         self._unreadable = Unreadable()
         self.moved = 0
@@ -388,7 +392,7 @@ class LostBookies:
     async def _handed_over(self, job: Job, bookie: str) -> bool:
         """Does somebody fetch the ledger who takes the bookie's place? Where one can take it everywhere."""
         out = self._moves_out
-        if not out.may_take(job.ledger_id, bookie, [one.id for one in self._candidates()]):
+        if not out.may_take(job.ledger_id, bookie, [one.id for one in self._targets.candidates()]):
             return False
         found = await self._metadata.get(keys.ledger_key(job.ledger_id))
         if found is None:
@@ -467,14 +471,14 @@ class LostBookies:
         """Who takes the slot: one that took another slot of this ledger, where it stands as well as any."""
         fragment = ledger.ensembles[index]
         here = set(fragment.bookies)
-        candidates = [one for one in self._candidates() if one.id not in self.absences.lost]
+        candidates = [one for one in self._targets.candidates() if one.id not in self.absences.lost]
         by = self._successors.get(fragment.bookies[slot])
         if by not in here and any(one.id == by for one in candidates):
             return str(by)
         kept = {n: b for n, b in enumerate(fragment.bookies) if n != slot}
-        labels = {one: self._labels(one) for one in kept.values()}
+        labels = {one: self._targets.labels(one) for one in kept.values()}
         labels |= {one.id: one.labels for one in candidates}
-        policy = self._policy().preferred()
+        policy = self._targets.policy().preferred()
 
         def chosen(among: Sequence[Candidate]) -> str | None:
             return choose_replacements(
@@ -482,7 +486,7 @@ class LostBookies:
                 kept,
                 [slot],
                 among,
-                self._draw,
+                self._targets.draw,
                 excluded=here,
                 labels=labels,
                 policy=policy,

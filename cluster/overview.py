@@ -390,25 +390,8 @@ def conditions_of_bookies(
         found: The status, with ``bookies``, ``under_replicated`` and ``damaged_records``.
     """
     candidates = _candidates(read)
-    policy = None if where is None else where.policy
-    preferred = None if policy is None else policy.preferred()
-    conditions: list[HealthCondition] = []
     writable = sum(not one.down for one in candidates)
-    at_limit = None if where is None else where.condition()
-    if can_place(DEFAULT_QUORUMS, candidates, policy):
-        if at_limit is not None:
-            conditions.append(at_limit)
-    elif at_limit is not None and can_place(DEFAULT_QUORUMS, candidates, preferred):
-        conditions.append(at_limit.with_severity(Severity.DOWN))
-    else:
-        conditions.append(
-            condition(
-                Code.NO_NEW_LEDGERS,
-                writable=writable,
-                bookies=len(candidates),
-                **_default_quorums(),
-            )
-        )
+    conditions = _conditions_of_placement(candidates, where)
     running = [row for row, _ in read if row["running"]]
     repairs = any(row["repairs"] for row in running)
     if running and not repairs:
@@ -440,6 +423,25 @@ def conditions_of_bookies(
             condition(Code.DAMAGED_RECORDS, records=len(damaged), key=damaged[0]["key"])
         )
     return conditions
+
+
+def _conditions_of_placement(
+    candidates: Sequence[Candidate], where: Standing | None
+) -> list[HealthCondition]:
+    """Return a condition if no log can be created, or none after the loss of one more domain."""
+    at_limit = None if where is None else where.condition()
+    policy = None if where is None else where.policy
+    if can_place(DEFAULT_QUORUMS, candidates, policy):
+        return [] if at_limit is None else [at_limit]
+    preferred = None if policy is None else policy.preferred()
+    if at_limit is not None and can_place(DEFAULT_QUORUMS, candidates, preferred):
+        return [at_limit.with_severity(Severity.DOWN)]
+    writable = sum(not one.down for one in candidates)
+    return [
+        condition(
+            Code.NO_NEW_LEDGERS, writable=writable, bookies=len(candidates), **_default_quorums()
+        )
+    ]
 
 
 def _default_quorums() -> dict[str, int]:

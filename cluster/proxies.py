@@ -6,6 +6,7 @@ that it has to others while it still answers, and then says goodbye.
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -32,15 +33,17 @@ from ..runtime.condition_texts import report_of
 from ..runtime.errors import DistributedLogError
 from ..runtime.health_conditions import NodeConditions, limited
 from ..runtime.hello import Hello
-from ..runtime.host import Host, Listener
+from ..runtime.host import Address, Host, Listener
 from ..runtime.link import Link, Session
 from ..runtime.options import names, overlaid, unknown
 from ..runtime.principals import BY_CERTIFICATE
 from ..runtime.rpc import Endpoint
 from ..runtime.tokens import METHOD as TOKEN
+from ..runtime.work_failures import WorkFailures
 from .membership import Membership
 from .node_lifecycle import (
     FIRST_QUESTION,
+    Keep,
     advertised,
     hosts_of_peers,
     kept_until_the_end,
@@ -95,6 +98,24 @@ def split_options(config: ProxyNodeConfig) -> tuple[ProxyOptions, LogOptions, Le
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ProxyParts:
+    """The parts of one proxy that its sessions and its registration share."""
+
+    host: Host
+    config: ProxyNodeConfig
+    options: ProxyOptions
+    listeners: Mapping[str, Listener]
+    endpoint: Endpoint
+    metadata: MetadataClient
+    proxy_id: str
+    namespaces: Namespaces
+    members: Members
+    rights: ClientRights
+    owner: Owner | None
+    """What holds the logs of a write proxy; None in a read proxy."""
+
+
 async def _serve(
     host: Host,
     config: ProxyNodeConfig,
@@ -124,27 +145,8 @@ async def _serve(
         await keep(pool.run)
         ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
         await keep(ledgers.run)
-
-        def make_namespace(path: str, nursery: trio.Nursery) -> Namespace:
-            return Namespace(
-                path,
-                metadata=metadata,
-                ledgers=ledgers,
-                nursery=nursery,
-                random=host.random,
-                wall_ms=host.wall_ms,
-                owner=f"{config.kind} {config.name}",
-                options=of_logs,
-                quorums=(
-                    of_ledgers.ensemble_size,
-                    of_ledgers.write_quorum,
-                    of_ledgers.ack_quorum,
-                ),
-                proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
-                failures=failures,
-            )
-
-        namespaces = Namespaces(make_namespace, namespaces_max=options.namespaces_max)
+        open_namespace = _namespaces(host, config, of_logs, metadata, ledgers, proxy_id, failures)
+        namespaces = Namespaces(open_namespace, namespaces_max=options.namespaces_max)
         await keep(namespaces.run)
         members = Members(metadata)
         await keep(partial(failures.keep_started, "the watch of proxies", members.run))
@@ -158,83 +160,151 @@ async def _serve(
             await keep(peers.run)
             owner = Owner(proxy_id, namespaces, members, options, peers, failures)
             await keep(owner.run)
-        calls = LogCalls(
-            namespaces,
-            calls_max=options.calls_max,
-            serves=lambda other: other in members.write and other != proxy_id,
-            release=None if owner is None else owner.release,
+        parts = ProxyParts(
+            host, config, options, listeners, endpoint, metadata, proxy_id, namespaces, members,
+            rights, owner,
+        )  # fmt: skip
+        await _serve_registered(parts, keep, task_status)
+
+
+def _namespaces(
+    host: Host,
+    config: ProxyNodeConfig,
+    of_logs: LogOptions,
+    metadata: MetadataClient,
+    ledgers: LedgerClient,
+    proxy_id: str,
+    failures: WorkFailures,
+) -> Callable[[str, trio.Nursery], Namespace]:
+    """Return the function that opens a namespace for this proxy's clients."""
+    of_ledgers = ledgers.options
+
+    def open_namespace(path: str, nursery: trio.Nursery) -> Namespace:
+        return Namespace(
+            path,
+            metadata=metadata,
+            ledgers=ledgers,
+            nursery=nursery,
+            random=host.random,
+            wall_ms=host.wall_ms,
+            owner=f"{config.kind} {config.name}",
+            options=of_logs,
+            quorums=(
+                of_ledgers.ensemble_size,
+                of_ledgers.write_quorum,
+                of_ledgers.ack_quorum,
+            ),
+            proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
+            failures=failures,
         )
-        await keep(calls.run)
-        limits = Limits(options.records_per_s_max, options.bytes_per_s_max)
 
-        addresses = advertised(listeners, config.advertise)
+    return open_namespace
 
-        def registration() -> ProxyRegistration:
-            return ProxyRegistration(
-                proxy_id,
-                WRITE if config.kind == WRITE_PROXY else READ,
-                addresses,
-                owner is None or owner.accepting,
-                config.name,
-                config.rack,
-            )
 
-        membership = Membership(
-            metadata,
-            registration().key,
-            lambda: registration().encode(),
-            None,
-            lease_s=LEASE_S,
-            urgent=lambda: owner is None or owner.accepting,
+async def _serve_registered(
+    parts: ProxyParts, keep: Keep, task_status: trio.TaskStatus[NodeReady]
+) -> None:
+    """Serve clients and register; in the end give the logs to other proxies and leave."""
+    owner, members, proxy_id = parts.owner, parts.members, parts.proxy_id
+    config, endpoint, failures = parts.config, parts.endpoint, parts.endpoint.failures
+    calls = LogCalls(
+        parts.namespaces,
+        calls_max=parts.options.calls_max,
+        serves=lambda other: other in members.write and other != proxy_id,
+        release=None if owner is None else owner.release,
+    )
+    await keep(calls.run)
+    addresses = advertised(parts.listeners, config.advertise)
+    membership = _membership(parts, addresses)
+    reading = ReadServer(endpoint, parts.namespaces.using)
+    if owner is None:
+        await keep(reading.run)
+    address_check = AddressCheck(
+        parts.host,
+        proxy_id,
+        lambda: advertised_by(config.listen, parts.listeners, addresses, parts.metadata.listener),
+        partial(hosts_of_peers, parts.metadata, config.metadata),
+    )
+    info = _info(parts, address_check, membership, calls, reading)
+    limits = Limits(parts.options.records_per_s_max, parts.options.bytes_per_s_max)
+
+    def session(link: Link) -> Session:
+        client = parts.rights.meet(link)
+        common = CommonSession(link, client, members, calls, info)
+        if owner is not None:
+            return ProduceSession(link, owner, limits, common)
+        return ReadSession(reading, link, client, common)
+
+    await keep(partial(_listen, endpoint, parts.listeners, session))
+    await keep(partial(failures.keep_started, "the check of its addresses", address_check.run))
+    try:
+        await membership.register()
+        task_status.started(ready(config.name, config.kind, proxy_id, parts.listeners))
+        await failures.keep("the renewal of the registration", membership.run)
+    finally:
+        if owner is not None:
+            deadline = trio.current_time() + parts.options.drain_s
+            with trio.CancelScope(shield=True, deadline=deadline):
+                await _end(owner, membership)
+        await membership.leave()
+
+
+def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Membership:
+    """Return the registration of the proxy, which a lease keeps."""
+    owner, config = parts.owner, parts.config
+
+    def accepting() -> bool:
+        return owner is None or owner.accepting
+
+    def registration() -> ProxyRegistration:
+        return ProxyRegistration(
+            parts.proxy_id,
+            WRITE if config.kind == WRITE_PROXY else READ,
+            addresses,
+            accepting(),
+            config.name,
+            config.rack,
         )
 
-        reading = ReadServer(endpoint, namespaces.using)
-        if owner is None:
-            await keep(reading.run)
+    return Membership(
+        parts.metadata,
+        registration().key,
+        lambda: registration().encode(),
+        None,
+        lease_s=LEASE_S,
+        urgent=accepting,
+    )
 
-        conditions = NodeConditions()
-        conditions.add_check(endpoint.certificate_warning)
-        conditions.add_check(failures.conditions)
-        conditions.add_check(rights.condition)
-        address_check = AddressCheck(
-            host,
-            proxy_id,
-            lambda: advertised_by(config.listen, listeners, addresses, metadata.listener),
-            partial(hosts_of_peers, metadata, config.metadata),
-        )
-        conditions.add_check(address_check.conditions)
 
-        def info() -> dict[str, object]:
-            return {
-                **(reading.info() if owner is None else {}),
-                "registered": membership.holds,
-                **report_of(limited(conditions.current())),
-                "write_proxies": len(members.write),
-                "read_proxies": len(members.read),
-                "calls": calls.made,
-                **endpoint.info(),
-                **rights.info(),
-                **(owner.info() if owner is not None else {}),
-            }
+def _info(
+    parts: ProxyParts,
+    address_check: AddressCheck,
+    membership: Membership,
+    calls: LogCalls,
+    reading: ReadServer,
+) -> Callable[[], dict[str, object]]:
+    """Return the function that answers `Op.INFO`, from memory alone."""
+    owner, members, endpoint, rights = parts.owner, parts.members, parts.endpoint, parts.rights
+    conditions = NodeConditions()
+    conditions.add_check(endpoint.certificate_warning)
+    conditions.add_check(endpoint.failures.conditions)
+    conditions.add_check(rights.condition)
+    conditions.add_check(address_check.conditions)
 
-        def session(link: Link) -> Session:
-            client = rights.meet(link)
-            common = CommonSession(link, client, members, calls, info)
-            if owner is not None:
-                return ProduceSession(link, owner, limits, common)
-            return ReadSession(reading, link, client, common)
+    def info() -> dict[str, object]:
+        return {
+            **(reading.info() if owner is None else {}),
+            "registered": membership.holds,
+            **report_of(limited(conditions.current())),
+            "write_proxies": len(members.write),
+            "read_proxies": len(members.read),
+            "calls": calls.made,
+            **endpoint.info(),
+            **rights.info(),
+            **(owner.info() if owner is not None else {}),
+        }
 
-        await keep(partial(_listen, endpoint, listeners, session))
-        await keep(partial(failures.keep_started, "the check of its addresses", address_check.run))
-        try:
-            await membership.register()
-            task_status.started(ready(config.name, config.kind, proxy_id, listeners))
-            await failures.keep("the renewal of the registration", membership.run)
-        finally:
-            if owner is not None:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + options.drain_s):
-                    await _end(owner, membership)
-            await membership.leave()
+    return info
 
 
 async def _end(owner: Owner, membership: Membership) -> None:

@@ -29,7 +29,7 @@ from ..runtime.errors import (
 )
 from .copying import Connections, Copier, lacking, list_held
 from .leaving import shortages, sound_copies, waits_open
-from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, LostBookies, at_once
+from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, Absences, LostBookies, RepairTargets, at_once
 from .options import RATE_BYTES_PER_S
 from .repair import Election
 
@@ -66,22 +66,13 @@ class RepairNow:
     ) -> None:
         self._metadata = metadata
         self._pool = pool
-        self._candidates, self._draw = candidates, draw
-        self._policy, self._labels = policy, labels
+        self._targets = RepairTargets(candidates, draw, policy, labels)
         self._apart = apart
         """Copies that stand together are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
         nobody = Election(metadata, "", lambda: 0)  # of what is used here nothing asks it
         self._lost = LostBookies(
-            metadata,
-            pool,
-            nobody,
-            self.copier,
-            candidates,
-            draw,
-            lost_after_s=0.0,
-            policy=policy,
-            labels=labels,
+            metadata, pool, nobody, self.copier, self._targets, Absences(lost_after_s=0.0)
         )
         self._registered: set[str] = set()
         self.progress = Progress()
@@ -189,11 +180,11 @@ class RepairNow:
                 return
 
     def _together(self, ledger: LedgerMetadata) -> tuple[int, int]:
-        labels = {bookie: self._labels(bookie) for bookie in ledger.bookies()}
+        labels = {bookie: self._targets.labels(bookie) for bookie in ledger.bookies()}
         short = pairs = 0
         for index, fragment in enumerate(ledger.ensembles):
             if ledger.fragment_end(index) != fragment.first_entry:
-                found = together(ledger.striping, fragment.bookies, labels, self._policy())
+                found = together(ledger.striping, fragment.bookies, labels, self._targets.policy())
                 short, pairs = short + found[0], pairs + found[1]
         return short, pairs
 
@@ -209,11 +200,11 @@ class RepairNow:
                 ledger.striping,
                 kept,
                 [slot],
-                self._candidates(),
-                self._draw,
+                self._targets.candidates(),
+                self._targets.draw,
                 excluded=fragment.bookies,
-                labels={one: self._labels(one) for one in kept.values()},
-                policy=self._policy().preferred(),
+                labels={one: self._targets.labels(one) for one in kept.values()},
+                policy=self._targets.policy().preferred(),
             )
             if slot not in chosen:
                 return ledger

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from ..bookie.store import Store
-from ..ledger.pool import pool_of
+from ..ledger.pool import BookiePool, pool_of
 from ..metadata.client import MetadataClient
 from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
@@ -20,7 +20,7 @@ from .audit import EntryAudit
 from .copying import Copier
 from .limbo import UNIT as LIMBO
 from .limbo import LimboHealing
-from .lost import LostBookies
+from .lost import Absences, LostBookies, RepairTargets
 from .membership import Membership
 from .metrics import RepairParts
 from .open_ledgers import Closer, OpenLedgers
@@ -55,20 +55,9 @@ async def repair_all(
         election = Election(metadata, bookie_id, lambda: membership.lease)
         noted = Repair(metadata, pool, election, copier, failures)
         nursery.start_soon(keep, "repair of missing entries", noted.run)
-        lost = LostBookies(
-            metadata,
-            pool,
-            election,
-            copier,
-            pool.candidates,
-            host.random.random,
-            lost_after_s=config.lost_after_s,
-            urgent_after_s=config.urgent_after_s,
-            policy=lambda: pool.placement,
-            labels=pool.labels,
-            pulls=lambda bookie: (said := pool.registration(bookie)) is not None and said.pulls,
-            failures=failures,
-        )
+        absences = Absences(config.lost_after_s, config.urgent_after_s)
+        targets = _targets(pool, host)
+        lost = LostBookies(metadata, pool, election, copier, targets, absences, failures)
         nursery.start_soon(lost.run)
         pulling = Pulling(metadata, pool, copier, bookie_id, failures)
         nursery.start_soon(keep, "the work on ledgers that this bookie is to take", pulling.run)
@@ -102,6 +91,22 @@ async def repair_all(
         on_parts(
             RepairParts(election, copier, noted, lost, open_ledgers, audit, own, surplus),
         )
+
+
+def _targets(pool: BookiePool, host: Host) -> RepairTargets:
+    """Return the bookies that a pool of connections reaches, as targets of copies."""
+
+    def pulls(bookie: str) -> bool:
+        registration = pool.registration(bookie)
+        return registration is not None and registration.pulls
+
+    return RepairTargets(
+        pool.candidates,
+        host.random.random,
+        policy=lambda: pool.placement,
+        labels=pool.labels,
+        pulls=pulls,
+    )
 
 
 def _closer(

@@ -13,6 +13,7 @@ from distributedlog.cluster.lost import (
     URGENT,
     Absences,
     LostBookies,
+    RepairTargets,
 )
 from distributedlog.cluster.repair import EVERY_S, Election
 from distributedlog.ledger import keys, transactions
@@ -34,10 +35,8 @@ def _lost(world: World, after_s: float = 300.0, urgent_after_s: float = 15.0) ->
         world.pool,
         world.election,
         world.copier,
-        world.candidates,
-        random.Random(1).random,
-        lost_after_s=after_s,
-        urgent_after_s=urgent_after_s,
+        RepairTargets(world.candidates, random.Random(1).random),
+        Absences(after_s, urgent_after_s),
     )
 
 
@@ -332,10 +331,12 @@ async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(dra
             w.pool,
             w.election,
             w.copier,
-            lambda: [Candidate(one, {"rack": racks[one]}) for one in sorted(w.pool.clients)],
-            lambda: drawn,
-            lost_after_s=0.0,
-            policy=lambda: PlacementPolicy("rack", 3, enforced=True),
+            RepairTargets(
+                lambda: [Candidate(one, {"rack": racks[one]}) for one in sorted(w.pool.clients)],
+                lambda: drawn,
+                policy=lambda: PlacementPolicy("rack", 3, enforced=True),
+            ),
+            Absences(0.0),
         )
         await _dies(w, "b3")
         await lost.look()
@@ -356,11 +357,13 @@ def test_who_took_one_slot_takes_another_only_where_it_stands_as_well_as_any() -
             w.pool,
             w.election,
             w.copier,
-            lambda: [Candidate(one, {"rack": racks[one]}) for one in ("b5", "b6")],
-            lambda: 0.0,
-            lost_after_s=0.0,
-            policy=lambda at_least=at_least: PlacementPolicy("rack", at_least),  # type: ignore[misc]
-            labels=lambda one: {"rack": racks[one]},
+            RepairTargets(
+                lambda: [Candidate(one, {"rack": racks[one]}) for one in ("b5", "b6")],
+                lambda: 0.0,
+                policy=lambda at_least=at_least: PlacementPolicy("rack", at_least),  # type: ignore[misc]
+                labels=lambda one: {"rack": racks[one]},
+            ),
+            Absences(0.0),
         )
 
         chosen = lost._choose(closed, 0, 2, [])

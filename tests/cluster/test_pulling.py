@@ -9,26 +9,29 @@ from trio.testing import MockClock
 
 from distributedlog.cluster.copying import Copier, Missing
 from distributedlog.cluster.leaving import ask_to_leave, how_far
-from distributedlog.cluster.lost import LostBookies
+from distributedlog.cluster.lost import Absences, LostBookies, RepairTargets
 from distributedlog.cluster.pulling import BEAT_S, STALE_S, Move, MovesOut, Pulling
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.placement import Candidate
 from distributedlog.metadata.interface import Scan
 from distributedlog.metadata.transaction import Delete, KeyValue, Put, Transaction
 
 from .bookie_world import BOOKIES, LEDGER, World, world
 
 
-def _lost(w: World, pulls: Callable[[str], bool] = lambda bookie: True) -> LostBookies:
+def _lost(
+    w: World,
+    pulls: Callable[[str], bool] = lambda bookie: True,
+    candidates: Callable[[], list[Candidate]] | None = None,
+) -> LostBookies:
     return LostBookies(
         w.metadata,
         w.pool,
         w.election,
         w.copier,
-        w.candidates,
-        random.Random(1).random,
-        lost_after_s=0.0,
-        pulls=pulls,
+        RepairTargets(candidates or w.candidates, random.Random(1).random, pulls=pulls),
+        Absences(0.0),
     )
 
 
@@ -216,9 +219,8 @@ async def test_a_drain_goes_on_over_an_election_and_who_knows_nothing_takes_noth
     async with world(*BOOKIES, "b4") as w:
         await _stored(w)
         await ask_to_leave(w.metadata, "b3")
-        first = _lost(w)
+        first = _lost(w, candidates=lambda: [one for one in World.candidates(w) if one.id == "b4"])
         w.candidates = lambda: []  # type: ignore[method-assign]
-        first._candidates = lambda: [one for one in World.candidates(w) if one.id == "b4"]
         await _pass(first)
         assert len(await _moves(w)) == 1
 

@@ -19,7 +19,7 @@ import trio
 
 from distributedlog.cluster.audit import EntryAudit
 from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.lost import LostBookies
+from distributedlog.cluster.lost import Absences, LostBookies, RepairTargets
 from distributedlog.cluster.repair import Repair
 from distributedlog.ledger import keys
 from distributedlog.ledger.client import LedgerClient
@@ -504,9 +504,8 @@ class DriverWorld:
             unused,
             Always(),  # type: ignore[arg-type]
             copier,
-            unused.candidates,
-            self.chance.random,
-            lost_after_s=0.0,
+            RepairTargets(unused.candidates, self.chance.random),
+            Absences(0.0),
         )
         lost.absences.lost = {bookie: "is lost"}
         for _ in range(LOOKS):
