@@ -100,7 +100,6 @@ def run(
 
     from ..chaos import runner
     from ..chaos.adapter import ChaosFailed
-    from ..chaos.report import write_report
     from ..chaos.scenario_file import load
 
     if http and place == "containers":
@@ -113,13 +112,8 @@ def run(
 
     lasts_s = seconds or scenario.seconds
     # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
-    if lasts_s < scenario.seconds and not node_module and not by_hand:
-        needed_s = runner.seconds_needed(scenario)
-        if lasts_s < needed_s:
-            raise click.UsageError(
-                f"--seconds {lasts_s:g} is too short for {scenario.name}, so the result would be VOID: its"
-                f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
-            )
+    if not node_module and not by_hand:
+        _check_duration(scenario, lasts_s)
 
     async def work(progress: ProgressLine) -> Any:
         return await runner.play(
@@ -144,6 +138,28 @@ def run(
         raise Answer(REFUSED) from None
     except ChaosFailed as failed:
         raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
+    _report(settings, outcome, keep_data)
+
+
+def _check_duration(scenario: Any, lasts_s: float) -> None:
+    """Refuse a run that is shorter than the scenario and too short for its bounds."""
+    from ..chaos import runner
+
+    if lasts_s >= scenario.seconds:
+        return
+    needed_s = runner.seconds_needed(scenario)
+    if lasts_s < needed_s:
+        raise click.UsageError(
+            f"--seconds {lasts_s:g} is too short for {scenario.name}, so the result would be VOID: its"
+            f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
+        )
+
+
+def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
+    """Write result and report of a run, print the verdict, and exit with its code."""
+    from ..chaos import runner
+    from ..chaos.report import write_report
+
     runner.write_result(outcome)
     report = write_report(outcome.result, outcome.directory / "report.html")
     if not keep_data:

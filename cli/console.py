@@ -17,7 +17,9 @@ from .output import emit
 if TYPE_CHECKING:
     import trio
 
+    from ..console.guard import Guard
     from ..log.namespace import Namespace
+    from ..runtime.host import Listener
 
 LISTEN = "127.0.0.1:8490"
 ANSWER_S = 5.0
@@ -74,34 +76,11 @@ def command(
     """
     from ..cluster.config import parse_address
     from ..cluster.lifeline import until_told
-    from ..console.guard import may_listen
-    from ..runtime.local_secret import is_loopback
-    from ..runtime.machine import CREDENTIALS
     from .connect import run
 
     address = parse_address(listen, "--listen")
-    if not may_listen(address[0], hosts):
-        raise click.UsageError(
-            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
-        )
     uri = settings.where()
-    told, is_here = os.environ.get(CREDENTIALS, ""), is_loopback(address[0])
-    if not (is_here or insecure):
-        raise click.UsageError(
-            f"other machines may reach {listen}, and who is between reads what is sent: go there by ssh -L,"
-            " or give --insecure where something before it ends TLS"
-        )
-    if users and not told:
-        raise click.UsageError(
-            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
-        )
-    if told and not users:
-        if not is_here:
-            raise click.UsageError(
-                f"whoever has the link would read with the rights of {told}: give --users, and"
-                " each has his own"
-            )
-        settings.note(f"whoever has this link reads with the rights of {told}")
+    _check_access(settings, listen, hosts, users=users, insecure=insecure)
 
     async def serve(status: "trio.TaskStatus[dict[str, Any]]") -> None:
         async with console(uri, address, hosts, payloads=not no_payloads, users=users) as link:
@@ -121,6 +100,39 @@ def command(
                 stack.enter_context(in_browser(line["console"]))
 
         run(lambda: until_told(serve, stdin=False, ready=ready))
+
+
+def _check_access(
+    settings: Settings, listen: str, hosts: Sequence[str], *, users: bool, insecure: bool
+) -> None:
+    """Refuse a console that other machines or users reach with rights that are not theirs."""
+    from ..cluster.config import parse_address
+    from ..console.guard import may_listen
+    from ..runtime.local_secret import is_loopback
+    from ..runtime.machine import CREDENTIALS
+
+    address = parse_address(listen, "--listen")
+    if not may_listen(address[0], hosts):
+        raise click.UsageError(
+            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+        )
+    told, is_here = os.environ.get(CREDENTIALS, ""), is_loopback(address[0])
+    if not (is_here or insecure):
+        raise click.UsageError(
+            f"other machines may reach {listen}, and who is between reads what is sent: go there by ssh -L,"
+            " or give --insecure where something before it ends TLS"
+        )
+    if users and not told:
+        raise click.UsageError(
+            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+        )
+    if told and not users:
+        if not is_here:
+            raise click.UsageError(
+                f"whoever has the link would read with the rights of {told}: give --users, and"
+                " each has his own"
+            )
+        settings.note(f"whoever has this link reads with the rights of {told}")
 
 
 @contextmanager
@@ -167,67 +179,100 @@ async def console(
 
     It serves also where no quorum answers: then it says so. ``users``: each reads with a token of his own.
     """
+    from ..console.guard import Guard
+    from ..runtime.machine import real_host
+    from ..uri import format_address
+
+    # The time limit is given: a console waits for a cluster that does not run yet.
+    settings = Settings(uri=uri, timeout_s=ANSWER_S, ranks={"timeout_s": 1})
+    token = secrets.token_urlsafe(24)
+    # First: a console that finds the port in use has started nothing.
+    listener = await real_host("dlog console").listen(address)
+    port = listener.address[1]
+    guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
+    name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
+    if users:
+        async with _console_of_users(settings, uri, listener, guard, payloads):
+            yield f"http://{name}:{port}/"
+    else:
+        async with _own_console(settings, uri, listener, guard, payloads):
+            yield f"http://{name}:{port}/#t={token}"
+
+
+@asynccontextmanager
+async def _console_of_users(
+    settings: Settings, uri: str, listener: "Listener", guard: "Guard", payloads: bool
+) -> AsyncIterator[None]:
+    """Serve the console with the rights of each user, whose token the page asks for."""
     import trio
 
     from ..console.cluster_state import ClusterState
-    from ..console.guard import HEADERS, Guard
+    from ..console.guard import HEADERS
     from ..console.http import serve_http
     from ..console.node_links import node_links
     from ..console.server import Console
     from ..console.users import UserConsoles
     from ..console.work_state import WorkState
-    from ..runtime.errors import DistributedLogError
-    from ..runtime.machine import authority_host, client_host, real_host, showing
-    from ..runtime.work_failures import WorkFailures
-    from ..uri import format_address
+    from ..runtime.machine import authority_host, showing
     from .connect import namespace, quorum
 
-    # The time limit is given: a console waits for a cluster that does not run yet.
-    settings = Settings(uri=uri, timeout_s=ANSWER_S, ranks={"timeout_s": 1})
-    opened: list[Namespace] = []
-
-    async def keep_open() -> None:
-        while True:
-            try:
-                async with namespace(settings) as found:
-                    opened.append(found)
-                    await trio.sleep_forever()
-            except DistributedLogError:
-                await trio.sleep(AGAIN_S)
-            finally:
-                opened.clear()
+    known = authority_host("dlog console")
 
     @asynccontextmanager
     async def of_a_user(token: bytes) -> AsyncIterator[Console]:
         host = showing(known, token)
         async with (
-            namespace(settings, host) as found,  # first: it says who is not taken
+            namespace(settings, host) as logs,  # first: it reports a token that is refused
             quorum(settings, host) as metadata,
             node_links(host) as nodes,
         ):
             yield Console(
                 ClusterState(nodes, metadata, uri, host.wall_ms),
                 WorkState(metadata, host.wall_ms),
-                lambda: found,
+                lambda: logs,
                 guard,
                 payloads=payloads,
             )
 
-    here = real_host("dlog console")
-    token = secrets.token_urlsafe(24)
-    listener = await here.listen(address)  # first: who finds the port taken has started nothing
-    port = listener.address[1]
-    guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
-    name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
-    if users:
-        known = authority_host("dlog console")
-        of_users = UserConsoles(of_a_user, guard)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(of_users.run)
-            nursery.start_soon(serve_http, listener, of_users.answer, HEADERS)
-            yield f"http://{name}:{port}/"
-            nursery.cancel_scope.cancel()
-        return
+    of_users = UserConsoles(of_a_user, guard)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(of_users.run)
+        nursery.start_soon(serve_http, listener, of_users.answer, HEADERS)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _own_console(
+    settings: Settings, uri: str, listener: "Listener", guard: "Guard", payloads: bool
+) -> AsyncIterator[None]:
+    """Serve the console with the rights of this process, also while no quorum answers."""
+    import trio
+
+    from ..console.cluster_state import ClusterState
+    from ..console.guard import HEADERS
+    from ..console.http import serve_http
+    from ..console.node_links import node_links
+    from ..console.server import Console
+    from ..console.work_state import WorkState
+    from ..runtime.errors import DistributedLogError
+    from ..runtime.machine import client_host
+    from ..runtime.work_failures import WorkFailures
+    from .connect import namespace, quorum
+
+    opened: list[Namespace] = []
+
+    async def keep_open() -> None:
+        while True:
+            try:
+                async with namespace(settings) as logs:
+                    opened.append(logs)
+                    await trio.sleep_forever()
+            except DistributedLogError:
+                await trio.sleep(AGAIN_S)
+            finally:
+                opened.clear()
+
     host = client_host("dlog console")
     async with quorum(settings) as metadata, node_links(host) as nodes:
         served = Console(
@@ -241,5 +286,5 @@ async def console(
             keep = WorkFailures().keep
             nursery.start_soon(keep, "the console's namespace", keep_open)
             nursery.start_soon(serve_http, listener, served.answer, HEADERS)
-            yield f"http://{name}:{port}/#t={token}"
+            yield
             nursery.cancel_scope.cancel()

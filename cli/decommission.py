@@ -53,8 +53,7 @@ def command(
         raise click.UsageError("--cancel excludes --wait and --by")
 
     async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
-        deadline = trio.current_time() + settings.timeout_s
-        left, said, pace = -1, [""], Pace()
+        began = trio.current_time()
         async with quorum(settings) as metadata:
             bookie_id = await answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
@@ -71,25 +70,46 @@ def command(
                     await decommission(metadata, bookie_id, by=successor, force=forced)
 
             await answer(settings, "asking", change)
-            while True:
-                state = await answer(
-                    settings,
-                    "how far it is",
-                    lambda: leaving.how_far(metadata, bookie_id, named=NAMED_MAX),
-                )
-                if state.drained or not wait or trio.current_time() + POLL_S >= deadline:
-                    break
-                lines = [f"ledger {one.ledger}: {names.in_words(one.why)}" for one in state.waiting]
-                if state.ledgers != left or lines != said:
-                    left, said = state.ledgers, lines
-                    told = pace.told(trio.current_time(), left)
-                    settings.note("\n".join([f"{counted(left, 'ledger')} left{told}", *lines]))
-                await trio.sleep(POLL_S)
+            deadline = began + settings.timeout_s if wait else began
+            state = await _drained(settings, metadata, bookie_id, names, deadline)
         return names, {**asdict(state), "drained": state.drained}
 
     names, found = confirmed(
         f"decommission {bookie}", force, lambda forced: run(lambda: work(forced))
     )
+    _show(settings, names, found, cancel)
+    if wait and not found["drained"]:
+        raise Answer(NO)
+
+
+async def _drained(
+    settings: Settings, metadata: Any, bookie_id: str, names: Any, deadline: float
+) -> Any:
+    """Wait until the deadline, or until no ledger needs the bookie; return the last state of its drain."""
+    import trio
+
+    from ..cluster import leaving
+    from .connect import answer
+
+    left, said, pace = -1, [""], Pace()
+    while True:
+        state = await answer(
+            settings,
+            "how far it is",
+            lambda: leaving.how_far(metadata, bookie_id, named=NAMED_MAX),
+        )
+        if state.drained or trio.current_time() + POLL_S >= deadline:
+            return state
+        lines = [f"ledger {one.ledger}: {names.in_words(one.why)}" for one in state.waiting]
+        if state.ledgers != left or lines != said:
+            left, said = state.ledgers, lines
+            told = pace.told(trio.current_time(), left)
+            settings.note("\n".join([f"{counted(left, 'ledger')} left{told}", *lines]))
+        await trio.sleep(POLL_S)
+
+
+def _show(settings: Settings, names: Any, found: dict[str, Any], cancel: bool) -> None:
+    """Print how far the drain of a bookie is."""
     who = visible(names.name(found["bookie"]))
     if settings.json:
         emit(found)
@@ -103,5 +123,3 @@ def command(
         print(f"bookie {who} is to leave: {name_it} it still")
         for one in found["waiting"]:
             print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
-    if wait and not found["drained"]:
-        raise Answer(NO)

@@ -24,7 +24,7 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
 
     Raises `Answer` (exit code 1) when a record is missing or out of place.
     """
-    from .. import LogRecord, open_namespace
+    from .. import open_namespace
     from ..cluster.local import local_cluster
 
     steps = _Steps(settings)
@@ -46,36 +46,18 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
             await namespace.create_log(LOG)
             log = namespace.open_log(LOG)
             async with log.open_writer() as writer:
-
-                async def write(first: int) -> None:
-                    for start in range(first, first + RECORDS, BATCH):
-                        batch = []
-                        for number in range(start, start + BATCH):
-                            payload = b"%09d" % number * (RECORD_BYTES // 9)
-                            written.update(payload)
-                            batch.append(LogRecord(txid=number, payload=payload))
-                        await writer.submit_bulk(batch)
-                    await writer.commit()
-
                 with steps.step("write") as note:
-                    await write(0)
+                    await _write(writer, 0, written)
                     note(f"{RECORDS:,} records, each on the disks of two bookies before it counted")
                 with steps.step("kill") as note:
                     node = next(node for node in cluster.nodes if node.name == killed)
                     cluster.kill(killed)
                     note(f"kill -9 of {killed} (pid {node.pid}): no goodbye, nothing flushed")
                 with steps.step("write on") as note:
-                    await write(RECORDS)
+                    await _write(writer, RECORDS, written)
                     note(f"{RECORDS:,} records more, with the bookies that are left")
             with steps.step("read back") as note:
-                count = 0
-                last = None
-                async with log.open_reader(to="end") as reader:
-                    async for record in reader:
-                        read.update(record.payload)
-                        count += 1
-                        assert last is None or record.dlsn > last, "G1: positions only grow"
-                        last = record.dlsn
+                count, last = await _read_back(log, read)
                 note(
                     f"{count:,} of {2 * RECORDS:,} records, in order,"
                     f" {size(count * (RECORD_BYTES // 9 * 9))}, last at {last}"
@@ -92,6 +74,32 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
         prose(f"sha256 of what was written and of what was read: {verdict}")
     if not same:
         raise Answer(FAILED)
+
+
+async def _write(writer: Any, first: int, digest: Any) -> None:
+    """Write `RECORDS` records, in batches, and add their payloads to the digest."""
+    from .. import LogRecord
+
+    for start in range(first, first + RECORDS, BATCH):
+        batch = []
+        for number in range(start, start + BATCH):
+            payload = b"%09d" % number * (RECORD_BYTES // 9)
+            digest.update(payload)
+            batch.append(LogRecord(txid=number, payload=payload))
+        await writer.submit_bulk(batch)
+    await writer.commit()
+
+
+async def _read_back(log: Any, digest: Any) -> tuple[int, Any]:
+    """Read to the end into the digest; return the number of records and the last DLSN."""
+    count, last = 0, None
+    async with log.open_reader(to="end") as reader:
+        async for record in reader:
+            digest.update(record.payload)
+            count += 1
+            assert last is None or record.dlsn > last, "G1: positions only grow"
+            last = record.dlsn
+    return count, last
 
 
 class _Steps:

@@ -72,6 +72,15 @@ def command(
         return names, where, found
 
     names, where, found = ask(settings, "the placement", work, quorum)
+    _show(settings, names, where, found, check)
+    if check and found:
+        raise Answer(NO)
+
+
+def _show(
+    settings: Settings, names: Any, where: Any, found: list[tuple[int, str]], check: bool
+) -> None:
+    """Print the policy, the domains, and the ledgers whose copies are together."""
     if settings.json:
         emit(
             {
@@ -99,5 +108,3 @@ def command(
         )
         for ledger, why in found[:NAMED_MAX]:
             print(f"ledger {ledger}: {visible(names.in_words(why))}")
-    if check and found:
-        raise Answer(NO)

@@ -62,90 +62,126 @@ def command(
     """
     import trio
 
-    from ..cluster import repair_now
     from ..cluster.bookie_names import bookie_names
-    from ..cluster.leaving import find_bookie
-    from ..ledger import keys
-    from ..runtime.errors import NoSuchLedger
-    from ..runtime.machine import real_host
     from .connect import answer, namespace, run
 
     if sum((target is not None, bookie is not None, whole)) > 1:
         raise click.UsageError("one of LEDGER or LOG, --bookie, --all")
     began = 0.0
 
-    async def wanted(logs: Any) -> list[int]:
-        if target is not None and target.isdecimal():
-            if await logs.metadata.get(keys.ledger_key(int(target))) is None:
-                raise NoSuchLedger(f"ledger {target} does not exist")
-            return [int(target)]
-        if target is not None:
-            return await _of_log(logs, target.removeprefix("./"))
-        if bookie is not None:
-            return await repair_now.ledgers_on(
-                logs.metadata, await find_bookie(logs.metadata, bookie)
-            )
-        if whole:
-            return await repair_now.all_ledgers(logs.metadata)
-        return await repair_now.lacking_ledgers(logs.metadata)
-
-    def told(now: Any) -> str:
-        done, copied = now.progress, now.copier.copied_bytes
-        rate_s = copied / max(0.1, trio.current_time() - began)
-        return (
-            f"{done.full} of {counted(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
-            f" {'waits' if len(done.left) == 1 else 'wait'};"
-            f" copied {size(copied)}, {size(rate_s)}/s"
-        )
-
     async def tell(now: Any) -> None:
         while True:
             await trio.sleep(TOLD_S)
-            settings.note(told(now))
+            settings.note(_progress(now, trio.current_time() - began))
 
     async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
         nonlocal began
         began = trio.current_time()
         async with namespace(settings) as logs, trio.open_nursery() as nursery:
-            pool = logs.ledgers.pool
-            now = repair_now.RepairNow(
-                logs.metadata,
-                pool,
-                pool.candidates,
-                real_host("dlog repair").random.random,
-                bytes_per_s=max(1, int(rate * 1024 * 1024)),
-                policy=pool.required_placement if apart else lambda: pool.placement,
-                labels=pool.labels,
-                apart=apart,
-            )
+            now = _repairer(logs, rate, apart)
             names = await answer(settings, "the names", lambda: bookie_names(logs.metadata))
-            todo = await answer(settings, "what is to be done", lambda: wanted(logs))
+            todo = await answer(
+                settings, "what is to be done", lambda: _wanted(logs, target, bookie, whole)
+            )
             nursery.start_soon(tell, now)
-            before, full = (len(todo), 0), 0
-            while True:
-                with names.in_errors():
-                    await answer(settings, "who is there", lambda: now.look(force=forced))
-                done = await now.work(todo)
-                full += done.full
-                if not done.left:
-                    break
-                after = (len(done.left), now.copier.copied_bytes)
-                late = trio.current_time() + AGAIN_S >= began + settings.timeout_s
-                if late if wait else after == before:
-                    break
-                todo, before = list(done.left), after
-                await trio.sleep(AGAIN_S)
+            deadline = began + settings.timeout_s if wait else None
+            full, left = await _passes(settings, now, todo, names, forced, deadline)
             nursery.cancel_scope.cancel()
         return names, {
-            "ledgers": full + len(done.left),
+            "ledgers": full + len(left),
             "full": full,
             "copied_entries": now.copier.copied_entries,
             "copied_bytes": now.copier.copied_bytes,
             "seconds": round(trio.current_time() - began, 3),
-            "left": [{"ledger": one, "why": why} for one, why in sorted(done.left.items())],
+            "left": [{"ledger": one, "why": why} for one, why in sorted(left.items())],
         }
 
     names, found = confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
+    _show(settings, names, found)
+    if found["left"]:
+        raise Answer(NO)
+
+
+def _repairer(logs: Any, rate: float, apart: bool) -> Any:
+    """Return what repairs ledgers with the connections of these logs, at most ``rate`` MiB per second."""
+    from ..cluster import repair_now
+    from ..runtime.machine import real_host
+
+    pool = logs.ledgers.pool
+    return repair_now.RepairNow(
+        logs.metadata,
+        pool,
+        pool.candidates,
+        real_host("dlog repair").random.random,
+        bytes_per_s=max(1, int(rate * 1024 * 1024)),
+        policy=pool.required_placement if apart else lambda: pool.placement,
+        labels=pool.labels,
+        apart=apart,
+    )
+
+
+async def _wanted(logs: Any, target: str | None, bookie: str | None, whole: bool) -> list[int]:
+    """Return the ledgers that the command line names. Raises `NoSuchLedger`, `LogNotFound`."""
+    from ..cluster import repair_now
+    from ..cluster.leaving import find_bookie
+    from ..ledger import keys
+    from ..runtime.errors import NoSuchLedger
+
+    if target is not None and target.isdecimal():
+        if await logs.metadata.get(keys.ledger_key(int(target))) is None:
+            raise NoSuchLedger(f"ledger {target} does not exist")
+        return [int(target)]
+    if target is not None:
+        return await _of_log(logs, target.removeprefix("./"))
+    if bookie is not None:
+        return await repair_now.ledgers_on(logs.metadata, await find_bookie(logs.metadata, bookie))
+    if whole:
+        return await repair_now.all_ledgers(logs.metadata)
+    return await repair_now.lacking_ledgers(logs.metadata)
+
+
+async def _passes(
+    settings: Settings,
+    now: Any,
+    todo: list[int],
+    names: Any,
+    forced: bool,
+    deadline: float | None,
+) -> tuple[int, dict[int, str]]:
+    """Repair until nothing is left, nothing gets better, or with a deadline until then.
+
+    Returns how many ledgers are full, and the reason for each that is not.
+    """
+    import trio
+
+    from .connect import answer
+
+    before, full = (len(todo), 0), 0
+    while True:
+        with names.in_errors():
+            await answer(settings, "who is there", lambda: now.look(force=forced))
+        done = await now.work(todo)
+        full += done.full
+        after = (len(done.left), now.copier.copied_bytes)
+        ends = after == before if deadline is None else trio.current_time() + AGAIN_S >= deadline
+        if ends or not done.left:
+            return full, done.left
+        todo, before = list(done.left), after
+        await trio.sleep(AGAIN_S)
+
+
+def _progress(now: Any, seconds: float) -> str:
+    """Return the counts of a repair that is under way."""
+    done, copied = now.progress, now.copier.copied_bytes
+    return (
+        f"{done.full} of {counted(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
+        f" {'waits' if len(done.left) == 1 else 'wait'};"
+        f" copied {size(copied)}, {size(copied / max(0.1, seconds))}/s"
+    )
+
+
+def _show(settings: Settings, names: Any, found: dict[str, Any]) -> None:
+    """Print the result, and what each ledger waits for."""
     if settings.json:
         emit(found)
     else:
@@ -156,8 +192,6 @@ def command(
         )
         for one in found["left"][:NAMED_MAX]:
             print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
-    if found["left"]:
-        raise Answer(NO)
 
 
 async def _of_log(logs: Any, name: str) -> list[int]:

@@ -330,10 +330,7 @@ def gateway(settings: Settings, **given: Any) -> None:
     holds the logs that it writes as any writer does.
     """
     from ..cluster.config import parse_address
-    from ..gateway.door import may_listen
     from ..gateway.options import GatewayOptions
-    from ..runtime.local_secret import is_loopback
-    from ..runtime.machine import CREDENTIALS
     from ..uri import parse_uri
     from .node_settings import check_options, words
 
@@ -343,25 +340,7 @@ def gateway(settings: Settings, **given: Any) -> None:
     parse_uri(uri)
     listen = given["listen"] or GATEWAY_LISTEN
     address = parse_address(listen, "--listen")
-    if not may_listen(address[0], given["hosts"]):
-        raise click.UsageError(
-            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
-        )
-    if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
-        raise click.UsageError(
-            f"other machines may reach {listen}, and who is between reads what is sent: give --tls DIR, or"
-            " --insecure where something before it ends TLS"
-        )
-    told = os.environ.get(CREDENTIALS, "")
-    if given["users"] and not told:
-        raise click.UsageError(
-            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
-        )
-    if told and not given["users"] and given["token_file"] is None:
-        raise click.UsageError(
-            "whoever reaches this gateway would have the rights of --credentials: give --users, and each has"
-            " its own, or --token-file, and who sends that token has them"
-        )
+    _check_access(given, listen, address)
     changes = check_options("gateway", words(given["changes"]), "--set")
     options = GatewayOptions(**{**given.get("settings", {}), **changes})
     token = _token(given["token_file"])
@@ -391,6 +370,33 @@ def gateway(settings: Settings, **given: Any) -> None:
         ),
         stdin=given["end_with_stdin"],
     )
+
+
+def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) -> None:
+    """Refuse a gateway that other machines or users reach with rights that are not theirs."""
+    from ..gateway.door import may_listen
+    from ..runtime.local_secret import is_loopback
+    from ..runtime.machine import CREDENTIALS
+
+    if not may_listen(address[0], given["hosts"]):
+        raise click.UsageError(
+            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+        )
+    if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
+        raise click.UsageError(
+            f"other machines may reach {listen}, and who is between reads what is sent: give --tls DIR, or"
+            " --insecure where something before it ends TLS"
+        )
+    told = os.environ.get(CREDENTIALS, "")
+    if given["users"] and not told:
+        raise click.UsageError(
+            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+        )
+    if told and not given["users"] and given["token_file"] is None:
+        raise click.UsageError(
+            "whoever reaches this gateway would have the rights of --credentials: give --users, and each has"
+            " its own, or --token-file, and who sends that token has them"
+        )
 
 
 def _token(file: Path | None) -> str:
