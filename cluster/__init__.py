@@ -25,6 +25,7 @@
 What runs beside serving, so that every ledger has all its copies (`repair_tasks.py` starts it; `watching.py`
 is how each of them waits, `held_up.py` how it says why):
 
+    auditor_election.py             the bookie that audits, repairs and maintains
     repair.py, copying.py           noted holes are filled; copies and how they are made
     pulling.py                      who takes a place fetches what belongs there
     repair_now.py                   all of that at once, for ledgers that somebody names

@@ -20,9 +20,10 @@ from ..metadata.transaction import Compare, KeyValue, Put, Transaction
 from ..runtime.errors import DistributedLogError
 from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
+from .auditor_election import Election
 from .copying import Connections, known_to, lacking, list_held
 from .events import AUDIT_FOUND
-from .repair import PAGE, Election
+from .repair import PAGE
 
 LEDGER_PAUSE_S = 0.01
 """Between two ledgers: a hundred a second at most."""

@@ -33,6 +33,7 @@ from ..runtime.log_lines import get_logger
 from ..runtime.rpc import Endpoint
 from ..runtime.steady_clock import steady_time
 from ..runtime.work_failures import WorkFailures
+from .auditor_election import Election
 from .collecting import Collector
 from .config import overlay
 from .cookie import cookie_guard, take_identity
@@ -57,7 +58,6 @@ from .options import BookieNodeConfig, NodeReady
 from .purging import UNIT as PURGING
 from .purging import Purger
 from .reach import ReachNotes, known_reach
-from .repair import Election
 from .repair_tasks import repair_all
 from .restored import UnlessHeld
 from .retention import UNIT as RETENTION

@@ -39,8 +39,8 @@ from ..proxy.registration import PREFIX as PROXIES
 from ..runtime.errors import CorruptData, UnsupportedFormat
 from . import bookie_changes as shapes
 from . import record_changes as records
+from .auditor_election import ELECTION_KEY
 from .cookie import decode_cookie
-from .repair import ELECTION_KEY
 from .restored import HOLD, RESTORES
 
 SEES = BOOKIE | PROXY | OPERATOR

@@ -40,13 +40,14 @@ from ..runtime.errors import (
 )
 from ..runtime.log_lines import get_logger
 from ..runtime.work_failures import WorkFailures
+from .auditor_election import Election
 from .copying import Connections, Copier, held_by_slot
 from .deletion import Deletion
 from .events import DECOMMISSIONED, LOST
 from .held_up import HeldUp
 from .leaving import most_are_away, named, sound_copies
 from .pulling import Move, MovesOut
-from .repair import EVERY_S, Election
+from .repair import EVERY_S
 
 STALE_S = 4 * EVERY_S
 """Longer between two looks: nobody can say what was registered meanwhile."""

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from ..runtime.meters import Metric
 from .audit import EntryAudit
+from .auditor_election import Election
 from .copying import Copier
 from .limbo import LimboHealing
 from .lost import LostBookies
 from .open_ledgers import OpenLedgers
-from .repair import Election, Repair
+from .repair import Repair
 from .surplus import Surplus
 
 METRICS = (

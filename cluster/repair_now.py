@@ -27,11 +27,11 @@ from ..runtime.errors import (
     DistributedLogError,
     UnsupportedFormat,
 )
+from .auditor_election import Election
 from .copying import Connections, Copier, lacking, list_held
 from .leaving import shortages, sound_copies, waits_open
 from .lost import LEDGERS_AT_ONCE, LOOKS_AT_ONCE, Absences, LostBookies, RepairTargets, at_once
 from .options import RATE_BYTES_PER_S
-from .repair import Election
 
 MOVES_MAX = 32
 """Of one ledger's copies, to put them apart; each has to make it better."""

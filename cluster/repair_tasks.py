@@ -17,6 +17,7 @@ from ..runtime.host import Host
 from ..runtime.rpc import Endpoint
 from .audit import UNIT as AUDIT
 from .audit import EntryAudit
+from .auditor_election import Election
 from .copying import Copier
 from .limbo import UNIT as LIMBO
 from .limbo import LimboHealing
@@ -26,7 +27,7 @@ from .metrics import RepairParts
 from .open_ledgers import Closer, OpenLedgers
 from .options import BookieNodeConfig
 from .pulling import Pulling
-from .repair import Election, Repair
+from .repair import Repair
 from .rot_healing import RotHealing
 from .surplus import UNIT as SURPLUS
 from .surplus import Surplus

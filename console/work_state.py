@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from ..cluster.auditor_election import ELECTION_KEY
 from ..cluster.leaving import how_far
 from ..cluster.overview import bookies
-from ..cluster.repair import ELECTION_KEY
 from ..ledger import holes, keys
 from ..metadata.client import MetadataClient
 from ..metadata.interface import Scan

@@ -13,8 +13,9 @@ from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.store import Store
+from distributedlog.cluster.auditor_election import Election
 from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.repair import Election, Repair
+from distributedlog.cluster.repair import Repair
 from distributedlog.ledger import holes as notes
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole

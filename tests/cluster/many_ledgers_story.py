@@ -25,7 +25,7 @@ from distributedlog.bookie.client import AddStream, BookieClient
 from distributedlog.bookie.entry import encode
 from distributedlog.cluster import audit
 from distributedlog.cluster.audit import EntryAudit
-from distributedlog.cluster.repair import Election
+from distributedlog.cluster.auditor_election import Election
 from distributedlog.ledger import transactions
 from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
 from distributedlog.metadata.transaction import Transaction

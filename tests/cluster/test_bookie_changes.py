@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from distributedlog.cluster.auditor_election import ELECTION_KEY
 from distributedlog.cluster.bookie_changes import mirrors
 from distributedlog.cluster.key_classes import KEY_CLASSES
 from distributedlog.cluster.pulling import Move
-from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log import keys as log_keys

@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from distributedlog.cluster.auditor_election import Election
 from distributedlog.cluster.leaving import ask_to_leave, sound_copies
 from distributedlog.cluster.lost import (
     STALE_S,
@@ -15,7 +16,7 @@ from distributedlog.cluster.lost import (
     LostBookies,
     RepairTargets,
 )
-from distributedlog.cluster.repair import EVERY_S, Election
+from distributedlog.cluster.repair import EVERY_S
 from distributedlog.ledger import keys, transactions
 from distributedlog.ledger.holes import Hole
 from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributedlog.cluster.repair import ELECTION_KEY, Election
+from distributedlog.cluster.auditor_election import ELECTION_KEY, Election
 from distributedlog.ledger import holes as notes
 from distributedlog.ledger import keys
 from distributedlog.ledger.holes import Hole

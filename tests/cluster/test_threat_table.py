@@ -19,9 +19,9 @@ import trio
 from distributedlog import LogRecord, open_namespace
 from distributedlog.bookie import messages as m
 from distributedlog.bookie.client import BookieClient
+from distributedlog.cluster.auditor_election import ELECTION_KEY
 from distributedlog.cluster.cookie import decode_cookie
 from distributedlog.cluster.giving_up import close_at, give_up
-from distributedlog.cluster.repair import ELECTION_KEY
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import LedgerMetadata, Loss
 from distributedlog.ledger.pool import BookiePool

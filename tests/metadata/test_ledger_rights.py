@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from distributedlog.cluster.repair import ELECTION_KEY
+from distributedlog.cluster.auditor_election import ELECTION_KEY
 from distributedlog.ledger import keys
 from distributedlog.ledger.metadata import LedgerState
 from distributedlog.metadata.capability_desk import may_have
