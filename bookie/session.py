@@ -138,9 +138,13 @@ class BookieSession:
             raise ProtocolError(
                 f"{self._link.peer_address} opened stream {number} after {self._highest_stream}"
             )
-        if len(self._streams) >= self._options.streams_max:
-            raise TooBusy(f"{len(self._streams)} add streams are open on this connection")
         self._highest_stream = number
+        if len(self._streams) >= self._options.streams_max:
+            # The other streams of this connection continue.
+            count = len(self._streams)
+            error = TooBusy(f"{count} add streams are open on this connection")
+            self._refuse_stream(number, error, 0)
+            return
         kind = Kind.RECOVER if request.recovery else Kind.ADD
         try:
             key = self._shown.key(kind, request.ledger, request.key)

@@ -230,8 +230,10 @@ async def _next_lac(client: BookieClient, previous: int, bytes_max: int = 0) -> 
     request = m.WaitLac(7, KEY, previous, 60_000, bytes_max)
     client.follow_lac(request, on_answer, standing=False)
     await done.wait()
-    assert isinstance(answers[0], WaitAnswer)
-    return answers[0]
+    answer = answers[0]
+    if isinstance(answer, DistributedLogError):
+        raise answer
+    return answer
 
 
 async def test_long_polls_are_woken_by_the_next_entry_and_by_a_fence() -> None:
@@ -512,3 +514,29 @@ async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> Non
         assert int(str((await live.info(T))["outgoing_bytes"])) < 3 << 20
         for reader in readers:
             reader.link.release()
+
+
+async def test_a_connection_has_streams_max_add_streams_at_most() -> None:
+    async with served(replace(OPTIONS, streams_max=1)) as (bookie, nursery):
+        client = await bookie.dial(nursery)
+        first, second = Writing(client, 7), Writing(client, 8)
+
+        assert isinstance((await second.until_refused())[1], TooBusy)
+
+        first.stream.send(record(7, 0))
+        await first.until_acked(1)
+
+
+async def test_a_bookie_holds_waiters_max_long_polls_at_most() -> None:
+    async with served(replace(OPTIONS, waiters_max=1)) as (bookie, nursery):
+        writer, reader = await bookie.dial(nursery), await bookie.dial(nursery)
+        writing = Writing(writer, 7)
+        writing.stream.send(record(7, 0))
+        await writing.until_acked(1)
+        async with trio.open_nursery() as polls:
+            polls.start_soon(_next_lac, reader, -1)
+            await reader.info(T)  # the first poll waits at the bookie now
+
+            with pytest.raises(TooBusy):
+                await _next_lac(reader, -1)
+            polls.cancel_scope.cancel()
