@@ -1,10 +1,11 @@
 """A bookie's life on a live quorum: registered, again on the same disks, ended by a failing disk."""
 
 import copy
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from distributedlog.bookie.entry import encode
 from distributedlog.bookie.ledgers import LIMBO_ALL
 from distributedlog.bookie.opening import open_store
 from distributedlog.bookie.options import BookieOptions
-from distributedlog.cluster import bookie_assembly, node_lifecycle
+from distributedlog.cluster import bookie_assembly, node_lifecycle, repair_tasks
 from distributedlog.cluster.bookie_assembly import confine
 from distributedlog.cluster.collecting import Collector
 from distributedlog.cluster.lifeline import first_of
@@ -98,9 +99,11 @@ class _World:
         return real_host("b", disks=disks)
 
     @asynccontextmanager
-    async def bookie(self, disks: dict[str, Disk]) -> AsyncIterator[NodeReady]:
+    async def bookie(
+        self, disks: dict[str, Disk], store: Mapping[str, Any] = STORE, **options: Any
+    ) -> AsyncIterator[NodeReady]:
         """Run a bookie while the body runs; then end it cleanly."""
-        config = BookieNodeConfig("b", (self.quorum,), store=STORE, metadata_timeout_s=5)
+        config = BookieNodeConfig("b", (self.quorum,), store=store, metadata_timeout_s=5, **options)
         async with trio.open_nursery() as nursery:
             yield await nursery.start(serve_node, self.host(disks), config)
             nursery.cancel_scope.cancel()
@@ -314,6 +317,32 @@ async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
         await hold(world.metadata, "an operator looks")
 
         assert [await turn.elected() for turn in turns] == [False] * 4
+
+
+async def test_times_of_a_bookies_options_reach_the_parts_that_keep_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: dict[str, object] = {}
+
+    def noted(module: ModuleType, kind: str, of: Callable[..., object]) -> None:
+        original = getattr(module, kind)
+
+        def make(*rest: Any, **named: Any) -> Any:
+            made[kind] = of(*rest, **named)
+            return original(*rest, **named)
+
+        monkeypatch.setattr(module, kind, make)
+
+    noted(bookie_assembly, "Gate", lambda silence_s, clock: silence_s)
+    noted(bookie_assembly, "Purger", lambda *rest, **named: named["grace_s"])
+    noted(repair_tasks, "Surplus", lambda *rest, **named: named["every_s"])
+    store = {**STORE, "trust_silence_s": 150.0}
+    options = {"purge_grace_s": 7.0, "surplus_every_s": 11.0}
+    async with _world() as world, world.bookie(_disks(), store, **options):
+        while len(made) < 3:  # noqa: ASYNC110 (the parts are made in the background)
+            await trio.sleep(0.01)
+
+    assert made == {"Gate": 150.0, "Purger": 7.0, "Surplus": 11.0}
 
 
 async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> None:

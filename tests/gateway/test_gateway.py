@@ -61,6 +61,19 @@ async def payloads(gate: Gate, log: str, number: int) -> list[str]:
     return [one["payload"] for one in found["records"]]
 
 
+async def test_an_answer_has_one_record_more_than_read_bytes_max() -> None:
+    async with behind("w1") as (w, uri):
+        one = await gate(w.nursery, uri, read_bytes_max=250)
+        assert (await one.ask("PUT", "/v1/logs/a", '{"txids": "count"}')).status == 201
+        lines = "".join(json.dumps("x" * 100) + "\n" for _ in range(5))
+        assert (await one.ask("POST", "/v1/logs/a/records", lines, **JSON_LINES)).status == 200
+
+        page = await read(one, "a", "", 3)
+
+        assert len(page["records"]) == 3
+        assert not page["end"]
+
+
 async def test_records_are_written_and_read() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)

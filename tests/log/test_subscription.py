@@ -327,6 +327,22 @@ async def test_300_commits_cost_a_write_a_second(world: World, autojump_clock: M
             assert subscription.committed == await log.positions.get("a") == DLSN(1, 299, 1)
 
 
+async def test_commits_are_written_once_per_commit_interval(
+    world: World, autojump_clock: MockClock
+) -> None:
+    async with world.process(commit_interval_s=5.0) as namespace:
+        await namespace.create_log("orders")
+        log = namespace.open_log("orders")
+        await put(log, *range(100))
+        async with log.subscribe("a") as subscription:
+            writes = position_puts(world)
+            for _ in range(100):
+                await take(subscription, 1)
+                await subscription.commit()
+                await trio.sleep(0.1)
+            assert 1 <= len(writes) <= 3
+
+
 async def test_40_subscriptions_commit_in_one_write(
     world: World, autojump_clock: MockClock
 ) -> None:
