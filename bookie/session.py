@@ -22,7 +22,7 @@ from .session_reads import SessionReads
 from .store import Store
 
 WAIT_MS_MAX = 60_000
-"""A long poll ends after this time even if its reader asked for more: the reader may have gone."""
+"""A long poll ends after this time even if its reader asked for more: it may have been disconnected."""
 
 
 class BookieSession:

@@ -295,7 +295,7 @@ def under_replicated(settings: Settings) -> None:
 @click.command(cls=Command, examples="dlog audit\ndlog audit --json --timeout 600")
 @common
 def audit(settings: Settings) -> None:
-    """Compare ledgers, the index of what lies on which bookie, and logs' segments, all of them, both ways.
+    """Compare all ledgers with the index of bookies and with the segments of logs, in both directions.
 
     Reads every record once and changes nothing. Records that cannot be read are listed, too. Exit code 6 if
     something does not fit. Missing copies are listed by `dlog under-replicated`.

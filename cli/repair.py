@@ -181,7 +181,7 @@ def _progress(now: Any, seconds: float) -> str:
 
 
 def _show(settings: Settings, names: Any, found: dict[str, Any]) -> None:
-    """Print the result, and what each ledger waits for."""
+    """Print the result, and the reason for each ledger that waits."""
     if settings.json:
         emit(found)
     else:

@@ -1,4 +1,4 @@
-"""What `dlog help TOPIC` says. docs/command-line.md is made of it.
+"""The texts of `dlog help TOPIC`. docs/command-line.md contains them.
 
 Plain text of at most `CHARS_MAX` columns that is Markdown as it stands: paragraphs, and lines to be typed,
 four spaces in.

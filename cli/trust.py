@@ -358,7 +358,7 @@ def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bo
 @click.command(cls=Command, examples="dlog whoami")
 @common
 def whoami(settings: Settings) -> None:
-    """Who the cluster takes you for, and what you may do on it."""
+    """Show your principal and your roles on the cluster."""
     from ..metadata.rights import ADMIN, OPERATOR
 
     report = asked(settings, "who this is", lambda metadata: metadata.trust_report(own=True))

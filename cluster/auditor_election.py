@@ -17,7 +17,7 @@ log = get_logger("distributedlog.cluster.repair")
 
 
 class Election:
-    """Is this bookie the one that repairs? Economy only: what is done is guarded by compare-and-set.
+    """Is this bookie the one that repairs? It saves work only: all changes are guarded by compare-and-set.
 
     It also does what else one of them does: retention, purging. One that is not to repair (``repairs``) is
     elected only while all others are not to either: else nobody would repair for as long as it lives.
@@ -35,7 +35,7 @@ class Election:
         """When it was asked last."""
 
     async def elected(self) -> bool:
-        """Do we hold the key, or can we take it? A change is told."""
+        """Do we hold the key, or can we take it? A change is logged."""
         now = await self._elected()
         if now != self.was_elected:
             self.was_elected = now
@@ -59,7 +59,7 @@ class Election:
             return False
         if holder is not None and holder.lease:
             return ours
-        # A key without a lease is nobody's election, and would stay for ever.
+        # A key without a lease belongs to no bookie and would never end.
         revision = holder.mod_revision if holder is not None else 0
         take = Transaction(
             (Compare.mod_revision(ELECTION_KEY, revision),),

@@ -1,9 +1,9 @@
 """A bookie from a host and a config: its store, its registration and its work in the background.
 
 The same for real processes, `dlog local` and the simulator. A node of any kind runs until it is cancelled (a
-clean end: it says goodbye and checkpoints), or until it fails: a failed write or sync, or whatever the
+clean end: it deregisters and checkpoints), or until it fails: a failed write or sync, or whatever the
 journal, the log of Raft or its hard state raise, ends the whole node with that error, and nothing it had not
-synced was acknowledged. What else fails unexpectedly ends its own piece of work (`runtime/work_failures.py`).
+synced was acknowledged. Any other unexpected error ends its own piece of work (`runtime/work_failures.py`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -68,7 +68,7 @@ from .watching import at_each_change
 LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 LEDGERS_FEW = 100
-"""Up to so many ledgers each new one is told with the next renewal, of more with what is told anyway."""
+"""Up to this many ledgers each new one is reported with the next renewal, more with the next change."""
 
 log = get_logger("distributedlog.cluster.node")
 
@@ -95,7 +95,7 @@ async def serve_bookie_node(
     try:
         options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
         must_be_told(config.listen, config.advertise)
-        # The ports first: a taken one is a plain error, and nobody was kept waiting for it.
+        # The ports first: a port in use is an error before anything else starts.
         listeners = await listen_all(host, config.listen)
         try:
             await _serve_bookie(host, config, options, listeners, task_status)
@@ -151,7 +151,7 @@ async def _serve_bookie(
         endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
     )
     async with kept_until_the_end(metadata.run) as keep:
-        await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+        await metadata.get(FIRST_QUESTION)  # needs a leader; the reply carries the cluster ID
         cluster_id = metadata.cluster_id
         identity, cookie_revision = await take_identity(
             host.disks,
@@ -218,7 +218,7 @@ async def _serve_registered(
     reach = ReachNotes(
         metadata, bookie_id, guard, parts.identity.incarnation, lambda: store.durable_to
     )
-    await reach.note()  # what this start wrote counts before anything is acknowledged
+    await reach.note()  # the writes of this start count before any acknowledgement
     membership = _membership(parts, addresses, guard, reach)
     repairs: list[RepairParts] = []  # one, when it has begun
 
@@ -229,7 +229,7 @@ async def _serve_registered(
         # A bookie without repair reports that: otherwise no node would report that none repairs.
         return repairs[0].info() if repairs else {"repairer": False}
 
-    await look(gate, parts.endpoint, metadata, bookie_id)  # before anybody is served
+    await look(gate, parts.endpoint, metadata, bookie_id)  # before any client is served
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(partial(_serve_clients, parts, gate, membership, of_repair))
@@ -317,7 +317,7 @@ def _start_upkeep(parts: BookieParts, gate: Gate, membership: Membership, start:
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
     failures = parts.endpoint.failures
     start("the look at its directories", check_places, list(parts.host.disks.values()))
-    # Who has room again is chosen at once, and who has none is not.
+    # Clients choose a bookie with free space at once, and a full one no more.
     start("news in the registration", membership.tell_at_once, lambda: store.space_changed.wait())
     start("the gate", keep_gate, gate, parts.endpoint, metadata, bookie_id)
     deletion = Deletion(metadata, bookie_id, store.delete_ledger, failures)
@@ -364,7 +364,7 @@ def _start_maintenance(parts: BookieParts, membership: Membership, start: Start)
 
 
 async def _leave(store: Store, reach: ReachNotes, membership: Membership) -> None:
-    """No more adds: say goodbye while the quorum's client still runs, then leave a short replay."""
+    """Deregister while the client of the quorum still runs, then write a checkpoint for a short replay."""
     await reach.note_last()
     await membership.leave()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S):
@@ -381,8 +381,8 @@ def registration_of(
     store: Store,
     addresses: Mapping[str, Address],
 ) -> BookieRegistration:
-    """What a bookie says of itself to all, at this moment."""
-    # Whole tenths of a gigabyte: a registration is told again when it changed, not at each write.
+    """Return the present registration of a bookie."""
+    # Steps of 100 MiB: a registration is sent again after a change, not after each write.
     step = 100 * 1024 * 1024
     return BookieRegistration(
         identity.node_id,
@@ -421,7 +421,10 @@ def urgent_of(said: BookieRegistration) -> object:
 def closing(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[Close]:
-    """What closes segments that were left open. Most bookies never load a client of other bookies for it."""
+    """Return the client that closes abandoned segments.
+
+    Most bookies never load a client of other bookies for it.
+    """
     from .closing import open_closing
 
     return open_closing(host, endpoint, metadata, name)
@@ -430,7 +433,7 @@ def closing(
 def merging(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[Merge]:
-    """What merges segments, likewise."""
+    """Return the client that merges segments, likewise."""
     from .closing import open_merging
 
     return open_merging(host, endpoint, metadata, name)
@@ -439,7 +442,7 @@ def merging(
 async def leave_when_told(
     store: Store, metadata: Metadata, bookie_id: str, failures: WorkFailures
 ) -> None:
-    """A bookie that is to leave takes no new entries; what it holds is stored elsewhere."""
+    """Accept no new entries while this bookie is decommissioned. Its copies are stored elsewhere."""
     key = keys.leaving_key(bookie_id)
     asked_before = store.space.asked
 
@@ -460,7 +463,7 @@ async def leave_when_told(
 async def confine(store: Store, metadata: Metadata) -> None:
     """After a start that found a loss: ledgers that are created from now on are not in limbo (H7).
 
-    Where nobody can say which those are, all that are not known here stay in limbo.
+    If the next ledger ID is unreadable, all ledgers that are not stored here stay in limbo.
     """
     LIMBO.say(
         log,

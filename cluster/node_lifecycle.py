@@ -20,7 +20,7 @@ PLACE_S = 2.0
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
 FIRST_QUESTION = b"cluster"
-"""A key that nobody has; asking for it needs a leader."""
+"""A key that does not exist. A read of it needs a leader."""
 
 log = get_logger("distributedlog.cluster.node")
 
@@ -41,10 +41,10 @@ async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, 
 def advertised(
     listeners: Mapping[str, Listener], given: Mapping[str, Address]
 ) -> dict[str, Address]:
-    """What others should dial, by listener name: what was given, else where it listens.
+    """Return the addresses to dial, by listener name: the given one, otherwise the bound one.
 
-    Nobody can dial the address that stands for all of a machine's: it is left out. A metadata node is
-    then found where the list of the quorum says, a bookie would be found nowhere (`must_be_told`).
+    The address for all addresses of a machine cannot be dialed and is left out. A metadata node is then
+    found by the list of the quorum. A bookie could not be found (`must_be_told`).
     """
     for name in given:
         if name not in listeners:
@@ -67,7 +67,7 @@ async def hosts_of_peers(
 
 
 def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) -> None:
-    """Refuse a bookie that would register an address nobody can dial. Raises `InvalidRequest`."""
+    """Refuse a bookie that would register an address that cannot be dialed. Raises `InvalidRequest`."""
     for name, address in listen.items():
         if given.get(name, address)[0] in ALL_ADDRESSES:
             prefix = f"{name}=" if name else ""
@@ -110,7 +110,7 @@ async def kept_until_the_end(run: Callable[..., Awaitable[None]]) -> AsyncIterat
 
         async def keep(service: Callable[..., Awaitable[None]]) -> None:
             await nursery.start(run_in_scope, service)
-            scopes[-1].shield = True  # a start can still be cancelled, what has started not
+            scopes[-1].shield = True  # a start can still be cancelled, a running service cannot
 
         try:
             await keep(run)

@@ -113,7 +113,7 @@ class ProxyParts:
     members: Members
     rights: ClientRights
     owner: Owner | None
-    """What holds the logs of a write proxy; None in a read proxy."""
+    """The owner of the logs of a write proxy; None in a read proxy."""
 
 
 async def _serve(

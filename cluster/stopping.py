@@ -34,7 +34,7 @@ from .placing import standing
 EACH_MAX = 10
 """Ledgers that are named per code; the others are counted."""
 ATTEMPTS = 5
-"""Of a decommission whose premises change meanwhile. Each attempt reads all registrations."""
+"""Attempts of a decommission if other bookies change. Each attempt reads all registrations."""
 _UNCERTAIN = frozenset({Code.LIMBO, Code.LEGACY_TEXT})
 """Conditions of a bookie whose copies are not counted. It may lack entries. A text of a version without codes
 may report the same. It is not read, and counts as if it did."""

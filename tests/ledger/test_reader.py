@@ -3,6 +3,7 @@
 from copy import deepcopy
 from functools import partial
 from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 import trio
@@ -144,7 +145,7 @@ async def test_each_turn_asks_another_replica_first(autojump_clock: MockClock) -
 
 @pytest.mark.parametrize("options", [{}, {"speculative_s": 0.5}])
 async def test_a_slow_replica_costs_the_time_until_the_speculative_read(
-    options: dict[str, float], autojump_clock: MockClock
+    options: dict[str, Any], autojump_clock: MockClock
 ) -> None:
     speculative_s = options.get("speculative_s", 2.0)
     async with model_cluster(3) as cluster:
