@@ -380,12 +380,12 @@ def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) 
 
     if not may_listen(address[0], given["hosts"]):
         raise click.UsageError(
-            f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
+            f"--listen {listen}: other machines can reach it. Give the host name, --allow-host NAME"
         )
     if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
         raise click.UsageError(
-            f"other machines may reach {listen}, and who is between reads what is sent: give --tls DIR, or"
-            " --insecure where something before it ends TLS"
+            f"--listen {listen}: other machines can reach it without encryption. Give --tls DIR, or"
+            " --insecure behind a TLS proxy"
         )
     told = os.environ.get(CREDENTIALS, "")
     if given["users"] and not told:
@@ -394,8 +394,8 @@ def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) 
         )
     if told and not given["users"] and given["token_file"] is None:
         raise click.UsageError(
-            "whoever reaches this gateway would have the rights of --credentials: give --users, and each has"
-            " its own, or --token-file, and who sends that token has them"
+            "every client would use the rights of --credentials. Give --users (per-user rights) or --token-file"
+            " (shared token)"
         )
 
 

@@ -121,7 +121,7 @@ def _check_starts(found: Mapping[str, NodeIdentity | None], node_id: str, starts
         if identity is None:
             raise ForeignData(
                 f"the {role} directory of bookie {node_id} is empty or missing:"
-                " what it held is gone; restore it, or start with two empty directories as a new bookie"
+                " restore it, or start with two empty directories as a new bookie"
             )
         if identity.incarnation < starts:
             raise ForeignData(

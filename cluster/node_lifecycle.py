@@ -72,8 +72,8 @@ def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) ->
         if given.get(name, address)[0] in ALL_ADDRESSES:
             prefix = f"{name}=" if name else ""
             raise InvalidRequest(
-                f"--listen {prefix}{format_address(address)} is every address of this machine: say which"
-                f" one others should dial, with --advertise {prefix}HOST:PORT"
+                f"--listen {prefix}{format_address(address)} is every address of this machine: give"
+                f" the address to dial, with --advertise {prefix}HOST:PORT"
             )
 
 
