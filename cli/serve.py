@@ -394,8 +394,8 @@ def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) 
         )
     if told and not given["users"] and given["token_file"] is None:
         raise click.UsageError(
-            "every client would use the rights of --credentials. Give --users (per-user rights) or --token-file"
-            " (shared token)"
+            "every client would use the rights of --credentials. Give --users (per-user rights) or"
+            " --token-file (shared token)"
         )
 
 
