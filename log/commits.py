@@ -42,13 +42,18 @@ class Committed:
     hold: bool
     """Does it keep retention from what is after it?"""
     interval_s: float
-    on_lost: Callable[[DistributedLogError], None]
-    """Called once, with `error`."""
     noted: Position | None = None
     """To be written; never goes back."""
     due_at: float = float("inf")
     error: DistributedLogError | None = None
     """Why nothing more is written."""
+    _on_lost: Callable[[DistributedLogError], None] | None = None
+
+    def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
+        """Have ``call`` receive `error` once: when it is set, or now if it is already."""
+        self._on_lost = call
+        if self.error is not None:
+            call(self.error)
 
     def note(self, position: Position) -> bool:
         """Everything before it was handled. Is it further than what was noted?"""
@@ -83,7 +88,8 @@ class Committed:
         """Nothing more of it is written."""
         if self.error is None:
             self.error = error
-            self.on_lost(error)
+            if self._on_lost is not None:
+                self._on_lost(error)
 
 
 class Commits:

@@ -65,7 +65,8 @@ DLSN.INITIAL = DLSN(1, 0, 0)
 DLSN.NONE = DLSN(0, 0, 0)
 
 
-def check_dlsn(value: object) -> None:
-    """Refuse what is no DLSN, such as its text. Raises `InvalidRequest`."""
+def check_dlsn(value: object) -> DLSN:
+    """Return the value if it is a DLSN. Raises `InvalidRequest`, also for a DLSN's text."""
     if not isinstance(value, DLSN):
         raise InvalidRequest(f"a DLSN is a DLSN, not {quoted(value)}; DLSN.parse reads its text")
+    return value

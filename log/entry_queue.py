@@ -8,6 +8,7 @@ is full.
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import trio
 
@@ -20,6 +21,24 @@ from .record import Columns
 from .skips import SkipNotes
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """The records of an open log that a reader is given."""
+
+    start: DLSN
+    """No record before it is given."""
+    position: Position | None = None
+    """The start with its sequence id, if that is known before anything is read."""
+    from_txid: int | None = None
+    """The first record that is given has at least this txid."""
+    from_time_ms: int | None = None
+    """The first record that is given has at least this log time."""
+    to: DLSN | None = None
+    """The last record that is given; None: there is no end."""
+    is_empty: bool = False
+    """No record is between start and end."""
+
+
 class EntryQueue:
     """Decoded entries, cut to what was asked for, in order. One source fills it, one task takes from it."""
 
@@ -27,42 +46,27 @@ class EntryQueue:
         self,
         name: str,
         incarnation: str,
-        start: DLSN,
+        wanted: ReadRange,
         *,
         options: LogOptions,
         meters: LogMeters,
-        position: Position | None = None,
-        from_txid: int | None = None,
-        from_time_ms: int | None = None,
-        to: DLSN | None = None,
-        ended: bool = False,
         skips: SkipNotes | None = None,
+        on_news: Callable[[], object] | None = None,
     ) -> None:
+        """``on_news`` is called when an entry comes, or the end is reached; see also `subscribe`."""
         self.name = name
         self.incarnation = incarnation
         """Which log of this name it is."""
-        self.start = start
-        """What is before it is not given."""
-        self.position = position
-        """Where the reader begins, if that is known before anything is read."""
-        self.to = to
-        """The last position that is given; None: there is no end."""
+        start, position = wanted.start, wanted.position
+        self.start, self.position, self.to = start, position, wanted.to
         self.entries: deque[Columns] = deque()
         self.bytes = 0
-        self.ended = ended
+        self.ended = wanted.is_empty
         """Nothing more will come."""
         self.sealed = False
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
         """It ended because of this, after what is here."""
-        self.on_news: Callable[[], object] | None = None
-        """Called when something comes, or the end is reached."""
-        self.on_close: Callable[[], object] | None = None
-        """The source's: nothing is wanted any more. Called at each `close` and `fail`."""
-        self.on_room: Callable[[], object] | None = None
-        """The source's: half of what may be here is free, or more. Called at each `take` then."""
-        self.heard: Callable[[], float] | None = None
-        """The source's: when it was last heard of the log."""
         self.entry_at = trio.current_time()
         """When an entry came last, a control entry too, or the reader was opened, or had no room."""
         self.at_tail = False
@@ -80,12 +84,34 @@ class EntryQueue:
         self.meters = meters
         self.meters.readers += 1
         self._options = options
-        self._from_txid = from_txid
-        """From `start` on, until it is found."""
-        self._from_time_ms = from_time_ms
-        """The same."""
+        # Both are compared until the first record that is wanted is found.
+        self._from_txid, self._from_time_ms = wanted.from_txid, wanted.from_time_ms
+        self._on_news = on_news
+        self._heard: Callable[[], float] | None = None
+        self._stop_source: Callable[[], object] | None = None
+        self._on_room: Callable[[], object] | None = None
         self._filled = trio.Event()
         self._taken = trio.Event()
+
+    def subscribe(self, on_news: Callable[[], object]) -> None:
+        """Have ``on_news`` called when an entry comes, or the end is reached."""
+        self._on_news = on_news
+
+    def connect_source(
+        self,
+        *,
+        heard: Callable[[], float],
+        stop: Callable[[], object],
+        on_room: Callable[[], object] | None = None,
+    ) -> None:
+        """Connect the source that fills it.
+
+        Args:
+            heard: Returns when a server last answered for this log.
+            stop: Called at each `close` and `fail`: no more entries are wanted.
+            on_room: Called at each `take` after which at least half of the capacity is free.
+        """
+        self._heard, self._stop_source, self._on_room = heard, stop, on_room
 
     # --- for the reader ---------------------------------------------------------------------------
 
@@ -108,8 +134,8 @@ class EntryQueue:
         if 2 * self.bytes <= self.bytes_max:
             if 2 * before > self.bytes_max:
                 self._taken.set()  # not for each entry: the source's task would wake for nothing
-            if self.on_room is not None:
-                self.on_room()
+            if self._on_room is not None:
+                self._on_room()
         return columns
 
     def hold_at_most(self, share_bytes: int) -> None:
@@ -134,7 +160,7 @@ class EntryQueue:
     @property
     def heard_at(self) -> float:
         """When a server last answered for this log, or the reader was opened."""
-        return self.entry_at if self.heard is None else self.heard()
+        return self.entry_at if self._heard is None else self._heard()
 
     def close(self) -> None:
         """Nothing more is wanted; forget what is here. Idempotent."""
@@ -145,8 +171,8 @@ class EntryQueue:
         self._stop(error)
 
     def _stop(self, error: DistributedLogError) -> None:
-        if self.on_close is not None:
-            self.on_close()
+        if self._stop_source is not None:
+            self._stop_source()
         self.end(error)
         self.entries.clear()
         self.bytes = 0
@@ -193,8 +219,8 @@ class EntryQueue:
                 self._filled.set()  # nobody waits while there are some
             self.entries.append(columns)
             self.bytes += columns.held_bytes
-            if self.on_news is not None:
-                self.on_news()
+            if self._on_news is not None:
+                self._on_news()
         if last:
             self.end()
 
@@ -213,5 +239,5 @@ class EntryQueue:
             self.error = error
         self._filled.set()
         self._taken.set()
-        if self.on_news is not None:
-            self.on_news()
+        if self._on_news is not None:
+            self._on_news()

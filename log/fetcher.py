@@ -7,7 +7,7 @@ read) is known after everything that came before.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import trio
@@ -28,14 +28,14 @@ from ..runtime.log_lines import get_logger
 from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
-from .entry_queue import EntryQueue
+from .entry_queue import EntryQueue, ReadRange
 from .follower import StateFollower
 from .graveyard import explain_gone
 from .ledgers import EntryRecord, LedgerReader
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .locate import find_time, find_txid, held_at, last_readable
 from .next_segment import NextSegment
-from .position import Position
+from .position import Position, ReadStart, TimeStart, TxidStart
 from .range_reader import RangeReader
 from .record import EntryHeader, decode, decode_header
 from .segment_begin import SegmentBegin
@@ -104,8 +104,7 @@ class Fetcher:
         self._skip_told_at = -float("inf")
         self._lies_in = 0
         """The ledger where the segment at hand was looked for."""
-        out.heard = self._last_heard
-        out.on_close = self._scope.cancel
+        out.connect_source(heard=self._last_heard, stop=self._scope.cancel)
 
     def _last_heard(self) -> float:
         """When a bookie last answered for this log, or the reader was opened."""
@@ -491,99 +490,75 @@ class Fetcher:
         return self._follower.held(at, known + at.slot)
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """Where a reader begins and ends."""
-
-    start: DLSN
-    position: Position | None
-    """The same with its sequence id, where that is known before anything is read."""
-    to: DLSN | None
-    nothing: bool
-    """There is nothing between the two."""
-
-
 async def find_beginning(
     context: LogContext,
     follower: StateFollower,
-    *,
-    position: Position | None,
-    dlsn: DLSN | None,
-    txid: int | None,
-    since_ms: int | None,
-    at: Literal["earliest", "latest"],
-    to: DLSN | Literal["end"] | None,
-) -> Beginning:
+    start: ReadStart,
+    to: DLSN | Literal["end"] | None = None,
+) -> ReadRange:
     """Find where to begin and end. Raises `LogDeleted`, `LogRecreated`, `LogTruncated`."""
     metadata, ledgers, state = context.metadata, context.ledgers, follower.state
-    start = earliest = state.earliest
+    earliest = state.earliest
     end = await last_readable(metadata, follower, ledgers) if to == "end" else to
-    if position is not None or dlsn is not None:
-        if position is not None:
-            held = HeldPosition.of(position)
-            if position.incarnation != follower.incarnation:
-                raise await explain_gone(metadata, context.namespace, state.name, held)
-        else:
-            # The log's first position is one like any other: "from the beginning" is no position.
-            assert dlsn is not None
-            held = await held_at(metadata, ledgers, state, dlsn)
-        verdict = lifecycle(held, FoundLog.of(state))
-        if verdict.met is not Met.GO_ON:
-            told = verdict.told(state.name, held)
-            raise verdict.error_of(f'{told}; at="earliest" begins there')
-        assert verdict.at is not None, "it says where"
-        start = verdict.at
-        if position is not None:  # perhaps the same place by another name
-            position = Position(position.incarnation, start, position.sequence_id)
-    elif txid is not None:
-        # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
-        start = await find_txid(metadata, follower, ledgers, txid)
-    elif since_ms is not None:
-        start = await find_time(metadata, follower, ledgers, since_ms)
-    elif at == "latest":
-        last = await last_readable(metadata, follower, ledgers)
-        start = earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
+    match start:
+        case Position() | DLSN():
+            wanted = await _resolve_start(context, follower, start)
+        case TxidStart(txid):
+            # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
+            dlsn = await find_txid(metadata, follower, ledgers, txid)
+            wanted = ReadRange(dlsn, from_txid=txid)
+        case TimeStart(time_ms):
+            dlsn = await find_time(metadata, follower, ledgers, time_ms)
+            wanted = ReadRange(dlsn, from_time_ms=time_ms)
+        case "latest":
+            last = await last_readable(metadata, follower, ledgers)
+            wanted = ReadRange(earliest if last is None else DLSN(last.segment, last.entry + 1, 0))
+        case "earliest":
+            first = Position(follower.incarnation, earliest, state.truncated_sequence_id)
+            wanted = ReadRange(earliest, first)
+    is_empty = (to == "end" and end is None) or (end is not None and wanted.start > end)
+    return replace(wanted, to=end, is_empty=is_empty)
+
+
+async def _resolve_start(
+    context: LogContext, follower: StateFollower, start: Position | DLSN
+) -> ReadRange:
+    """Find where the records from a position or DLSN on are now. Raises as `find_beginning`."""
+    metadata, state = context.metadata, follower.state
+    if isinstance(start, Position):
+        held = HeldPosition.of(start)
+        if start.incarnation != follower.incarnation:
+            raise await explain_gone(metadata, context.namespace, state.name, held)
     else:
-        position = Position(follower.incarnation, earliest, state.truncated_sequence_id)
-    nothing = (to == "end" and end is None) or (end is not None and start > end)
-    return Beginning(start, position, end, nothing)
+        # The log's first position is one like any other: "from the beginning" is no position.
+        held = await held_at(metadata, context.ledgers, state, start)
+    verdict = lifecycle(held, FoundLog.of(state))
+    if verdict.met is not Met.GO_ON:
+        told = verdict.told(state.name, held)
+        raise verdict.error_of(f'{told}; at="earliest" begins there')
+    assert verdict.at is not None, "it says where"
+    if isinstance(start, DLSN):
+        return ReadRange(verdict.at)
+    # Perhaps the same place by another name.
+    return ReadRange(verdict.at, Position(start.incarnation, verdict.at, start.sequence_id))
 
 
 async def open_fetcher(
     context: LogContext,
     follower: StateFollower,
+    start: ReadStart,
+    to: DLSN | Literal["end"] | None = None,
     *,
-    position: Position | None,
-    dlsn: DLSN | None,
-    txid: int | None,
-    since_ms: int | None,
-    at: Literal["earliest", "latest"],
-    to: DLSN | Literal["end"] | None,
-    skip: bool,
-    on_skipped: Callable[[Skipped], object] | None,
+    skip: bool = False,
+    on_skipped: Callable[[Skipped], object] | None = None,
 ) -> Fetcher:
     """What fetches for a reader; run it. Raises as `find_beginning`."""
-    found = await find_beginning(
-        context,
-        follower,
-        position=position,
-        dlsn=dlsn,
-        txid=txid,
-        since_ms=since_ms,
-        at=at,
-        to=to,
-    )
     out = EntryQueue(
         follower.state.name,
         follower.incarnation,
-        found.start,
+        await find_beginning(context, follower, start, to),
         options=context.options,
         meters=context.meters,
-        position=found.position,
-        from_txid=txid,
-        from_time_ms=since_ms,
-        to=found.to,
-        ended=found.nothing,
         skips=SkipNotes() if skip else None,
     )
     return Fetcher(context, follower, out, on_skipped=on_skipped)

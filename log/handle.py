@@ -45,13 +45,13 @@ from .opening import Opening
 from .ownership import OwnedLog
 from .packed import PACKED_BYTES_MAX
 from .pipeline import MakeSink
-from .position import Position
+from .position import Position, ReadStart, TxidStart, check_read_start
 from .positions import Positions
 from .producing import check_name
 from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
-from .record import LogRecord
+from .record import LogRecord, check_txid
 from .seal import seal
 from .segment_watch import SegmentWatch
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
@@ -213,27 +213,16 @@ class Log:
             raise InvalidRequest('on_skipped is told of nothing without broken="skip"')
         if idle_error_s is not None:
             check_seconds("idle_error_s", idle_error_s, above_0=True)
-        if sum(one is not None for one in (position, dlsn, txid, since)) > 1:
-            raise InvalidRequest(
-                "a reader begins at a position, a dlsn, a txid or a time: give one of them"
-            )
-        since_ms = None if since is None else ms_of(since, "since")
-        if not (position is None or isinstance(position, Position)):
-            raise InvalidRequest(
-                f"a position is a Position, not {quoted(position)}; pass a DLSN as dlsn="
-            )
-        if dlsn is not None:
-            check_dlsn(dlsn)
-        if txid is not None:
-            _check_txid(txid)
-        if at not in ("earliest", "latest"):
-            raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {quoted(at)}')
+        start = check_read_start(position, dlsn, txid, since, at)
         if not (to is None or to == "end" or isinstance(to, DLSN)):
             raise InvalidRequest(f'a reader ends at a DLSN or "end", not at {quoted(to)}')
-        skipping = (broken == "skip", on_skipped)
         return Opening(
             lambda: self._open_reader(
-                position, dlsn, txid, since_ms, at, to, *skipping, idle_error_s
+                start,
+                to,
+                skip=broken == "skip",
+                on_skipped=on_skipped,
+                idle_error_s=idle_error_s,
             )
         )
 
@@ -383,7 +372,7 @@ class Log:
         if dlsn is not None:
             check_dlsn(dlsn)
         if txid is not None:
-            _check_txid(txid)
+            check_txid(txid)
         before_ms = None if before is None else ms_of(before, "before")
         context = self._context
         follower = await self._follower()
@@ -448,7 +437,7 @@ class Log:
         if (txid is not None) + (since is not None) + (wall_ms is not None) != 1:
             raise InvalidRequest("find a txid or a time: give one of them")
         if txid is not None:
-            _check_txid(txid)
+            check_txid(txid)
         since = wall_ms if since is None else since
         since_ms = None if since is None else ms_of(since, "since")
         return await self._find_in(await self._follower(), txid, since_ms)
@@ -729,12 +718,9 @@ class Log:
 
     async def _open_reader(
         self,
-        position: Position | None,
-        dlsn: DLSN | None,
-        txid: int | None,
-        since_ms: int | None,
-        at: Literal["earliest", "latest"],
+        start: ReadStart,
         to: DLSN | Literal["end"] | None,
+        *,
         skip: bool,
         on_skipped: Callable[[Skipped], object] | None,
         idle_error_s: float | None,
@@ -742,23 +728,14 @@ class Log:
         try:
             follower = await self._follower()
         except LogNotFound as error:
-            if position is None:
+            if not isinstance(start, Position):
                 raise
-            context, held = self._context, HeldPosition.of(position)
+            context, held = self._context, HeldPosition.of(start)
             raise await explain_gone(
                 context.metadata, context.namespace, self.name, held
             ) from error
         fetcher = await open_fetcher(
-            self._context,
-            follower,
-            position=position,
-            dlsn=dlsn,
-            txid=txid,
-            since_ms=since_ms,
-            at=at,
-            to=to,
-            skip=skip,
-            on_skipped=on_skipped,
+            self._context, follower, start, to, skip=skip, on_skipped=on_skipped
         )
         self._context.start(fetcher.run)
         return LogReader(fetcher.out, idle_error_s)
@@ -815,18 +792,8 @@ class Log:
                 ) from error
 
         async def open_at(txid: int, to_end: bool) -> LogReader:
-            fetcher = await open_fetcher(
-                context,
-                await follower(),
-                position=None,
-                dlsn=None,
-                txid=txid,
-                since_ms=None,
-                at="earliest",
-                to="end" if to_end else None,
-                skip=False,
-                on_skipped=None,
-            )
+            to: Literal["end"] | None = "end" if to_end else None
+            fetcher = await open_fetcher(context, await follower(), TxidStart(txid), to)
             context.start(fetcher.run)
             return LogReader(fetcher.out)
 
@@ -951,11 +918,6 @@ def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[Segme
     if state.bytes_total >= 0 and (not oldest or oldest[0].bytes_before >= 0):
         return state.bytes_total - (oldest[0].bytes_before if oldest else state.bytes_total)
     return sum(segment.size_bytes for segment in newest)
-
-
-def _check_txid(txid: object) -> None:
-    if type(txid) is not int:
-        raise InvalidRequest(f"a txid is an int, not {quoted(txid)}")
 
 
 def _check_page(first: int, limit: int | None) -> None:

@@ -422,7 +422,7 @@ class MultiReader:
             self._events.append(
                 LogEvent(name, "joined", queue.position, incarnation=queue.incarnation)
             )
-            queue.on_news = lambda: self._on_news(member)
+            queue.subscribe(lambda: self._on_news(member))
             self._on_news(member)
             nursery.start_soon(fetcher.run)
         self._left_to_open -= 1
@@ -440,18 +440,8 @@ class MultiReader:
             raise await explain_gone(
                 context.metadata, context.namespace, name, HeldPosition.of(position)
             ) from error
-        return await open_fetcher(
-            context,
-            follower,
-            position=position,
-            dlsn=None,
-            txid=None,
-            since_ms=None,
-            at=self._at,
-            to="end" if self._to_end else None,
-            skip=False,
-            on_skipped=None,
-        )
+        to: Literal["end"] | None = "end" if self._to_end else None
+        return await open_fetcher(context, follower, position or self._at, to)
 
     def _share_out(self) -> None:
         """A half of each one's share is held, a half may be on its way."""
@@ -477,7 +467,6 @@ class MultiReader:
         self._scope.cancel()
         self._end(AlreadyClosed("this reader of several logs is closed"))
         for member in self._members:
-            member.queue.on_news = _nobody
             member.queue.close()
         self._members.clear()
         self._ready.clear()
@@ -487,10 +476,6 @@ class MultiReader:
         if self._error is None:
             self._error = error
         self._tell()
-
-
-def _nobody() -> None:
-    """Closed: nobody is told."""
 
 
 def _told(name: str, error: DistributedLogError, incarnation: str = "") -> LogEvent:

@@ -234,7 +234,7 @@ class Pipeline:
         """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
         self._take_limits(self.limits)
         if context.followed is not None:
-            context.followed.on_change = self._take_limits
+            context.followed.subscribe(self._take_limits)
         self.batch = self._new_batch()
 
     @property

@@ -9,11 +9,15 @@ last slot of an entry, the first of the next); its sequence id is one.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import total_ordering
-from typing import Any
+from typing import Any, Literal
 
 from ..runtime.errors import InvalidRequest
-from .dlsn import DLSN
+from ..runtime.options import quoted
+from .dlsn import DLSN, check_dlsn
+from .log_time import ms_of
+from .record import check_txid
 
 _TEXT = re.compile(r"([0-9a-f]{16})/([0-9.]{5,34})/([0-9]{1,19})")
 
@@ -67,3 +71,47 @@ class Position:
                 "9f3a0b6c12d4e5f7/1.12.4/4711"
             )
         return cls(match[1], DLSN.parse(match[2]), int(match[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class TxidStart:
+    """Start at the first record whose transaction ID is at least this one."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeStart:
+    """Start at the first record whose log time is at least this one."""
+
+    time_ms: int
+
+
+ReadStart = Position | DLSN | TxidStart | TimeStart | Literal["earliest", "latest"]
+"""Where a reader starts: after a position, at a DLSN, at a txid or time, or at an end of the log."""
+
+
+def check_read_start(
+    position: object, dlsn: object, txid: object, since: datetime | int | None, at: object
+) -> ReadStart:
+    """Return the one start that the caller of `Log.open_reader` gave. Raises `InvalidRequest`."""
+    if sum(given is not None for given in (position, dlsn, txid, since)) > 1:
+        raise InvalidRequest(
+            "a reader begins at a position, a dlsn, a txid or a time: give one of them"
+        )
+    since_ms = None if since is None else ms_of(since, "since")
+    if not (position is None or isinstance(position, Position)):
+        raise InvalidRequest(
+            f"a position is a Position, not {quoted(position)}; pass a DLSN as dlsn="
+        )
+    if at not in ("earliest", "latest"):
+        raise InvalidRequest(f'a reader begins at "earliest" or "latest", not at {quoted(at)}')
+    if position is not None:
+        return position
+    if dlsn is not None:
+        return check_dlsn(dlsn)
+    if txid is not None:
+        return TxidStart(check_txid(txid))
+    if since_ms is not None:
+        return TimeStart(since_ms)
+    return "latest" if at == "latest" else "earliest"

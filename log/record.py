@@ -35,6 +35,7 @@ from typing import Any, cast
 
 from ..runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ..runtime.host import Buffer
+from ..runtime.options import quoted
 from .codecs import COLUMN_BYTES_MAX, NAMES, codec
 from .dlsn import DLSN
 from .log_time import iso_of
@@ -196,6 +197,13 @@ def txid_and_payload(record: Any) -> tuple[Any, Any]:
     if isinstance(record, LogRecord):
         return record.txid, record.payload
     return None, record
+
+
+def check_txid(value: object) -> int:
+    """Return the value if it is an int. Raises `InvalidRequest`."""
+    if type(value) is not int:
+        raise InvalidRequest(f"a txid is an int, not {quoted(value)}")
+    return value
 
 
 def columns_of(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:

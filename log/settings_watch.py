@@ -55,8 +55,17 @@ class FollowedLog:
     own: _Read
     options: LogOptions
     """What holds now; sizes from the next segment on."""
-    on_change: Callable[[LogOptions], None] | None = None
-    """Told at once, of whoever would have to look with each entry."""
+    _on_change: Callable[[LogOptions], None] | None = None
+
+    def subscribe(self, on_change: Callable[[LogOptions], None]) -> None:
+        """Have the open log's writer receive each change at once, so that it need not compare per entry."""
+        self._on_change = on_change
+
+    def change(self, options: LogOptions) -> None:
+        """Set the options that hold now."""
+        self.options = options
+        if self._on_change is not None:
+            self._on_change(options)
 
 
 class SettingsWatch:
@@ -185,9 +194,7 @@ class SettingsWatch:
             log.warning("log %016x: %s; its open writer goes on as it began", one.log_id, error)
             return
         if found != one.options:
-            one.options = found
-            if one.on_change is not None:
-                one.on_change(found)
+            one.change(found)
             log.info("log %016x has other settings", one.log_id)
 
 

@@ -54,12 +54,11 @@ class Subscription:
         self.name = name
         self.reader = LogReader(queue)
         """From the named position on. It ends with `SubscriptionLost` when that is known to be lost."""
-        self._queue = queue
         self._commits = commits
         self._committed = committed
         self._presence = presence
         self._closed = False
-        committed.on_lost = self._on_lost
+        committed.when_lost(queue.fail)
 
     def __repr__(self) -> str:
         return f'Subscription("{self.name}", {self.reader!r})'
@@ -143,9 +142,6 @@ class Subscription:
         if self._committed.error is not None:
             raise self._committed.error.again()
 
-    def _on_lost(self, error: DistributedLogError) -> None:
-        self._queue.fail(error)
-
 
 async def subscribe(
     context: LogContext,
@@ -164,21 +160,10 @@ async def subscribe(
     try:
         follower = await follow(context.metadata, log_id, log_name, context.namespace)
         record = committed.written
-        position = None
+        start: Position | DLSN = record.dlsn
         if record.sequence_id != UNPROVEN:
-            position = Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
-        fetcher = await open_fetcher(
-            context,
-            follower,
-            position=position,
-            dlsn=None if position else record.dlsn,
-            txid=None,
-            since_ms=None,
-            at="earliest",
-            to=None,
-            skip=False,
-            on_skipped=None,
-        )
+            start = Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
+        fetcher = await open_fetcher(context, follower, start)
         context.start(fetcher.run)
     except BaseException:
         await presence.give_back()
@@ -310,7 +295,6 @@ class _Taking:
             raised,
             self._hold,
             context.options.commit_interval_s,
-            _nobody,
         )
 
         async def still_ours() -> Compare:
@@ -328,7 +312,3 @@ class _Taking:
             on_lost=committed.fail,
         )
         return committed, presence
-
-
-def _nobody(_: DistributedLogError) -> None:
-    """Nobody reads yet."""

@@ -13,7 +13,7 @@ import trio
 from ..bookie.entry import records
 from ..log.containment import broken, contained
 from ..log.dlsn import DLSN
-from ..log.entry_queue import EntryQueue
+from ..log.entry_queue import EntryQueue, ReadRange
 from ..log.metrics import LogMeters
 from ..log.options import LogOptions
 from ..log.position import Position
@@ -204,18 +204,13 @@ class EntrySource:
         out = self._out = EntryQueue(
             answer.name,
             answer.incarnation,
-            answer.start,
+            ReadRange(
+                answer.start, position, ask.txid, ask.since_ms, answer.to, is_empty=answer.nothing
+            ),
             options=self._options,
             meters=self._meters,
-            position=position,
-            from_txid=ask.txid,
-            from_time_ms=ask.since_ms,
-            to=answer.to,
-            ended=answer.nothing,
         )
-        out.heard = self._heard
-        out.on_close = self._scope.cancel
-        out.on_room = self._grant
+        out.connect_source(heard=self._heard, stop=self._scope.cancel, on_room=self._grant)
         self._at = answer.start[:2]
         self._take_early()
         return out

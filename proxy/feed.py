@@ -12,7 +12,7 @@ import trio
 
 from ..log.context import LogContext
 from ..log.dlsn import DLSN
-from ..log.entry_queue import EntryQueue
+from ..log.entry_queue import EntryQueue, ReadRange
 from ..log.fetcher import Fetcher
 from ..log.follower import StateFollower
 from ..log.ledgers import EntryRecord
@@ -133,11 +133,11 @@ class Feed:
         self._out = EntryQueue(
             self.name,
             follower.incarnation,
-            start,
+            ReadRange(start),
             options=context.options,
             meters=context.meters,
+            on_news=self._on_end,
         )
-        self._out.on_news = self._on_end
         self._fetcher = Fetcher(context, follower, self._out, take_stored=self._take)
         self._scope = trio.CancelScope()
         self._head: SegmentHead | None = None

@@ -5,7 +5,6 @@ that has it: `NotThrough` stands where a direct namespace has its clients.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from random import Random
 from typing import Any, Literal, NoReturn
@@ -19,7 +18,7 @@ from ..log.names import check_log_name, check_new_log_name
 from ..log.namespace import LOGS_A_PAGE_MAX, LogPage, Namespace
 from ..log.opening import Opening
 from ..log.options import LogOptions
-from ..log.position import Position
+from ..log.position import ReadStart
 from ..log.process_bytes import PROCESS_BYTES_MAX
 from ..log.producing import check_name
 from ..log.reader import LogReader
@@ -145,12 +144,9 @@ class ProxiedLog(Log):
 
     async def _open_reader(
         self,
-        position: Position | None,
-        dlsn: DLSN | None,
-        txid: int | None,
-        since_ms: int | None,
-        at: Literal["earliest", "latest"],
+        start: ReadStart,
         to: DLSN | Literal["end"] | None,
+        *,
         skip: bool,
         on_skipped: Callable[[Skipped], object] | None,
         idle_error_s: float | None,
@@ -165,21 +161,9 @@ class ProxiedLog(Log):
             through.path,
             self.name,
             incarnation=self.incarnation or "",
-            at=at,
-            dlsn=dlsn,
-            txid=txid,
-            since_ms=since_ms,
             to=to if isinstance(to, DLSN) else None,
             to_end=to == "end",
-        )
-        if position is not None:
-            ask = replace(
-                ask,
-                incarnation=position.incarnation,
-                dlsn=position.dlsn,
-                sequence_id=position.sequence_id,
-                proven=True,
-            )
+        ).starting_at(start)
         return await open_proxied_reader(
             through.reads,
             ask,

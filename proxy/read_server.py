@@ -7,7 +7,7 @@ here (`feed.py`); they are served in rounds (`pusher.py`), those far behind from
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal
 
 import trio
 
@@ -207,12 +207,10 @@ class ReadServer:
         self, namespace: Namespace, session: "ReadSession", ident: int, ask: Subscribe
     ) -> None:
         context = namespace.context
-        position = None
-        if ask.dlsn is not None and ask.sequence_id >= 0:
-            position = Position(ask.incarnation, ask.dlsn, ask.sequence_id)
+        start = ask.read_start
         held = HeldPosition(ask.dlsn or DLSN.INITIAL, ask.incarnation, None)
-        if position is not None:
-            held = HeldPosition.of(position)
+        if isinstance(start, Position):
+            held = HeldPosition.of(start)
         try:
             if ask.resumes:
                 log_id = incarnation_id(ask.incarnation)
@@ -225,16 +223,8 @@ class ReadServer:
             if not ask.incarnation:
                 raise
             raise await explain_gone(context.metadata, ask.path, ask.name, held) from error
-        found = await find_beginning(
-            context,
-            follower,
-            position=position,
-            dlsn=ask.dlsn if position is None else None,
-            txid=ask.txid,
-            since_ms=ask.since_ms,
-            at=cast("Literal['earliest', 'latest']", ask.at),
-            to="end" if ask.to_end else ask.to,
-        )
+        to: DLSN | Literal["end"] | None = "end" if ask.to_end else ask.to
+        found = await find_beginning(context, follower, start, to)
         sequence_id = -1 if found.position is None else found.position.sequence_id
         answer = Subscribed(
             follower.state.name,
@@ -242,9 +232,9 @@ class ReadServer:
             found.start,
             sequence_id,
             found.to,
-            found.nothing,
+            found.is_empty,
         )
-        if found.nothing:
+        if found.is_empty:
             session.answer(ident, answer)
             return
         feed = await self._feed_of(log_id, namespace, ask.name)
@@ -328,16 +318,7 @@ class ReadServer:
     async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> Feed:
         context = namespace.context
         follower = await follow(context.metadata, log_id, name, namespace.path)
-        found = await find_beginning(
-            context,
-            follower,
-            position=None,
-            dlsn=None,
-            txid=None,
-            since_ms=None,
-            at="latest",
-            to=None,
-        )
+        found = await find_beginning(context, follower, "latest")
         return Feed(
             context,
             follower,

@@ -12,10 +12,11 @@ ENTRIES are of one segment, ascending, none left out but control entries:
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..log.dlsn import DLSN
+from ..log.position import Position, ReadStart, TimeStart, TxidStart
 from ..log.record import TXIDS_INDEX, TXIDS_OWN, EntryHeader, Origin
 from ..log.segments import SegmentRecord
 from ..runtime.errors import ProtocolError
@@ -145,6 +146,38 @@ class Subscribe:
     to_end: bool = False
     credit: int = 1024 * 1024
     """Bytes of ENTRIES at first."""
+
+    def starting_at(self, start: ReadStart) -> "Subscribe":
+        """Return the request with this start."""
+        match start:
+            case Position():
+                return replace(
+                    self,
+                    incarnation=start.incarnation,
+                    dlsn=start.dlsn,
+                    sequence_id=start.sequence_id,
+                    proven=True,
+                )
+            case DLSN():
+                return replace(self, dlsn=start)
+            case TxidStart(txid):
+                return replace(self, txid=txid)
+            case TimeStart(time_ms):
+                return replace(self, since_ms=time_ms)
+        return replace(self, at=start)
+
+    @property
+    def read_start(self) -> ReadStart:
+        """Return where it starts, as `find_beginning` takes it."""
+        if self.dlsn is not None:
+            if self.sequence_id >= 0:
+                return Position(self.incarnation, self.dlsn, self.sequence_id)
+            return self.dlsn
+        if self.txid is not None:
+            return TxidStart(self.txid)
+        if self.since_ms is not None:
+            return TimeStart(self.since_ms)
+        return "latest" if self.at == "latest" else "earliest"
 
     def encode(self) -> bytes:
         """As msgpack."""

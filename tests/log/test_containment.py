@@ -27,7 +27,7 @@ def breaks(*_: object, **__: object) -> Any:
 
 def fetcher_of(reader: Any) -> Any:
     """What fills its queue."""
-    return reader._queue.heard.__self__
+    return reader._queue._heard.__self__
 
 
 async def breaks_later(*_: object, **__: object) -> Any:

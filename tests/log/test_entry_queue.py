@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
-from distributedlog.log.entry_queue import EntryQueue
+from distributedlog.log.entry_queue import EntryQueue, ReadRange
 from distributedlog.log.metrics import LogMeters
 from distributedlog.log.options import LogOptions
 from distributedlog.log.record import Columns, Origin, build, decode, decode_header
@@ -29,7 +29,11 @@ async def test_neither_source_nor_reader_is_left_waiting(
     """Also where entries are put back, and where what may be held changes meanwhile."""
     chance = random.Random(seed)
     queue = EntryQueue(
-        "log", "1", DLSN(0, 0, 0), options=LogOptions(read_ahead_bytes=4096), meters=LogMeters()
+        "log",
+        "1",
+        ReadRange(DLSN(0, 0, 0)),
+        options=LogOptions(read_ahead_bytes=4096),
+        meters=LogMeters(),
     )
     taken: list[int] = []
 

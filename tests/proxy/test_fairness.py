@@ -274,10 +274,10 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a log begins that is called so is not found: its bookies do not answer."""
     find_beginning = fetcher.find_beginning
 
-    async def find(context: Any, follower: Any, **where: Any) -> Any:
+    async def find(context: Any, follower: Any, *where: Any) -> Any:
         if follower.state.name == "stuck":
             await trio.sleep_forever()
-        return await find_beginning(context, follower, **where)
+        return await find_beginning(context, follower, *where)
 
     monkeypatch.setattr(read_server, "find_beginning", find)
 
