@@ -41,8 +41,7 @@ FACES: tuple[tuple[type[Any], str, str], ...] = (
     (
         LogWriter,
         "_buffer",
-        "error over segment fail run take_frame frame_room open_producer resume_producer "
-        "next_sequence frames_from is_copy frame_after check_owner open_own owned_by log_name checks_txids",
+        "error over segment run",
     ),
     (LogReader, "_reader", "read_columns_many ended"),
     (SegmentWriter, "_writer", ""),

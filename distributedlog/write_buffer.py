@@ -632,7 +632,10 @@ class WriteBuffer:
     async def run(self) -> None:
         """Hand chunks to the writer, in order, until it or the namespace ends. A task of the latter."""
         try:
-            with self._scope, contained(f'the write buffer of log "{self.name}"', self.writer.fail):
+            with (
+                self._scope,
+                contained(f'the write buffer of log "{self.name}"', self.writer.pipeline.fail),
+            ):
                 while True:
                     await self._wake.wait()
                     self._wake = trio.Event()

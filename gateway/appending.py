@@ -204,7 +204,7 @@ class Appending:
         with trio.move_on_at(deadline):
             if not isinstance(self._namespace, ProxiedNamespace):
                 async with self._writer(log) as writer:
-                    return replace(await writer.open_producer(name), name=shown)
+                    return replace(await writer.sequenced.open_producer(name), name=shown)
             if self._share is not None:
                 self._share.make_room_for_producer(self._idle)
             sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
@@ -303,9 +303,11 @@ class Appending:
         with trio.move_on_after(self._options.append_s):
             async with self._writer(log) as writer:
                 try:
-                    writer.resume_producer(producer.name, producer.number)
+                    writer.sequenced.resume_producer(producer.name, producer.number)
                 except (ProducerFenced, ProducerForgotten):
-                    await writer.check_owner()  # a no is worth something while the log is ours
+                    await (
+                        writer.sequenced.check_owner()
+                    )  # a no is worth something while the log is ours
                     raise
                 begun = True
                 frame = await _framed(writer, producer.number, sequence, given, expect)
@@ -361,13 +363,13 @@ async def _framed(
 ) -> Frame:
     """A frame of a producer (0: of nobody), done. Raises what does not take it."""
     if expect is not None:
-        return await writer.frame_after(
+        return await writer.sequenced.frame_after(
             expect, given.payloads, txids=given.txids, producer=number, sequence=sequence
         )
     done = trio.Event()
     while True:
         try:
-            frame = writer.take_frame(
+            frame = writer.sequenced.take_frame(
                 given.payloads,
                 lambda _: done.set(),
                 txids=given.txids,
@@ -375,12 +377,14 @@ async def _framed(
                 sequence=sequence,
             )
         except (InvalidRequest, ProducerFenced, ProducerForgotten):
-            await writer.check_owner()
+            await writer.sequenced.check_owner()
             raise
         if frame is not None:
             await done.wait()
             return frame
-        await writer.frame_room(len(given.payloads), sum(map(len, given.payloads)), number)
+        await writer.sequenced.frame_room(
+            len(given.payloads), sum(map(len, given.payloads)), number
+        )
 
 
 def check_sizes(payloads: Sequence[bytes], *, one_entry: bool) -> None:

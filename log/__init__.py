@@ -16,7 +16,9 @@
 
 Writing, in the order a record meets it:
 
-    writer.py, admission.py         what the user holds; which records are taken
+    writer.py, admission.py         what the user holds; which records are taken (pure)
+    sequenced_writer.py             the calls for proxies, gateways and producers
+    txid_admission.py, writer_ownership.py   txids of one writer's records; is the log still the writer's
     batch.py, pipeline.py           one outcome an entry; batches open, ready, in flight
     frames.py                       what one producer sent in one go, whole in an entry
     producers.py, producers_format.py   who a log's producers are; their bytes in its entries (pure)

@@ -704,7 +704,7 @@ class Log:
         try:
             self._context.start(writer.run)
             if producer is not None:
-                await writer.open_own(producer)
+                await writer.sequenced.open_own(producer)
         except BaseException:
             await writer.abort()  # with the ledger that was opened for it
             raise

@@ -15,47 +15,37 @@ import trio
 from ..runtime.errors import (
     DistributedLogError,
     InvalidRequest,
-    PositionConflict,
-    ProducerFenced,
-    ProducerForgotten,
-    RecordTooLarge,
     TooBusy,
     WriteCancelled,
     WriteFailed,
 )
 from ..runtime.host import Buffer
-from .admission import admit, admit_columns, admit_set, sets_of_frame
-from .batch import Batch, PendingBulk, PendingWrite
+from .admission import admit_columns
+from .batch import PendingBulk, PendingWrite
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN, check_dlsn
 from .follower import follow
-from .frames import Frame
 from .keys import incarnation_text
-from .locate import last_readable
 from .lock_session import Claim
-from .ownership import may_pass
 from .packed import own_packed
-from .pipeline import AppendAfter, MakeSink, Pipeline
+from .pipeline import MakeSink, Pipeline
 from .position import Position
 from .producers import ProducerTable
-from .producers_format import SPAN_BYTES
-from .producing import Met, OpenedProducer, Producers, check_name, check_sequence
+from .producing import OpenedProducer, Producers
 from .record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
-    TXID_MAX,
     LogRecord,
     columns_of,
     txid_and_payload,
 )
-from .state import BYTES, GIVEN, LogState
+from .sequenced_writer import SequencedWriter
+from .state import BYTES, LogState
 from .truncation import truncate
-from .txids import TxidSource, out_of_order, refuse_given
-
-NOTE_RETRY_S = 0.2
-NONE_IS_FINE = -2
-"""Below each txid, and below the -1 that stands for an empty log's last one."""
+from .txid_admission import TxidAdmission
+from .txids import out_of_order, refuse_given
+from .writer_ownership import WriterOwnership
 
 
 class LogWriter:
@@ -89,28 +79,22 @@ class LogWriter:
         self._sink = self.pipeline.sink
         if table is not None:
             self.pipeline.producers = Producers(table, self._name)
-        self._own: OpenedProducer | None = None
-        self._last_before: DLSN | None = None  # of the writers before; None: not looked for yet
-        self._owner_looks = (0, 0)  # begun; the last one that found the log to be ours
-        self._owner_turn = trio.Lock()
         self._entry_bytes_max = options.entry_bytes_max
-        self._note_timeout_s = options.recover_timeout_s
         self._closed = False
-        state = claimed.owned.state
-        self._source = TxidSource(state.policy, state.last_txid, context.wall_ms, self._name)
-        self.checks_txids = options.max_txid_check and state.policy == GIVEN
+        ownership = WriterOwnership(claimed, self.pipeline, options.recover_timeout_s)
+        self._txids = TxidAdmission(
+            claimed.owned.state,
+            self.pipeline,
+            ownership,
+            wall_ms=context.wall_ms,
+            checked=options.max_txid_check,
+        )
+        self.checks_txids = self._txids.checks
         """Is a given txid below the last one refused?"""
-        self._back_noted = state.unordered_once
-        """Does the log's state record that its txids decrease?"""
-        self._note_first = False
-        """A frame whose txids decrease waits until it does (`frame_room`)."""
-        self._apart = self._sink.append_after is not None
-        """Is the log a proxy's, which fills in txids? Then all records of an entry have one, or none has."""
-        self._draws = True
-        """Is a payload alone plainly fine?"""
-        self._most = NONE_IS_FINE
-        """The greatest txid that is plainly fine."""
-        self._set_plain()
+        self.sequenced = SequencedWriter(
+            claimed, context.ledgers, self.pipeline, self._txids, ownership
+        )
+        """The calls for proxies, gateways and producers."""
         claimed.when_lost(self.pipeline.fail)
 
     def __repr__(self) -> str:
@@ -138,8 +122,9 @@ class LogWriter:
             await pipeline.before_submit()
         txid: Any
         payload: Any
-        batch, source = pipeline.batch, self._source
-        if self._draws and type(record) is bytes:
+        batch, admission = pipeline.batch, self._txids
+        source = admission.source
+        if admission.draws and type(record) is bytes:
             size = len(record)
             if size > RECORD_BYTES_MAX or (
                 (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
@@ -154,7 +139,7 @@ class LogWriter:
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
-                or not source.last <= txid <= self._most
+                or not source.last <= txid <= admission.most
                 or (size := len(payload)) > RECORD_BYTES_MAX
                 or (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
@@ -176,18 +161,18 @@ class LogWriter:
         """A record that is not plainly fine, or for which there is no room yet."""
         pipeline = self.pipeline
         while True:
-            own, plain = await self._admit(txid, payload)
+            own, plain = await self._txids.admit(txid, payload)
             size = len(plain) + RECORD_COLUMN_BYTES
-            self._begin_kind(given=own is not None)
+            self._txids.begin_kind(given=own is not None)
             if pipeline.fit(1, size):
                 break
             await pipeline.wait_fit(1, size)
             payload = plain  # others may have written meanwhile: it is looked at again
         batch = pipeline.batch
         if own is None:
-            own = self._source.draw_one(len(plain))
+            own = self._txids.source.draw_one(len(plain))
         else:
-            self._took_given(batch, own, own, own)
+            self._txids.took_given(batch, own, own, own)
         if not batch.txids:
             pipeline.wake()
         batch.txids.append(own)
@@ -205,7 +190,7 @@ class LogWriter:
         WriteFailed, NotEnoughBookies, PositionConflict.
         """
         if expect is not None:
-            return (await self._write_after(expect, [record]))[0]
+            return (await self.sequenced.write_after(expect, [record]))[0]
         pipeline = self.pipeline
         if not pipeline.idle:
             return await (await self.submit(record))
@@ -236,7 +221,8 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        pipeline, source = self.pipeline, self._source
+        pipeline, admission = self.pipeline, self._txids
+        source = admission.source
         pipeline.raise_if_over()
         bulk = PendingBulk(len(payloads) if txids is None else len(txids))
         taken = admit_columns(
@@ -266,17 +252,17 @@ class LogWriter:
                 if self.checks_txids:  # another task wrote greater ones while this waited
                     bulk.refused(at, out_of_order(own[at], source.last, self._name))
                     return bulk
-                if not self._back_noted:
+                if not admission.back_noted:
                     taken.keep()
                     try:
-                        await self._note_unordered()
+                        await self._txids.note_unordered()
                     except DistributedLogError as error:
                         if at == 0:
                             raise
                         bulk.refused(at, error)
                         return bulk
                     continue  # other tasks may have written
-            self._begin_kind(given=given)
+            self._txids.begin_kind(given=given)
             batch = pipeline.batch
             stop = taken.kind_stop(at, taken.stop(at, self._entry_bytes_max, batch.bytes))
             if stop == at:
@@ -300,7 +286,7 @@ class LogWriter:
                 own = own[at:stop] if given else None
             if given:
                 greatest = max(own) if taken.unordered else own[-1]
-                self._took_given(batch, own[0], own[-1], greatest, unordered=taken.unordered)
+                self._txids.took_given(batch, own[0], own[-1], greatest, unordered=taken.unordered)
             else:
                 own = source.draw(sizes)
             batch.take_columns(own, span, sizes)
@@ -330,7 +316,8 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline, source = self.pipeline, self._source
+        pipeline, admission = self.pipeline, self._txids
+        source = admission.source
         pipeline.raise_if_over()
         given = txids is not None
         columns = own_packed(txids, offsets, payloads)
@@ -348,18 +335,18 @@ class LogWriter:
             if given and (not columns.ascending or first < source.last):
                 if self.checks_txids:
                     raise out_of_order(first, source.last, self._name)
-                await self._note_unordered()
+                await self._txids.note_unordered()
             if pipeline.batch.txids:
                 pipeline.close_batch()
                 pipeline.raise_if_over()  # what it sent may have met the writer's end
-            self._begin_kind(given=given)
+            self._txids.begin_kind(given=given)
             if pipeline.fit(len(columns.txids), size):
                 break
             await pipeline.wait_fit(len(columns.txids), size)
         batch = pipeline.batch
         if given:
             greatest = last if columns.ascending else max(columns.txids)
-            self._took_given(batch, first, last, greatest, unordered=not columns.ascending)
+            self._txids.took_given(batch, first, last, greatest, unordered=not columns.ascending)
         else:
             columns = columns.with_txids(source.draw_packed(columns.offsets))
         batch.take_packed(columns)
@@ -390,17 +377,17 @@ class LogWriter:
         if pipeline.pause:
             await pipeline.before_submit()
         while True:
-            txid, plain = await self._admit_set(txids, payloads)
+            txid, plain = await self._txids.admit_set(txids, payloads)
             size = sum(map(len, plain)) + len(plain) * RECORD_COLUMN_BYTES
-            self._begin_kind(given=txid is not None)
+            self._txids.begin_kind(given=txid is not None)
             if pipeline.fit(len(plain), size):
                 break
             await pipeline.wait_fit(len(plain), size)
         batch = pipeline.batch
         if txid is None:
-            txid = self._source.draw_one(sum(map(len, plain)))
+            txid = self._txids.source.draw_one(sum(map(len, plain)))
         else:
-            self._took_given(batch, txid, txid, txid)
+            self._txids.took_given(batch, txid, txid, txid)
         if not batch.txids:
             pipeline.wake()
         bulk = PendingBulk(len(plain))
@@ -444,99 +431,20 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
         """
-        own = self._own
+        own = self.sequenced.own
         if own is None:
             raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
         if self._sink.append_after is not None:
             raise InvalidRequest(f'log "{self._name}": through proxies no frames are made by hand')
         if expect is not None:
-            return await self._write_after(expect, records, own.number, sequence)
-        txids, payloads = await self._framed(records)
-        done = trio.Event()
-        frame: Frame | None = None
-        while frame is None:
-            self._note_own()
-            try:
-                frame = self.take_frame(
-                    payloads,
-                    lambda _: done.set(),
-                    txids=txids,
-                    producer=own.number,
-                    sequence=sequence,
-                )
-            except (InvalidRequest, ProducerFenced, ProducerForgotten):
-                await self.check_owner()
-                raise
-            if frame is None:
-                await self.frame_room(len(payloads), sum(map(len, payloads)), own.number)
-        await done.wait()
-        return self._places(frame)
-
-    async def _framed(
-        self, records: Sequence[LogRecord | Buffer]
-    ) -> tuple[list[int] | None, list[bytes]]:
-        """Records as a frame has them."""
-        txids, payloads = columns_of(records)
-        given = bool(txids) and txids[0] is not None
-        if any((txid is not None) != given for txid in txids):
-            raise InvalidRequest("all records of a frame have a txid, or none has")
-        await trio.lowlevel.checkpoint()
-        rule = self._source.rule
-        admitted = [
-            admit(txid, payload, 0, self._name, rule)
-            for txid, payload in zip(txids, payloads, strict=True)
-        ]
-        own = [txid for txid, _ in admitted if txid is not None]
-        return own if given else None, [payload for _, payload in admitted]
-
-    @staticmethod
-    def _places(frame: Frame) -> list[DLSN]:
-        if frame.error is not None:
-            raise frame.error.again()
-        first = frame.first
-        if first is None:
-            return []
-        return [first._replace(slot=first.slot + k) for k in range(frame.records)]
-
-    async def _write_after(
-        self,
-        expect: DLSN,
-        records: Sequence[LogRecord | Buffer],
-        producer: int = 0,
-        sequence: int = 0,
-    ) -> list[DLSN]:
-        check_dlsn(expect)
-        if self._sink.append_after is not None:
-            return [await self._append_apart(self._sink.append_after, expect, records)]
-        txids, payloads = await self._framed(records)
-        return self._places(
-            await self.frame_after(
-                expect, payloads, txids=txids, producer=producer, sequence=sequence
-            )
-        )
-
-    async def _append_apart(
-        self, append: AppendAfter, expect: DLSN, records: Sequence[LogRecord | Buffer]
-    ) -> DLSN:
-        """As `frame_after`, of one record, by who has the log."""
-        txids, (payload,) = await self._framed(records)
-        txid = None if txids is None else txids[0]
-        await self.commit()  # what this writer took before is in front
-        found = await append(expect, payload, txid)
-        if txid is not None:
-            self._source.last = max(self._source.last, txid)
-        return found
-
-    def _note_own(self) -> None:
-        """The records of the open batch are counted, so that it is known what is next."""
-        if self._own is not None:
-            self._producers().note_own(self.pipeline.batch, len(self.pipeline.batch.txids))
+            return await self.sequenced.write_after(expect, records, own.number, sequence)
+        return await self.sequenced.write(sequence, records)
 
     @property
     def producer(self) -> OpenedProducer | None:
         """Who writes the records, as it was opened: ``next_sequence`` says where its source goes on. None:
         nobody who wants them once."""
-        return self._own
+        return self.sequenced.own
 
     async def flush(self) -> None:
         """Send what is buffered; waits for nothing.
@@ -566,7 +474,7 @@ class LogWriter:
 
         Of a log behind proxies, whose txids they fill in, it is about that.
         """
-        return self._source.last
+        return self._txids.source.last
 
     @property
     def position(self) -> Position:
@@ -580,7 +488,7 @@ class LogWriter:
     @property
     def txid_rule(self) -> str:
         """The stored name of the txid policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
-        return self._source.rule
+        return self._txids.source.rule
 
     @property
     def over_rate(self) -> int:
@@ -596,12 +504,6 @@ class LogWriter:
     def over(self) -> DistributedLogError | None:
         """What the next write would raise because this writer has ended; None while it has not."""
         return self.pipeline.over
-
-    @property
-    def log_name(self) -> str:
-        """What the log was called when its state was read last; it may have another name than when it was
-        opened."""
-        return self._claim.owned.state.name
 
     @property
     def segment(self) -> int:
@@ -639,380 +541,6 @@ class LogWriter:
         owned = self._claim.owned
         follower = await follow(owned.metadata, owned.log_id, self._name)
         return await truncate(owned.metadata, self._ledgers, follower, dlsn)
-
-    # --- frames, for who writes for others --------------------------------------------------------
-
-    def take_frame(
-        self,
-        payloads: list[bytes],
-        on_done: Callable[[Frame], object],
-        *,
-        txids: list[int] | None = None,
-        record_flags: bytes | None = None,
-        producer: int = 0,
-        sequence: int = 0,
-    ) -> Frame | None:
-        """Take records that one producer sent in one go, whole into one entry; waits for nothing.
-
-        None: it must wait (`frame_room`), nothing was taken. ``on_done`` is called once, with the
-        frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
-        to have the log fill them in. At least one record; payloads of at most
-        1,040,384 bytes, with 12 more for each record after the first. ``record_flags``: a byte a record,
-        where some belong together, as an entry has them (`docs/formats.md`).
-
-        ``producer``: the number of who sent it (`open_producer`), ``sequence``: how many records it sent
-        before it. One that was taken before is not taken again; it is told when its first copy is durable.
-
-        Raises `InvalidRequest` (also for a frame that leaves a gap, or repeats one with other borders),
-        `RecordTooLarge`, `TransactionIdOutOfOrder`,
-        `ProducerFenced`, `ProducerForgotten`, or what ended the writer; nothing is taken then. What rests on
-        the writer's knowing of producers is told to others after `check_owner` only.
-        """
-        pipeline, source = self.pipeline, self._source
-        pipeline.raise_if_over()
-        number = len(payloads)
-        rule = source.rule
-        if set(map(type, payloads)) != {bytes}:
-            raise InvalidRequest("a frame holds at least one payload, and payloads are bytes")
-        sizes = list(map(len, payloads))
-        size = sum(sizes) + number * RECORD_COLUMN_BYTES
-        if size - RECORD_COLUMN_BYTES > RECORD_BYTES_MAX:
-            raise RecordTooLarge(
-                f"a frame of {number} records and {sum(sizes)} bytes; the most are {RECORD_BYTES_MAX} in sum "
-                f"with {RECORD_COLUMN_BYTES} bytes for each record after the first"
-            )
-        sets = None
-        if record_flags is not None:
-            sets = sets_of_frame(record_flags, txids, payloads, self._name, rule)
-        producers = pipeline.producers
-        if producer:
-            if producers is None:
-                raise ProducerForgotten(f'log "{self._name}" has no producers')
-            check_sequence(sequence)
-            met = producers.meet(producer, sequence, number)
-            if met is Met.FULL:
-                return None
-            if met is not Met.NEW:
-                return self._repeated(met, number, on_done, producer, sequence)
-            size += SPAN_BYTES
-        unordered = False
-        if txids is not None:
-            taken = admit_columns(txids, payloads, source.last, self.checks_txids, self._name, rule)
-            if taken.refusal is not None:
-                raise taken.refusal
-            txids, unordered = taken.txids, taken.unordered
-            if unordered and not self._back_noted:
-                self._note_first = True
-                return None
-        batch = pipeline.batch
-        if pipeline.pause or batch.bytes + size > batch.bytes_max:
-            if not pipeline.fit_frame(number, size):
-                return None
-            batch = pipeline.batch
-        if txids is not None:
-            greatest = max(txids) if unordered else txids[-1]
-            self._took_given(batch, txids[0], txids[-1], greatest, unordered=unordered)
-        elif number == 1:
-            txids = [source.draw_one(sizes[0])]
-        elif sets is None:
-            txids = source.draw(sizes)
-        else:
-            txids = source.draw_for_sets(number, sets)
-        slot = len(batch.txids)
-        if not slot:
-            pipeline.wake()
-        if sets is not None:
-            batch.sets = [*(batch.sets or ()), *((slot + first, many) for first, many in sets)]
-        batch.txids += txids
-        batch.payloads += payloads
-        batch.bytes += size
-        frame = Frame(number, on_done, producer=producer, sequence=sequence)
-        frame.first_txid = txids[0]
-        if producer and producers is not None:
-            producers.took(batch, slot, frame)
-        frame.in_batch(batch, slot)
-        return frame
-
-    @staticmethod
-    def _repeated(
-        met: Met | Frame | DLSN,
-        records: int,
-        on_done: Callable[[Frame], object],
-        producer: int,
-        sequence: int,
-    ) -> Frame:
-        frame = Frame(records, on_done, producer=producer, sequence=sequence)
-        if isinstance(met, Frame):
-            frame.shares(met)
-        else:
-            frame.stored_at(met if isinstance(met, DLSN) else None)
-        return frame
-
-    async def frame_room(self, records: int, size: int, producer: int = 0) -> None:
-        """Wait until a frame of so many records and payload bytes may be taken: then `take_frame` without a
-        checkpoint between, which may say None again, for others write too.
-
-        If its txids decrease, the log's state records that first. Raises `TooBusy` if the log is over a
-        limit, `WriteCancelled` if its state cannot be changed, as `next_sequence`, and the writer's error.
-        """
-        pipeline = self.pipeline
-        if self._note_first:
-            self._note_first = False
-            await self._note_unordered()
-            return
-        while producer and pipeline.producers is not None:
-            first = pipeline.producers.first_on_way(producer)
-            if first is None:
-                break
-            await first.wait()
-            pipeline.raise_if_over()
-        size += records * RECORD_COLUMN_BYTES + SPAN_BYTES
-        await pipeline.wait_fit_frame(records, size)
-
-    async def frame_after(
-        self,
-        expect: DLSN,
-        payloads: list[bytes],
-        *,
-        txids: list[int] | None = None,
-        record_flags: bytes | None = None,
-        producer: int = 0,
-        sequence: int = 0,
-        on_done: Callable[[Frame], object] | None = None,
-    ) -> Frame:
-        """As `take_frame`, where the log's last record is the one at ``expect``; returns when it is done, or,
-        with ``on_done``, when it is taken.
-
-        What was taken before it is waited for: only then it is known which record is the last. One of a
-        producer that was taken before is a copy, whatever is expected. Raises as `take_frame`, and
-        `PositionConflict`, each only after the metadata have said that the log is still ours (H64).
-        """
-        pipeline, done, waited = self.pipeline, trio.Event(), False
-        await self._find_last()
-        while True:
-            pipeline.raise_if_over()
-            try:
-                if not (producer and self.is_copy(producer, sequence)):
-                    last = self._last
-                    if last > expect or (last != expect and (waited or pipeline.all_stored)):
-                        break  # once: others may write without end, and never come to a far place
-                    if not pipeline.all_stored:
-                        await self.flush()
-                        await pipeline.settle()
-                        waited = True
-                        continue
-                frame = self.take_frame(
-                    payloads,
-                    on_done or (lambda _: done.set()),
-                    txids=txids,
-                    record_flags=record_flags,
-                    producer=producer,
-                    sequence=sequence,
-                )
-            except (InvalidRequest, ProducerFenced, ProducerForgotten):
-                await self.check_owner()
-                raise
-            if frame is not None:
-                if on_done is None:
-                    await done.wait()
-                return frame
-            await self.frame_room(len(payloads), sum(map(len, payloads)), producer)
-        await self.check_owner()
-        raise PositionConflict(
-            f'log "{self._name}": its last record is at {last}, not at {expect}; nothing was written',
-            str(last),
-        )
-
-    @property
-    def _last(self) -> DLSN:
-        """Where the last record is that is durable; `_find_last` comes first."""
-        batch = self.pipeline.last_stored
-        if batch is not None:
-            return DLSN(batch.segment, batch.entry, batch.count - 1)
-        assert self._last_before is not None, "it was found"
-        return self._last_before
-
-    async def _find_last(self) -> None:
-        if self._last_before is not None or self.pipeline.last_stored is not None:
-            return
-        owned = self._claim.owned
-        last = owned.state.last_dlsn
-        if last is None and not owned.state.next_sequence_id:
-            last = DLSN.NONE
-        if last is None:  # a log of the first format: its segments know, or nobody
-            follower = await follow(owned.metadata, owned.log_id, self._name)
-            last = await last_readable(owned.metadata, follower, self._ledgers)
-        if last is None:
-            raise InvalidRequest(
-                f'log "{self._name}": it is not known where its last record was, for it is gone: write one '
-                "without expecting any"
-            )
-        self._last_before = last
-
-    # --- producers --------------------------------------------------------------------------------
-
-    async def open_producer(self, name: str) -> OpenedProducer:
-        """A number for a producer; returns when that is durable. Who had the name is fenced.
-
-        Raises `InvalidRequest`; `TooBusy` where the log has 1,000 producers, none of them idle for an hour;
-        `ProducerFenced` where another one opened the name meanwhile; what ended the writer.
-        """
-        check_name(name)
-        pipeline = self.pipeline
-        pipeline.raise_if_over()
-        if pipeline.producers is None:
-            await self._note(LogState.with_producers, lambda state: state.has_producers)
-            if pipeline.producers is None:
-                pipeline.producers = Producers(ProducerTable(), self._name)
-        number, batch = pipeline.producers.open(name)
-        pipeline.open_producer(batch)
-        await batch.wait()
-        if batch.error is not None:
-            raise batch.error.again()
-        return pipeline.producers.opened(name, number)
-
-    def resume_producer(self, name: str, number: int) -> OpenedProducer:
-        """A producer that was opened before, by this writer or one before it, goes on with its number.
-
-        Raises `ProducerFenced`, `ProducerForgotten`; see `take_frame`.
-        """
-        return self._producers().resume(name, number)
-
-    def next_sequence(self, number: int) -> int:
-        """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
-        return self._producers().next_sequence(number)
-
-    def is_copy(self, number: int, sequence: int) -> bool:
-        """Was a frame from there on taken before? Raises `InvalidRequest`, and as `next_sequence`."""
-        check_sequence(sequence)
-        self._note_own()
-        return sequence < self._producers().next_sequence(number)
-
-    def frames_from(
-        self, number: int, sequence: int, on_done: Callable[[Frame], object]
-    ) -> list[Frame]:
-        """The frames of a producer from there on that are stored and not let go, or on their way; ascending.
-
-        Each has an outcome of its own; ``on_done`` is called in here for those that are stored. Raises as
-        `next_sequence`.
-        """
-        return self._producers().frames_from(number, sequence, on_done)
-
-    def _producers(self) -> Producers:
-        if self.pipeline.producers is None:
-            raise ProducerForgotten(f'log "{self._name}" has no producers')
-        return self.pipeline.producers
-
-    async def check_owner(self) -> None:
-        """Ask the metadata whether the log is ours: who was paused says no to nobody before (H64).
-
-        A read that began after this was called has found our epoch; all who wait share it. Raises
-        `WriterFenced`, `LogNotFound`, which end the writer, and what keeps the metadata from answering.
-        """
-        asked, _ = self._owner_looks
-        async with self._owner_turn:
-            begun, found = self._owner_looks
-            if found > asked:
-                return
-            self._owner_looks = (begun + 1, found)
-            try:
-                await self._claim.owned.refresh()
-            except DistributedLogError as error:
-                if not may_pass(error):
-                    self.pipeline.fail(error)
-                raise
-            self._owner_looks = (begun + 1, begun + 1)
-
-    async def open_own(self, name: str) -> None:
-        """Have all records that come without a frame written by a producer; before the first one."""
-        own = await self.open_producer(name)
-        self._producers().own = own.number
-        self._own = own
-
-    def owned_by(self, own: OpenedProducer) -> None:
-        """A proxy has opened it: the writer's records are those of this producer."""
-        self._own = own
-
-    # --- txids ------------------------------------------------------------------------------------
-
-    def _set_plain(self) -> None:
-        """Set which records `submit` accepts without `_admit`; not the first given txid of an empty log."""
-        given = self.pipeline.given
-        self._draws = not (self._apart and given)
-        fine = self._source.rule != BYTES and self._source.last >= 0
-        self._most = TXID_MAX if fine and (given or not self._apart) else NONE_IS_FINE
-
-    def _begin_kind(self, *, given: bool) -> None:
-        """Records with a txid follow, or records without; behind proxies no entry has both."""
-        pipeline = self.pipeline
-        if self._apart and pipeline.given != given:
-            if pipeline.batch.txids:
-                pipeline.close_batch()
-                pipeline.raise_if_over()  # what it sent may have met the writer's end
-            pipeline.given = given
-            self._set_plain()
-
-    def _took_given(
-        self, batch: Batch, first: int, last: int, greatest: int, *, unordered: bool = False
-    ) -> None:
-        """Update the greatest txid for given ones of a batch, and mark a batch where one decreases."""
-        source = self._source
-        if unordered or first < source.last:
-            batch.unordered = True
-            source.last = max(source.last, greatest)
-        else:
-            source.last = last
-        if self._most < 0:
-            self._set_plain()
-
-    async def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:
-        """A record that is not plainly fine; None for a txid that the log fills in."""
-        source = self._source
-        floor = source.last if self.checks_txids else 0
-        own, plain = admit(txid, payload, floor, self._name, source.rule)
-        if own is not None and own < source.last:
-            await self._note_unordered()
-        return own, plain
-
-    async def _admit_set(
-        self, txids: Sequence[object], payloads: Sequence[object]
-    ) -> tuple[int | None, list[bytes]]:
-        """As `_admit`, of a set."""
-        source = self._source
-        floor = source.last if self.checks_txids else 0
-        own, plain = admit_set(txids, payloads, floor, self._name, source.rule)
-        if own is not None and own < source.last:
-            await self._note_unordered()
-        return own, plain
-
-    async def _note_unordered(self) -> None:
-        """Record in the log's state that txids decrease, before the first lower one is sent.
-
-        Programs that would close its segments by their last txid cannot change the log afterwards.
-        """
-        if not self._back_noted:
-            await self._note(LogState.with_unordered, lambda state: state.unordered_once)
-            self._back_noted = True
-
-    async def _note(
-        self, apply: Callable[[LogState], LogState], done: Callable[[LogState], bool]
-    ) -> None:
-        """Have the state say what a record is, before the record is sent. What fails here takes no record."""
-        pipeline, owned = self.pipeline, self._claim.owned
-        pipeline.direct = False  # this waits, and others may submit meanwhile
-        until = trio.current_time() + self._note_timeout_s
-        while True:
-            try:
-                await owned.change(apply, done=done)
-                break
-            except DistributedLogError as error:
-                if not may_pass(error):
-                    pipeline.fail(error)
-                    raise
-                if trio.current_time() >= until:
-                    raise WriteCancelled(f"{error}; nothing was written") from error
-            await trio.sleep(NOTE_RETRY_S)
-        pipeline.raise_if_over()
 
     async def _finish(self, then: Callable[[LogState], LogState]) -> None:
         pipeline = self.pipeline
@@ -1068,14 +596,10 @@ class LogWriter:
 
     # --- its tasks --------------------------------------------------------------------------------
 
-    def fail(self, error: DistributedLogError) -> None:
-        """End it: what is not durable yet is unknown. The first error sticks."""
-        self.pipeline.fail(error)
-
     async def run(self) -> None:
         """Roll, until the writer ends. A task of the namespace."""
         try:
-            with self._scope, contained(f'the writer of log "{self._name}"', self.fail):
+            with self._scope, contained(f'the writer of log "{self._name}"', self.pipeline.fail):
                 await self._sink.run()
             if not self._closed:  # it failed: the next writer need not wait for the lease
                 await self._claim.give_back()

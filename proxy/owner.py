@@ -171,16 +171,16 @@ class Owner:
         if one.writer.over is not None:
             self._forget((path, name), one)
             return None
-        if one.writer.log_name != name:
+        if one.writer.sequenced.log_name != name:
             self._rename((path, name), one)
             return None
         return one
 
     def _rename(self, key: Key, one: WrittenLog) -> None:
         """The log was renamed while our lock had lapsed: whoever asks for its old name means another one."""
-        now = (key[0], one.writer.log_name)
+        now = (key[0], one.writer.sequenced.log_name)
         if now in self.logs:  # it was opened anew under that
-            one.writer.fail(WriterFenced(f'log "{key[1]}" is called "{now[1]}"'))
+            one.writer.pipeline.fail(WriterFenced(f'log "{key[1]}" is called "{now[1]}"'))
             self._forget(key, one)
             return
         del self.logs[key]

@@ -388,13 +388,15 @@ async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProdu
     """A name's new number, or the one that it had. A no is said only while the log is ours (H64)."""
     try:
         if request.number:
-            await writer.check_owner()  # who was paused knows less than was acknowledged since
-            return writer.resume_producer(request.producer, request.number)
-        return await writer.open_producer(request.producer)
+            await (
+                writer.sequenced.check_owner()
+            )  # who was paused knows less than was acknowledged since
+            return writer.sequenced.resume_producer(request.producer, request.number)
+        return await writer.sequenced.open_producer(request.producer)
     except DistributedLogError as error:
         if isinstance(error, ProducerFenced | ProducerForgotten):
             try:
-                await writer.check_owner()
+                await writer.sequenced.check_owner()
             except DistributedLogError as lost:
                 raise as_told(lost) from lost
         elif writer.over is not None:

@@ -135,7 +135,7 @@ class ProxiedLog(Log):
             right: Any = StreamRight(state)
             writer = LogWriter(through.context, right, sink.bind)
             if sink.own is not None:
-                writer.owned_by(sink.own)
+                writer.sequenced.owned_by(sink.own)
             through.start(writer.run)
         except BaseException:
             sink.abort()

@@ -100,7 +100,9 @@ class WrittenLog:
         stored: list[Frame] = []
         tell: Callable[[Frame], None] = stored.append
 
-        for frame in self.writer.frames_from(stream.producer, through, lambda one: tell(one)):
+        for frame in self.writer.sequenced.frames_from(
+            stream.producer, through, lambda one: tell(one)
+        ):
             stream.expect(frame.sequence, frame.records)
         tell = partial(_answer, stream)  # those that are on their way
         for frame in stored:
@@ -183,7 +185,7 @@ class WrittenLog:
     def _try(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
         """False: it was not taken, for lack of room or because it was refused."""
         try:
-            taken = self.writer.take_frame(
+            taken = self.writer.sequenced.take_frame(
                 frame.payloads,
                 partial(_answer, stream),
                 txids=None if frame.txids is None else list(frame.txids),
@@ -213,14 +215,14 @@ class WrittenLog:
         """Say no because of what the log knows of its producers: only while it is ours (H64)."""
         with contained(f'the answer of log "{self.name}" to a producer', stream.release):
             try:
-                await self.writer.check_owner()
+                await self.writer.sequenced.check_owner()
             except DistributedLogError as lost:
                 error = as_told(lost)
             stream.release(error)
 
     async def _run_inbox(self) -> None:
         try:
-            with contained(f'the inbox of log "{self.name}"', self.writer.fail):
+            with contained(f'the inbox of log "{self.name}"', self.writer.pipeline.fail):
                 while self._inbox:
                     stream, frame = self._inbox[0]
                     if stream in self._waiting:
@@ -245,7 +247,7 @@ class WrittenLog:
             elif frame.expect is not None:
                 # What was taken before is stored first, and whatever comes after waits here.
                 with trio.CancelScope() as self._serving:
-                    await self.writer.frame_after(
+                    await self.writer.sequenced.frame_after(
                         DLSN(*frame.expect),
                         frame.payloads,
                         txids=None if frame.txids is None else list(frame.txids),
@@ -256,7 +258,7 @@ class WrittenLog:
                     )
             elif not self._try(stream, frame) and stream.error is None:
                 size = sum(map(len, frame.payloads))
-                await self.writer.frame_room(len(frame.payloads), size, stream.producer)
+                await self.writer.sequenced.frame_room(len(frame.payloads), size, stream.producer)
                 return False
         except DistributedLogError as error:
             self._on_refused(stream, frame, error)

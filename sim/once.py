@@ -55,7 +55,8 @@ class OnceRun(SeedRun):
         writer = await once.open_it(namespace, LOG, takeover=True)
         try:
             known = {
-                name: (await writer.open_producer(name)).next_sequence for name in self.once.sources
+                name: (await writer.sequenced.open_producer(name)).next_sequence
+                for name in self.once.sources
             }
             await writer.write(b"plain")
             await writer.commit()

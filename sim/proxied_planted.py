@@ -66,7 +66,7 @@ async def _forgotten_is_new(writer: Any, request: Any) -> Any:
     try:
         return await _open_producer(writer, request)
     except ProducerForgotten:
-        opened = await writer.open_producer(request.producer)
+        opened = await writer.sequenced.open_producer(request.producer)
         producers = writer.pipeline.producers
         producers._live[opened.number].next_sequence = request.through
         producers.table.rows[opened.number].next_sequence = request.through

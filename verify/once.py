@@ -165,19 +165,21 @@ class Session:
 
     async def _open(self, source: Source) -> None:
         before = source.number
-        opened = await self._writer.open_producer(source.name)
+        opened = await self._writer.sequenced.open_producer(source.name)
         source.number = opened.number
         self._check(source, opened.next_sequence)
         if before:
             try:
-                self._writer.take_frame([b"of before"], print, producer=before, sequence=0)
+                self._writer.sequenced.take_frame(
+                    [b"of before"], print, producer=before, sequence=0
+                )
             except (ProducerFenced, ProducerForgotten):
                 self._history.fenced += 1
             else:
                 raise Violation(f"G9: number {before} of {source.name} writes after {opened}")
 
     async def _resume(self, source: Source) -> None:
-        opened = self._writer.resume_producer(source.name, source.number)
+        opened = self._writer.sequenced.resume_producer(source.name, source.number)
         self._check(source, opened.next_sequence)
         await trio.lowlevel.checkpoint()
 
@@ -192,7 +194,7 @@ class Session:
     async def _send(self, source: Source) -> int:
         """The next frame, or one again that may not have arrived, or that has; how many are new."""
         chance, writer = self._chance, self._writer
-        now = writer.next_sequence(source.number)
+        now = writer.sequenced.next_sequence(source.number)
         frame = source.next_after(now)
         new = 0
         if source.frames and chance.random() < 0.2:
@@ -208,7 +210,7 @@ class Session:
             first, records, chance.randrange(20, self._rates.payload_bytes_max)
         )
         while (
-            writer.take_frame(
+            writer.sequenced.take_frame(
                 payloads,
                 lambda frame: self._history.on_done(frame, source),
                 producer=source.number,
@@ -217,7 +219,7 @@ class Session:
             is None
         ):
             size = sum(map(len, payloads))
-            await writer.frame_room(records, size, source.number)
+            await writer.sequenced.frame_room(records, size, source.number)
         return new
 
     async def _write_after(self) -> None:

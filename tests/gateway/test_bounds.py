@@ -612,6 +612,10 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
     class Slow:
         over = None
 
+        @property
+        def sequenced(self) -> "Slow":
+            return self
+
         async def open_writer(self) -> "Slow":
             return self
 
@@ -636,6 +640,10 @@ async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
 
     class Lost:
         over = None
+
+        @property
+        def sequenced(self) -> "Lost":
+            return self
 
         async def open_writer(self) -> "Lost":
             return self

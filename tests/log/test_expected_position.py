@@ -10,6 +10,7 @@ from distributedlog.log.dlsn import DLSN
 from distributedlog.log.frames import Frame
 from distributedlog.log.keys import state_key
 from distributedlog.log.pipeline import Pipeline
+from distributedlog.log.sequenced_writer import SequencedWriter
 from distributedlog.log.state import LogState
 from distributedlog.log.writer import LogWriter
 from distributedlog.metadata.transaction import Put, Transaction
@@ -110,7 +111,7 @@ async def test_where_the_last_record_is(
                 await writer.write(rec(7), expect=last)
             last = await writer.write(rec(7))
             with monkeypatch.context() as patch:  # no bookie knows yet that it may be read
-                patch.setattr("distributedlog.log.writer.last_readable", nothing_readable)
+                patch.setattr("distributedlog.log.sequenced_writer.last_readable", nothing_readable)
                 await writer.write(rec(8), expect=last)
 
 
@@ -158,9 +159,9 @@ async def test_who_expects_what_is_far_ahead_is_told_while_others_write(
 
             def write_on(_: Frame) -> None:
                 if not enough:  # there is always one on its way
-                    assert writer.take_frame([b""], write_on, txids=[1])
+                    assert writer.sequenced.take_frame([b""], write_on, txids=[1])
 
-            assert writer.take_frame([b""], write_on, txids=[1])
+            assert writer.sequenced.take_frame([b""], write_on, txids=[1])
             with trio.move_on_after(1) as late, pytest.raises(PositionConflict):
                 await writer.write(rec(1), expect=DLSN(9, 0, 0))
             enough = True
@@ -198,13 +199,13 @@ async def test_a_producers_copy_is_no_conflict(world: World, autojump_clock: Moc
             with pytest.raises(PositionConflict):
                 await writer.write_frame(4, [b"e"], expect=second[1])
             assert writer.producer is not None
-            assert writer.next_sequence(writer.producer.number) == 4, (
+            assert writer.sequenced.next_sequence(writer.producer.number) == 4, (
                 "what was refused is not counted"
             )
         async with log.open_writer(producer="p") as writer:
             assert await writer.write_frame(1, [b"b", b"c"], expect=first) == second
             with pytest.raises(ProducerForgotten):
-                await writer.frame_after(first, [b"x"], producer=99)
+                await writer.sequenced.frame_after(first, [b"x"], producer=99)
         assert [one.payload for one in await everything(log)] == [b"a", b"b", b"c", b"d"]
 
 
@@ -214,10 +215,10 @@ async def owned_for_certain(self: Any) -> None:
 
 PLANTED: dict[str, tuple[Any, str, object, Any]] = {
     "no look at who owns the log": (
-        LogWriter, "check_owner", owned_for_certain, test_who_was_paused_says_no_to_nobody
+        SequencedWriter, "check_owner", owned_for_certain, test_who_was_paused_says_no_to_nobody
     ),
     "compared with what is acknowledged, while others are taken": (
-        Pipeline, "all_stored", True, test_counters_by_compare_and_append_lose_no_increment
+        Pipeline, "records_left", 0, test_counters_by_compare_and_append_lose_no_increment
     ),
 }  # fmt: skip
 

@@ -23,10 +23,10 @@ from tests.log.records import everything, rec
 async def taken(writer: LogWriter, payloads: list[bytes], done: list[Frame]) -> Frame:
     """As a proxy does: at once, or when there is room."""
     while True:
-        frame = writer.take_frame(payloads, done.append)
+        frame = writer.sequenced.take_frame(payloads, done.append)
         if frame is not None:
             return frame
-        await writer.frame_room(len(payloads), sum(map(len, payloads)))
+        await writer.sequenced.frame_room(len(payloads), sum(map(len, payloads)))
 
 
 async def test_frames_of_many_lie_whole_in_shared_entries(
@@ -74,24 +74,24 @@ async def test_where_there_is_no_room_a_frame_is_not_taken(
             world.ledgers.held = True
             done: list[Frame] = []
             payloads, number = [bytes(100)] * 10, 0
-            while writer.take_frame(payloads, done.append) is not None:
+            while writer.sequenced.take_frame(payloads, done.append) is not None:
                 number += 1
             assert 64 * 1024 <= writer.pipeline.held_bytes < 80 * 1024
             with trio.move_on_after(1) as scope:
-                await writer.frame_room(10, 1000)
+                await writer.sequenced.frame_room(10, 1000)
             assert scope.cancelled_caught
             world.ledgers.release()
-            await writer.frame_room(10, 1000)
-            assert writer.take_frame(payloads, done.append) is not None
+            await writer.sequenced.frame_room(10, 1000)
+            assert writer.sequenced.take_frame(payloads, done.append) is not None
             await writer.commit()
             assert len(done) == number + 1
         await log.set({"at_limit": "reject"})
         async with log.open_writer() as writer:
             world.ledgers.held = True
-            while writer.take_frame(payloads, done.append) is not None:
+            while writer.sequenced.take_frame(payloads, done.append) is not None:
                 pass
             with pytest.raises(TooBusy):
-                await writer.frame_room(10, 1000)
+                await writer.sequenced.frame_room(10, 1000)
             world.ledgers.release()
 
 
@@ -111,10 +111,10 @@ async def test_a_frame_that_would_fit_passes_nobody_who_waits(
             batch = writer.pipeline.batch
             assert batch.bytes + 100 + RECORD_COLUMN_BYTES <= batch.bytes_max
 
-            assert writer.take_frame([bytes(100)], done.append) is None
+            assert writer.sequenced.take_frame([bytes(100)], done.append) is None
             world.ledgers.release()
-            await writer.frame_room(1, 100)
-            assert writer.take_frame([bytes(100)], done.append) is not None
+            await writer.sequenced.frame_room(1, 100)
+            assert writer.sequenced.take_frame([bytes(100)], done.append) is not None
 
 
 async def test_a_frame_at_a_rate_is_charged_once(world: World, autojump_clock: MockClock) -> None:
@@ -148,18 +148,18 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
             ]
             for payloads, txids, error, says in wrong:
                 with pytest.raises(error, match=says):
-                    writer.take_frame(payloads, done.append, txids=txids)
+                    writer.sequenced.take_frame(payloads, done.append, txids=txids)
             most = [bytes(full - RECORD_COLUMN_BYTES), b""]
             for payloads in ([bytes(full)], most):
-                await writer.frame_room(len(payloads), full)
-                assert writer.take_frame(payloads, done.append, txids=[6] * len(payloads))
+                await writer.sequenced.frame_room(len(payloads), full)
+                assert writer.sequenced.take_frame(payloads, done.append, txids=[6] * len(payloads))
             await writer.commit()
             assert [frame.error for frame in done] == [None, None]
             assert writer.last_txid == 6
         await ns.create_log("stream", txids="bytes")
         async with ns.open_log("stream").open_writer() as writer:
             with pytest.raises(InvalidRequest, match="byte stream"):
-                writer.take_frame([b"x"], done.append, txids=[1])
+                writer.sequenced.take_frame([b"x"], done.append, txids=[1])
 
 
 async def test_what_ends_the_writer_is_every_frames_outcome(
@@ -172,14 +172,14 @@ async def test_what_ends_the_writer_is_every_frames_outcome(
         world.ledgers.held = True
         done: list[Frame] = []
         for _ in range(5):
-            writer.take_frame([b"x", b"y"], done.append)
+            writer.sequenced.take_frame([b"x", b"y"], done.append)
             await trio.sleep(0.01)
         await writer.abort()
         assert len(done) == 5
         assert {type(frame.error) for frame in done} == {WriteFailed}
         assert not any(frame.error.definite for frame in done if frame.error)
         with pytest.raises(AlreadyClosed):
-            writer.take_frame([b"x"], done.append)
+            writer.sequenced.take_frame([b"x"], done.append)
         with pytest.raises(AlreadyClosed):
-            await writer.frame_room(1, 1)
+            await writer.sequenced.frame_room(1, 1)
         assert len(done) == 5

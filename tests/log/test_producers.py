@@ -62,7 +62,7 @@ def send(
     writer: LogWriter, number: int, sequence: int, records: int, done: list[Frame]
 ) -> Frame | None:
     payloads = [b"%d.%d" % (number, sequence + k) for k in range(records)]
-    return writer.take_frame(payloads, done.append, producer=number, sequence=sequence)
+    return writer.sequenced.take_frame(payloads, done.append, producer=number, sequence=sequence)
 
 
 async def test_who_starts_again_learns_how_far_it_came(
@@ -144,21 +144,21 @@ async def test_a_repeated_frame_waits_for_its_first_copy(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         writer = await log.open_writer()
-        one = await writer.open_producer("p")
+        one = await writer.sequenced.open_producer("p")
         world.ledgers.held = True
         done: list[Frame] = []
         for _ in range(3):
             assert send(writer, one.number, 0, 2, done) is not None
             await trio.sleep(0.1)
         assert done == []
-        assert [frame.repeated for frame in writer.frames_from(one.number, 0, done.append)] == [
-            True
-        ]
+        assert [
+            frame.repeated for frame in writer.sequenced.frames_from(one.number, 0, done.append)
+        ] == [True]
         world.ledgers.release()
         await trio.sleep(0.1)
         assert [frame.repeated for frame in done] == [False, True, True, True]
         assert len({frame.first for frame in done}) == 1
-        assert writer.next_sequence(one.number) == 2
+        assert writer.sequenced.next_sequence(one.number) == 2
         world.ledgers.held = True
         assert send(writer, one.number, 2, 1, done)
         assert send(writer, one.number, 2, 1, done)
@@ -177,27 +177,27 @@ async def test_one_name_opened_twice_fences_the_first(
         async with log.open_writer() as writer:
             with pytest.raises(ProducerForgotten):
                 send(writer, 1, 0, 1, done)
-            first = await writer.open_producer("p")
+            first = await writer.sequenced.open_producer("p")
             assert (first.number, first.next_sequence, first.known) == (1, 0, False)
             assert send(writer, first.number, 0, 3, done)
-            second = await writer.open_producer("p")
+            second = await writer.sequenced.open_producer("p")
             assert (second.next_sequence, second.known) == (3, True)
             with pytest.raises(ProducerFenced):
                 send(writer, first.number, 3, 1, done)
             with pytest.raises(ProducerFenced):
-                writer.resume_producer("p", first.number)
-            assert writer.resume_producer("p", second.number).next_sequence == 3
+                writer.sequenced.resume_producer("p", first.number)
+            assert writer.sequenced.resume_producer("p", second.number).next_sequence == 3
             with pytest.raises(ProducerForgotten):
                 send(writer, 77, 0, 1, done)
             with pytest.raises(ProducerForgotten, match='producer "p" with the number 77 '):
-                writer.resume_producer("p", 77)
+                writer.sequenced.resume_producer("p", 77)
             with pytest.raises(ProducerForgotten, match='producer "q" with the number 3 '):
-                writer.resume_producer("q", second.number + 1)
+                writer.sequenced.resume_producer("q", second.number + 1)
             outcomes: list[object] = []
 
             async def open_one() -> None:
                 try:
-                    outcomes.append(await writer.open_producer("p"))
+                    outcomes.append(await writer.sequenced.open_producer("p"))
                 except ProducerFenced as error:
                     outcomes.append(error)
 
@@ -208,10 +208,12 @@ async def test_one_name_opened_twice_fences_the_first(
             assert [(one.number, one.next_sequence) for one in opened] == [(7, 3)]
             assert send(writer, 7, 3, 1, done)
         async with log.open_writer() as writer:
-            assert writer.resume_producer("p", 7).next_sequence == 4
+            assert writer.sequenced.resume_producer("p", 7).next_sequence == 4
             with pytest.raises(ProducerFenced):  # known by its name
-                writer.resume_producer("p", second.number)
-            assert (await writer.open_producer("q")).number == 8, "numbers are never used again"
+                writer.sequenced.resume_producer("p", second.number)
+            assert (await writer.sequenced.open_producer("q")).number == 8, (
+                "numbers are never used again"
+            )
         assert [frame.error for frame in done] == [None, None]
 
 
@@ -226,30 +228,30 @@ async def test_too_many_producers_and_who_is_forgotten(
         log = ns.open_log("l")
         done: list[Frame] = []
         async with log.open_writer() as writer:
-            a = await writer.open_producer("a")
-            b = await writer.open_producer("b")
+            a = await writer.sequenced.open_producer("a")
+            b = await writer.sequenced.open_producer("b")
             assert send(writer, a.number, 0, 1, done)
             with pytest.raises(TooBusy):
-                await writer.open_producer("c")
+                await writer.sequenced.open_producer("c")
             await trio.sleep(50)
             await writer.write(b"plain")
         await trio.sleep(200)  # nobody writes: that does not count
         async with log.open_writer() as writer:
             with pytest.raises(TooBusy):
-                await writer.open_producer("c")
+                await writer.sequenced.open_producer("c")
             await trio.sleep(11)
             assert send(writer, a.number, 1, 1, done)
-            c = await writer.open_producer("c")
+            c = await writer.sequenced.open_producer("c")
             with pytest.raises(ProducerForgotten):
                 send(writer, b.number, 0, 1, done)
-            again = await writer.open_producer("c")
+            again = await writer.sequenced.open_producer("c")
             assert not again.known, (
                 "the first opening's answer may have been lost: seed 66 of proxies"
             )
             assert send(writer, again.number, 0, 1, done)
-            assert (await writer.open_producer("c")).known
+            assert (await writer.sequenced.open_producer("c")).known
             with pytest.raises(TooBusy):
-                await writer.open_producer("b")
+                await writer.sequenced.open_producer("b")
             assert not c.known
         table = await table_of(log)
         assert table is not None
@@ -268,21 +270,21 @@ async def test_who_waits_for_an_answer_and_the_writers_own_are_not_forgotten(
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         async with ns.open_log("l").open_writer(producer="own") as writer:
-            busy = await writer.open_producer("busy")
+            busy = await writer.sequenced.open_producer("busy")
             await trio.sleep(1)
-            await writer.open_producer("idle")
+            await writer.sequenced.open_producer("idle")
             await trio.sleep(2)
             world.ledgers.held = True
             done: list[Frame] = []
             assert send(writer, busy.number, 0, 1, done)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer.open_producer, "new")
+                nursery.start_soon(writer.sequenced.open_producer, "new")
                 await trio.sleep(0.1)
-                assert writer.next_sequence(busy.number) == 1
+                assert writer.sequenced.next_sequence(busy.number) == 1
                 world.ledgers.release()
             assert len(await writer.write_frame(0, [b"x"])) == 1
             with pytest.raises(TooBusy):
-                await writer.open_producer("idle")
+                await writer.sequenced.open_producer("idle")
         assert [frame.error for frame in done] == [None]
         table = await table_of(ns.open_log("l"))
         assert table is not None
@@ -310,12 +312,12 @@ async def test_a_number_is_its_names_alone(world: World, autojump_clock: MockClo
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         async with ns.open_log("l").open_writer() as writer:
-            p = await writer.open_producer("p")
-            await writer.open_producer("q")
+            p = await writer.sequenced.open_producer("p")
+            await writer.sequenced.open_producer("q")
             for name in ("q", "nobody"):
                 with pytest.raises(ProducerForgotten):
-                    writer.resume_producer(name, p.number)
-            assert writer.resume_producer("p", p.number).number == p.number
+                    writer.sequenced.resume_producer(name, p.number)
+            assert writer.sequenced.resume_producer("p", p.number).number == p.number
             assert send(writer, p.number, 0, 1, [])
 
 
@@ -329,17 +331,17 @@ async def test_who_is_told_may_write_where_a_snapshot_is_due(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         async with log.open_writer() as writer:
-            one = await writer.open_producer("p")
+            one = await writer.sequenced.open_producer("p")
 
             def send_more(_: Frame) -> None:
-                while (at := writer.next_sequence(one.number)) < 40:
+                while (at := writer.sequenced.next_sequence(one.number)) < 40:
                     payload = b"%080d" % at
-                    if not writer.take_frame(
+                    if not writer.sequenced.take_frame(
                         [payload], send_more, producer=one.number, sequence=at
                     ):
                         return
 
-            assert writer.take_frame([b"%080d" % 0], send_more, producer=one.number)
+            assert writer.sequenced.take_frame([b"%080d" % 0], send_more, producer=one.number)
             await trio.sleep(1)
             live = writer.pipeline.producers
         assert [int(record.payload) for record in await everything(log)] == list(range(40))
@@ -356,16 +358,16 @@ async def test_many_unanswered_frames_wait(world: World, autojump_clock: MockClo
         log = ns.open_log("l")
         done: list[Frame] = []
         async with log.open_writer() as writer:
-            one = await writer.open_producer("p")
+            one = await writer.sequenced.open_producer("p")
             world.ledgers.held = True
             for n in range(FRAMES_KEPT):
                 assert send(writer, one.number, n, 1, done)
             assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
             with trio.move_on_after(1):
-                await writer.frame_room(1, 10, one.number)
+                await writer.sequenced.frame_room(1, 10, one.number)
             assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
             world.ledgers.release()
-            await writer.frame_room(1, 10, one.number)
+            await writer.sequenced.frame_room(1, 10, one.number)
             assert send(writer, one.number, FRAMES_KEPT, 1, done)
         assert len(done) == FRAMES_KEPT + 1
 
@@ -376,7 +378,7 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         zombie = await log.open_writer(producer="p")
-        await zombie.check_owner()
+        await zombie.sequenced.check_owner()
         world.ledgers.writers.clear()  # it is paused: no bookie's answer reaches it
         async with log.open_writer(takeover=True, producer="p") as writer:
             await writer.write_frame(0, [b"a"])
@@ -395,7 +397,7 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
                 patch.setattr(world.metadata, "get", counted)
                 async with trio.open_nursery() as nursery:
                     for _ in range(20):
-                        nursery.start_soon(writer.check_owner)
+                        nursery.start_soon(writer.sequenced.check_owner)
             assert 1 <= reads <= 2
 
 
@@ -566,7 +568,7 @@ async def test_entries_that_were_declared_lost_forget_the_producers(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         async with log.open_writer() as writer:
-            old = await writer.open_producer("p")
+            old = await writer.sequenced.open_producer("p")
             assert send(writer, old.number, 0, 1, [])
         read = ModelReader.read
 
@@ -581,7 +583,7 @@ async def test_entries_that_were_declared_lost_forget_the_producers(
             async with log.open_writer() as writer:
                 with pytest.raises(ProducerForgotten):
                     send(writer, old.number, 1, 1, [])
-                new = await writer.open_producer("p")
+                new = await writer.sequenced.open_producer("p")
                 assert new.number > old.number + 1000
                 assert (new.next_sequence, new.known) == (0, False)
 
@@ -653,20 +655,20 @@ async def play(
             killed = False
             for who in told:  # after a takeover each goes on from what is stored
                 if who.number:
-                    who.next_sequence = writer.next_sequence(who.number)
+                    who.next_sequence = writer.sequenced.next_sequence(who.number)
                     assert who.next_sequence <= sum(records for _, records in who.frames)
             while left and not killed:
                 step = left.pop(0)
                 match step:
                     case ("open", int(at)):
-                        opened = await writer.open_producer(f"p{at}")
+                        opened = await writer.sequenced.open_producer(f"p{at}")
                         told[at].number = opened.number
                         owners[opened.number] = at
                     case ("send", int(at), int(back), int(records)):
                         who = told[at]
                         if not who.number:
                             continue
-                        now = writer.next_sequence(who.number)
+                        now = writer.sequenced.next_sequence(who.number)
                         sent = [one for one in who.frames if one[0] + one[1] <= now]
                         unsent = who.frames[len(sent) :]
                         if back < 0 and len(sent) >= -back:  # again
@@ -678,7 +680,7 @@ async def play(
                             who.frames.append((sequence, records))
                         payloads = [b"%d.%d" % (at, sequence + k) for k in range(records)]
                         if (
-                            writer.take_frame(
+                            writer.sequenced.take_frame(
                                 payloads, on_done, producer=who.number, sequence=sequence
                             )
                             is not None
@@ -738,7 +740,7 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
         async with world.process() as ns:
             await ns.create_log(name, txids="ms")
             writer = await ns.open_log(name).open_writer()
-            one = await writer.open_producer("p")
+            one = await writer.sequenced.open_producer("p")
             await trio.sleep(0.1)
             world.ledgers.held = True
             done: list[Frame] = []
@@ -755,7 +757,7 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
         async with world.process() as ns:
             log = ns.open_log(name)
             async with log.open_writer(takeover=True) as writer:
-                assert writer.resume_producer("p", one.number).next_sequence >= len(done)
+                assert writer.sequenced.resume_producer("p", one.number).next_sequence >= len(done)
                 for n in frames:
                     assert send(writer, one.number, n, 1, done)
                 await writer.commit()

@@ -264,7 +264,7 @@ async def test_what_is_no_txid_is_refused_by_every_call(
                     with pytest.raises(InvalidRequest, match="whole number"):
                         await call()
                 with pytest.raises(InvalidRequest, match="whole number"):
-                    writer.take_frame([b"x"], lambda _: None, txids=[wrong])
+                    writer.sequenced.take_frame([b"x"], lambda _: None, txids=[wrong])
 
             await check([record])  # the first txid of a log, and those after it
             await writer.write(LogRecord(5, b"before"))
@@ -448,10 +448,10 @@ async def test_where_the_state_cannot_say_so_what_goes_back_is_not_taken(
             await writer.write(LogRecord(4, b"back"))
         bulk = await writer.submit_bulk([b"in", LogRecord(4, b"back")])
         assert [type(one).__name__ for one in await bulk.outcomes()] == ["DLSN", "WriteCancelled"]
-        frame = writer.take_frame([b"back"], lambda _: None, txids=[4])
+        frame = writer.sequenced.take_frame([b"back"], lambda _: None, txids=[4])
         assert frame is None
         with pytest.raises(WriteCancelled):
-            await writer.frame_room(1, 4)
+            await writer.sequenced.frame_room(1, 4)
         away.on = False
         await writer.write(b"second")
         assert [record.payload for record in await everything(log)] == [b"first", b"in", b"second"]
@@ -722,7 +722,7 @@ async def test_a_strict_log_refuses_what_goes_back_and_the_writer_goes_on(
                 ):
                     await call()
             with pytest.raises(TransactionIdOutOfOrder):
-                writer.take_frame([b"x"], lambda _: None, txids=[4])
+                writer.sequenced.take_frame([b"x"], lambda _: None, txids=[4])
             await writer.write(b"without")
             assert writer.last_txid > 5
         with pytest.raises(TransactionIdOutOfOrder, match="strict"):

@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.record import RECORD_BYTES_MAX, LogRecord
+from distributedlog.log.txid_admission import TxidAdmission
 from distributedlog.runtime.errors import (
     AlreadyClosed,
     InvalidRequest,
@@ -391,13 +392,13 @@ async def test_a_list_may_be_changed_while_the_log_is_told_that_it_goes_back(
         async with log.open_writer() as writer:
             await writer.write(rec(9))
             txids, payloads = [5, 3], [b"a", b"bb"]
-            note = writer._note_unordered
+            note = TxidAdmission.note_unordered
 
-            async def change_and_note() -> None:
+            async def change_and_note(admission: TxidAdmission) -> None:
                 txids[:], payloads[:] = [-1, -1], [b"ccc", b""]
-                await note()
+                await note(admission)
 
-            monkeypatch.setattr(writer, "_note_unordered", change_and_note)
+            monkeypatch.setattr(TxidAdmission, "note_unordered", change_and_note)
             await writer.submit_columns(txids, payloads)
             await writer.commit()
         found = await everything(log)

@@ -590,7 +590,7 @@ class Ending:
     def __init__(
         self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60, name: str = "orders"
     ) -> None:
-        self.log_name = name
+        self.sequenced = SimpleNamespace(log_name=name)
         self.position = SimpleNamespace(incarnation=f"{log_id:016x}")
         self._close_s, self._abort_s = close_s, abort_s
 

@@ -38,6 +38,7 @@ class Writer:
         self.go_on = trio.Event()
         self.refuses: DistributedLogError | None = None
         self.lost: DistributedLogError | None = None
+        self.pipeline = self.sequenced = self
 
     def fail(self, error: DistributedLogError) -> None:
         raise AssertionError(error)
