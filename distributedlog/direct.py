@@ -118,7 +118,7 @@ async def _settle(taken: WeakSet[Any], timeout_s: float) -> None:
 
     ``taken`` has the `Pipeline` of each writer (`LogContext.taken`).
     """
-    left_open = [one for one in taken if one.over is None and not one.owner_settles]
+    left_open = [one for one in taken if one.over is None]
 
     async def wait(records: Any) -> None:
         with suppress(DistributedLogError):

@@ -333,8 +333,7 @@ class WriteBuffer:
         self._handed_bytes = 0  # of the chunk that the writer is about to take
         self._in_order = trio.Lock()  # who waits for room, first come first served
         self._pipeline.part.free_bytes += FREE_BYTES
-        self._pipeline.buffered = True
-        self._pipeline.owner_settles = True
+        self._pipeline.settled_by_owner(buffered=True)
         self._chunk = Chunk(self, 0)
         self._allow(0)
         self._closed = False
@@ -644,7 +643,7 @@ class WriteBuffer:
             self._closed = self._over = True
             chunk, self._chunk = self._chunk, Chunk(self, 0)
             self._refuse(chunk)
-            self._pipeline.let_in()
+            self._pipeline.throttle.wake_waiters()
             self._idle.set()  # who waits for what was appended is told by the writer why it ended
 
     async def _hand_over(self, chunk: Chunk) -> None:
@@ -663,7 +662,7 @@ class WriteBuffer:
             self._handing = None
             self._refuse(chunk)
         empty = await self._at_step(self._on_handed)
-        self._pipeline.let_in()
+        self._pipeline.throttle.wake_waiters()
         if empty:
             self._idle.set()
         else:
@@ -722,7 +721,7 @@ class WriteBuffer:
                     pipeline.part.wait(held)
                 self._look()  # what is here makes room when it is taken
                 with trio.move_on_after(wait_s):
-                    await pipeline.wait_room()
+                    await pipeline.throttle.wait_space()
         except BaseException:
             pipeline.part.leave()
             pipeline.reserve()  # what it was granted for this
@@ -742,7 +741,7 @@ class WriteBuffer:
                 held = pipeline.held_bytes + used + size
                 fits = pipeline.part.fits(held)
                 if fits:
-                    wait_s = pipeline.charge(records, size, divisible=True)
+                    wait_s = pipeline.throttle.charge(records, size, divisible=True)
                 if wait_s <= 0:
                     self._allow(size)
                     return 0.0, 0
@@ -758,7 +757,7 @@ class WriteBuffer:
         held = pipeline.held_bytes + pipeline.outside_bytes + size
         if not pipeline.part.fits(held):
             return float("inf"), held
-        return pipeline.charge(records, size, divisible=False), 0
+        return pipeline.throttle.charge(records, size, divisible=False), 0
 
     def _allow(self, size: int) -> None:
         """Under the mutex: ``size`` more bytes may be appended, for which there is room, or more than that
@@ -768,7 +767,7 @@ class WriteBuffer:
             return  # nothing more is granted to it
         used = self._handed_bytes + chunk.bytes
         limit = used + size
-        if not pipeline.rated:
+        if not pipeline.throttle.rated:
             more = min(max(limit, GROWTH * used, FREE_BYTES), BUFFER_BYTES_MAX)
             if pipeline.part.fits(pipeline.held_bytes + more):
                 limit = max(limit, more)
@@ -838,7 +837,7 @@ class WriteBuffer:
 
     def _close(self) -> bool:
         before, self._closed = self._closed, True
-        self._pipeline.let_in()
+        self._pipeline.throttle.wake_waiters()
         return before
 
     async def _drained(self) -> None:

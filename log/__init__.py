@@ -24,6 +24,7 @@ Writing, in the order a record meets it:
     producers.py, producers_format.py   who a log's producers are; their bytes in its entries (pure)
     producing.py, producers_replay.py   at its writer: what is stored and on its way; read at a takeover
     process_bytes.py, rates.py      what all logs hold; how much a second (pure)
+    write_throttle.py               the rates of one log at its writer
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     compression.py                  and smaller, where the log has a codec
     keep_alive.py, control.py       who has nothing to write says so; entries without records (pure)

@@ -97,7 +97,7 @@ class ByteWriter:
 
     def settled_by_owner(self) -> None:
         """The caller waits for the records when the namespace ends."""
-        self._writer.pipeline.owner_settles = True
+        self._writer.pipeline.settled_by_owner()
 
     async def aclose(self) -> None:
         """As `flush`, then complete the segment and give the lock back. Idempotent.

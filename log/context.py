@@ -53,7 +53,7 @@ class LogContext:
     meters: LogMeters
     """Of the whole namespace."""
     taken: WeakSet[Any]
-    """The `Pipeline` of each writer of the namespace, which imports this module."""
+    """Writers (`Pipeline`, which imports this module) whose records the namespace waits for at its end."""
     proxy_id: str = ""
     """Of the write proxy that this process is; "": none."""
     followed: FollowedLog | None = None

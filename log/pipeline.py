@@ -21,12 +21,11 @@ from .batch import Batch
 from .containment import broken
 from .context import LogContext
 from .dlsn import DLSN
-from .keeper import SegmentKeeper
 from .log_time import LogClock
 from .options import LogOptions
 from .producing import Producers
-from .rates import Rate
 from .state import LogState
+from .write_throttle import WriteThrottle
 
 TIMED_OF = 16
 """Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
@@ -131,20 +130,18 @@ class Pipeline:
 
     __slots__ = (
         "__weakref__",
-        "_byte_rate",
         "_due",
         "_entry_bytes_max",
         "_held_bytes",
         "_in_flight",
         "_in_order",
         "_last",
+        "_left_open",
         "_meters",
         "_now_ms",
         "_on_failed",
         "_opening",
         "_ready",
-        "_record_rate",
-        "_room",
         "_timed",
         "_timed_at",
         "_turn",
@@ -159,14 +156,12 @@ class Pipeline:
         "name",
         "outside_bytes",
         "over",
-        "over_rate",
-        "owner_settles",
         "part",
         "pause",
         "producers",
-        "rated",
         "sent_bytes",
         "sink",
+        "throttle",
     )  # fmt: skip
 
     def __init__(
@@ -178,8 +173,6 @@ class Pipeline:
     ) -> None:
         """``state``: of the log, as it is taken over."""
         self.name = state.name
-        self.sink = make_sink(self)
-        """Where the entries go."""
         self.pause = False
         """The next submit must look up: no room, a turn is due to others, closed, failed."""
         self.direct = False
@@ -194,22 +187,18 @@ class Pipeline:
         """Of batches that went to a segment; those that went again count again."""
         self.limits = context.latest
         """Those that hold now: told by whoever follows them."""
-        self.rated = False
-        """Has the log a rate, so that each call must be looked at?"""
-        self.part = context.process_bytes.for_log(self.let_in)
+        self.throttle = WriteThrottle(self.limits)
+        """The log's rates, and the callers that wait for free space."""
+        self.part = context.process_bytes.for_log(self.throttle.wake_waiters)
         """What this log may hold of the process."""
         self.outside_bytes = 0
         """What a `WriteBuffer` before this one has taken, or may without asking; counts as held."""
         self.buffered = False
         """There is such a buffer. It keeps the limits: what comes here was taken."""
-        self.over_rate = 0
-        """Records that were taken above a rate that is only counted."""
-        self.owner_settles = False
-        """Does a `WriteBuffer` or `TakenBytes` wait for its records when the namespace ends?"""
-        context.taken.add(self)
+        self._left_open = context.taken
+        self._left_open.add(self)
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
-        self._byte_rate, self._record_rate = Rate(), Rate()
         self.last_stored: Batch | None = None
         """The newest one with records that is durable; None: none of this writer is."""
         self.producers: Producers | None = None
@@ -221,27 +210,27 @@ class Pipeline:
         self._on_failed = on_failed
         self._turn = context.turn
         self._due = Due(context.turn, self.send, self._broken)
-        self._room: trio.Event | None = None
         self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
         self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
-        self._timed: Batch | None = (
-            None  # of those in flight one at a time is timed: no clock an entry
-        )
+        self._timed: Batch | None = None  # one at a time of those in flight is timed
         self._timed_at = 0.0
         self._held_bytes = 0  # of ready and in flight
         self._last: Batch | None = None  # the newest one that was closed
-        self.batch = Batch()
+        self.batch = self._new_batch()
         """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
-        self._take_limits(self.limits)
         if context.followed is not None:
             context.followed.subscribe(self._take_limits)
-        self.batch = self._new_batch()
+        # Last: the sink calls back, and all that it may call is there now.
+        self.sink = make_sink(self)
+        """Where the entries go."""
 
-    @property
-    def keeper(self) -> SegmentKeeper:
-        """The sink of a writer that has the log itself."""
-        assert isinstance(self.sink, SegmentKeeper), "asked of such a writer"
-        return self.sink
+    def settled_by_owner(self, *, buffered: bool = False) -> None:
+        """Leave it to the caller to wait for the records when the namespace ends.
+
+        ``buffered``: the caller's buffer keeps the limits, and whatever comes here is taken.
+        """
+        self._left_open.discard(self)
+        self.buffered = buffered
 
     # --- from the caller --------------------------------------------------------------------------
 
@@ -295,7 +284,7 @@ class Pipeline:
                 return
             if full and self._refuses:
                 raise self._too_busy(f"{self._held_bytes} bytes are not durable yet")
-            await self.wait_room()
+            await self.throttle.wait_space()
 
     def fit(self, records: int, size: int, *, divisible: bool = False) -> bool:
         """Make room in the open batch for so much; False: `wait_fit` first. Waits for nothing.
@@ -314,9 +303,9 @@ class Pipeline:
         part = self.part
         if not part.fits(self._held_bytes + wanted):
             return False
-        if self.rated:
+        if self.throttle.rated:
             batch.bytes_max = 0  # each call comes here
-            return self.charge(records, size, divisible=divisible) <= 0
+            return self.throttle.charge(records, size, divisible=divisible) <= 0
         if self._held_bytes:  # it is busy: the rest of the entry is likely to come
             part.ahead(self._held_bytes + self._entry_bytes_max)
         left = part.left(self._held_bytes)
@@ -333,7 +322,7 @@ class Pipeline:
         """Until `fit_frame` may say yes; as `wait_fit`."""
         await self.before_submit()
         held = self.held_bytes + size
-        if not self.part.fits(held) or self.rate_wait_s(records, size) > 0:
+        if not self.part.fits(held) or self.throttle.wait_s(records, size) > 0:
             await self.wait_fit(records, size)
 
     async def wait_fit(self, records: int, size: int) -> None:
@@ -354,14 +343,14 @@ class Pipeline:
                 await self._until_fit(records, size)
         finally:
             self._waiting -= 1
-            self.let_in()
+            self.throttle.wake_waiters()
 
     async def _until_fit(self, records: int, size: int) -> None:
         try:
             while True:
                 self.raise_if_over()
                 counts = self.limits.at_limit == "count"
-                patience_s = 0.0 if counts else self.rate_wait_s(records, size)
+                patience_s = 0.0 if counts else self.throttle.wait_s(records, size)
                 held = self.held_bytes + size
                 if not self.part.fits(held):
                     self.part.wait(held)
@@ -369,49 +358,18 @@ class Pipeline:
                     self.part.leave()
                     return
                 with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
-                    await self.wait_room()
+                    await self.throttle.wait_space()
         except BaseException:
             self.part.leave()
             self.reserve()
             raise
 
-    def charge(self, records: int, size: int, *, divisible: bool) -> float:
-        """So much is to be taken now: 0, or in how many seconds to ask again; then nothing is charged.
-
-        ``divisible``: of more than a second's worth a part should be asked for.
-        """
-        limits = self.limits
-        if divisible and records > 1 and self._deeper(records, size):
-            return float("inf")
-        wait_s = self.rate_wait_s(records, size)
-        if wait_s > 0:
-            if limits.at_limit != "count":
-                return wait_s
-            self.over_rate += records
-            return 0.0
-        self._byte_rate.take(size, limits.bytes_per_s_max)
-        self._record_rate.take(records, limits.records_per_s_max)
-        return 0.0
-
-    def _deeper(self, records: int, size: int) -> bool:
-        limits = self.limits
-        return (0 < limits.records_per_s_max < records) or (0 < limits.bytes_per_s_max < size)
-
-    def rate_wait_s(self, records: int, size: int) -> float:
-        """When so much is within the log's rates, in seconds from now."""
-        limits, now = self.limits, trio.current_time()
-        return max(
-            self._byte_rate.wait_s(size, limits.bytes_per_s_max, now),
-            self._record_rate.wait_s(records, limits.records_per_s_max, now),
-        )
-
     def _take_limits(self, limits: LogOptions) -> None:
         """They are others from now on: nobody waits for what they were."""
         self.limits = limits
-        self.rated = bool(limits.bytes_per_s_max or limits.records_per_s_max)
-        if self.rated and not self.buffered:
+        self.throttle.follow(limits)
+        if self.throttle.rated and not self.buffered:
             self.batch.bytes_max = 0
-        self.let_in()
 
     @property
     def held_bytes(self) -> int:
@@ -454,11 +412,6 @@ class Pipeline:
         return last
 
     @property
-    def all_stored(self) -> bool:
-        """Is every record durable that was taken?"""
-        return not self.records_left
-
-    @property
     def records_left(self) -> int:
         """How many records were taken and are not known to be durable."""
         return sum(len(batch.txids) for batch in (self.batch, *self._ready, *self._in_flight))
@@ -470,7 +423,7 @@ class Pipeline:
 
     def _new_batch(self) -> Batch:
         most = self._entry_bytes_max
-        if self.rated or self.buffered:
+        if self.throttle.rated or self.buffered:
             return Batch(most if self.buffered else 0)
         part = self.part
         left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
@@ -484,14 +437,14 @@ class Pipeline:
         return TooBusy(f'log "{self.name}": {why}; nothing was taken, the writer goes on')
 
     def _why_not(self, records: int, size: int) -> str:
-        if self.rate_wait_s(records, size) > 0:
+        if self.throttle.wait_s(records, size) > 0:
             return f"{records} records of {size} bytes are above the log's rate"
         return f"this process has {self.part.of.bytes} bytes that are not durable yet"
 
     def close(self, why: str) -> None:
         """Take no more records; what was taken goes on."""
         self.pause = True
-        self.let_in()
+        self.throttle.wake_waiters()
         if self.over is None:
             self.over = AlreadyClosed(f'log "{self.name}": {why}')
 
@@ -598,8 +551,8 @@ class Pipeline:
             and part.keeps(self.held_bytes, self._entry_bytes_max)
         ):
             self.reserve()
-        if self._room is not None:
-            self.let_in()
+        if self.throttle.space is not None:
+            self.throttle.wake_waiters()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
         if self.batch.txids or self._ready or self.sink.following is not None:
             self.send()
@@ -654,20 +607,8 @@ class Pipeline:
         self._held_bytes = 0
         self.batch = self._new_batch()
         self.part.end()
-        self.let_in()
+        self.throttle.wake_waiters()
         self._on_failed()
-
-    async def wait_room(self) -> None:
-        """Until `let_in`."""
-        if self._room is None:
-            self._room = trio.Event()
-        await self._room.wait()
-
-    def let_in(self) -> None:
-        """Whoever waits for room looks again."""
-        if self._room is not None:
-            self._room.set()
-            self._room = None
 
 
 MakeSink = Callable[[Pipeline], Sink]

@@ -493,7 +493,7 @@ class LogWriter:
     @property
     def over_rate(self) -> int:
         """Records that were taken above a rate of the log, where ``at_limit`` is ``"count"``."""
-        return self.pipeline.over_rate
+        return self.pipeline.throttle.over_rate
 
     @property
     def error(self) -> DistributedLogError | None:

@@ -2,12 +2,21 @@
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
+from distributedlog.log.keeper import SegmentKeeper
 from distributedlog.log.record import FLAG_CONTROL, LogRecord, build
+from distributedlog.log.writer import LogWriter
 from distributedlog.runtime.host import Buffer
 
 
 def rec(txid: int, payload: bytes = b"x") -> LogRecord:
     return LogRecord(txid, payload)
+
+
+def keeper_of(writer: LogWriter) -> SegmentKeeper:
+    """The segments under a writer that has the log itself."""
+    keeper = writer.pipeline.sink
+    assert isinstance(keeper, SegmentKeeper)
+    return keeper
 
 
 async def put(log: Log, *txids: int) -> list[DLSN]:

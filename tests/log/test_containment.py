@@ -13,7 +13,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.record import LogRecord
 from distributedlog.runtime.errors import InternalError, WriteFailed
 from tests.log.conftest import World
-from tests.log.records import everything
+from tests.log.records import everything, keeper_of
 from tests.plant import plant
 
 
@@ -59,19 +59,19 @@ def logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def roll_breaks(writer: Any) -> None:
-    plant(writer.pipeline.keeper, "_step", breaks_later)
-    writer.pipeline.keeper.wake()
+    plant(keeper_of(writer), "_step", breaks_later)
+    keeper_of(writer).wake()
 
 
 def replacing_breaks(writer: Any) -> None:
-    plant(writer.pipeline.keeper.current, "end", breaks)
-    writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))
+    plant(keeper_of(writer).current, "end", breaks)
+    keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
     "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
     "the rolling task": roll_breaks,
-    "an acknowledgement": lambda writer: plant(writer.pipeline.keeper.current, "confirm", breaks),
+    "an acknowledgement": lambda writer: plant(keeper_of(writer).current, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
 }
 
@@ -216,7 +216,7 @@ async def test_an_abort_in_the_turn_in_which_a_recovery_comes_back(
 
         world.ledgers.recover = recover_and_abort  # type: ignore[method-assign]
         await trio.sleep(0.1)
-        writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+        keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
         with pytest.raises(WriteFailed):
             await pending
         await trio.sleep(1)

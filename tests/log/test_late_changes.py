@@ -30,7 +30,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 from tests.log.conftest import World
-from tests.log.records import everything
+from tests.log.records import everything, keeper_of
 
 
 class LateStore:
@@ -92,7 +92,7 @@ async def rolls_and_errors(failing: int, world: World, ns: Namespace, acked: lis
                     acked.append(number)
                     await trio.sleep(0.01)
                     if i == failing and session < 2:
-                        writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+                        keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
                     await trio.sleep(0.3 * (i % 2))  # a roll ends, or is met under way
                     if i >= 5:
                         await writer.commit()
@@ -176,7 +176,7 @@ async def test_a_registration_that_is_applied_late_gets_its_number_at_the_close_
                 await writer.write(LogRecord(txid, bytes(60)))
             await trio.sleep(0.05)
             assert store.kept is not None  # the registration of segment 2
-            writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+            keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
             for txid in range(4, 6):
                 await writer.write(LogRecord(txid, bytes(60)))
             assert store.kept is None
@@ -197,7 +197,7 @@ async def test_a_log_that_is_said_to_be_sealed_is_sealed(
         await writer.write(LogRecord(0, bytes(60)))
         store = LateStore(world, nth, wait)
         if nth % 2:
-            writer.pipeline.keeper.current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+            keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
         else:
             for txid in range(1, 4):
                 await writer.write(LogRecord(txid, bytes(60)))

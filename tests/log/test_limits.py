@@ -21,7 +21,7 @@ from distributedlog.runtime.options import overlaid
 from distributedlog.write_buffer import WriteBuffer, open_buffer
 from tests.examples import examples
 from tests.log.conftest import World
-from tests.log.records import everything, rec
+from tests.log.records import everything, keeper_of, rec
 
 MIB = 1024 * 1024
 
@@ -128,7 +128,7 @@ async def test_a_busy_log_asks_once_an_entry_and_an_idle_one_holds_nothing(
         for _ in range(500):
             await writer.submit(rec(1, bytes(10_000)))
         await writer.commit()
-        entries = len(world.ledgers.stores[writer.pipeline.keeper.current.ledger.ledger_id].entries)
+        entries = len(world.ledgers.stores[keeper_of(writer).current.ledger.ledger_id].entries)
         assert 15 <= entries <= 40
         assert len(asked) <= 2 * entries
         assert ns.context.process_bytes.bytes == 0
@@ -228,7 +228,7 @@ async def test_a_log_that_can_be_written_is_written_while_others_are_stuck(
     """H168: a hundred logs on dead bookies hold all that the process may, one writes on."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = [await ns.open_log(f"l{n}").open_writer() for n in range(100)]
-        world.ledgers.dead = {one.pipeline.keeper.current.ledger.ledger_id for one in stuck}
+        world.ledgers.dead = {keeper_of(one).current.ledger.ledger_id for one in stuck}
         async with trio.open_nursery() as nursery:
             for writer in stuck:
                 nursery.start_soon(fill, writer, bytes(1000))
@@ -250,7 +250,7 @@ async def test_a_large_record_waits_in_order_and_small_ones_do_not(
     """What is a log's own lets in what fits it; corrections: 1,000 logs with a record of 1 MiB each."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await ns.open_log("stuck").open_writer()
-        world.ledgers.dead = {stuck.pipeline.keeper.current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck).current.ledger.ledger_id}
         await fill(stuck, bytes(100_000))
         went: list[str] = []
 
@@ -315,7 +315,7 @@ async def test_tasks_of_one_log_that_wait_go_on_in_order(
     """A large record that waits is not passed for ever by small ones of its own log."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await ns.open_log("stuck").open_writer()
-        world.ledgers.dead = {stuck.pipeline.keeper.current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck).current.ledger.ledger_id}
         await fill(stuck, bytes(100_000))
         log = ns.open_log("l", config={"max_txid_check": False})
         writer = await log.open_writer()
@@ -573,7 +573,7 @@ async def test_a_buffer_of_stuck_logs_leaves_room_for_one_that_can_be_written(
 ) -> None:
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = [await buffered(ns, f"l{n}") for n in range(20)]
-        world.ledgers.dead = {one.writer.pipeline.keeper.current.ledger.ledger_id for one in stuck}
+        world.ledgers.dead = {keeper_of(one.writer).current.ledger.ledger_id for one in stuck}
 
         async def write(buffer: WriteBuffer) -> None:
             with trio.move_on_after(1):
@@ -595,7 +595,7 @@ async def test_a_record_is_not_taken_before_there_is_room_for_it(
     """Of 1 MiB into a small rest."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await buffered(ns, "stuck")
-        world.ledgers.dead = {stuck.writer.pipeline.keeper.current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck.writer).current.ledger.ledger_id}
         with trio.move_on_after(1):
             while True:
                 await put(stuck, rec(1, bytes(50_000)))
@@ -678,7 +678,7 @@ async def test_what_no_writer_takes_waits_for_no_room_in_the_buffer(
     """Else columns of more than there is wait until nobody holds anything, and all others after them."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck, other = await buffered(ns, "stuck"), await buffered(ns, "other")
-        world.ledgers.dead = {stuck.writer.pipeline.keeper.current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck.writer).current.ledger.ledger_id}
         with trio.move_on_after(1):
             while True:
                 await put(stuck, rec(1, bytes(50_000)))

@@ -22,7 +22,7 @@ from distributedlog.runtime.errors import (
     WriteFailed,
 )
 from tests.log.conftest import World
-from tests.log.records import everything, rec
+from tests.log.records import everything, keeper_of, rec
 from tests.metadata.local_metadata import LocalMetadata
 
 SEGMENT_BYTES = 3200
@@ -116,7 +116,7 @@ async def test_what_keeps_it_from_being_made_stops_no_writes(
                 await writer.write(rec(txid, PAYLOAD))
                 await trio.sleep(0.5)
                 if txid > AHEAD_ENTRIES:
-                    held.add(writer.pipeline.keeper._permit.held)
+                    held.add(keeper_of(writer)._permit.held)
             assert (writer.segment, writer.error) == (1, None)
             assert False in held, "others may roll between two tries"
             world.ledgers.prepare = original  # type: ignore[method-assign]
@@ -313,13 +313,13 @@ async def test_an_error_asks_for_no_permit(world: World, autojump_clock: MockClo
             await send(a, range(AHEAD_ENTRIES - 1))
             world.ledgers.held = True
             await send(a, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
-            assert a.pipeline.keeper._permit.held
+            assert keeper_of(a)._permit.held
             world.ledgers.writers[1].fail(WriteFailed("a bookie went"))
             await trio.sleep(1)
             assert b.segment == 2
             world.ledgers.release()
             await trio.sleep(1)
-            assert not a.pipeline.keeper._permit.held
+            assert not keeper_of(a)._permit.held
 
 
 async def test_a_ledger_that_fails_keeps_no_permit(world: World, autojump_clock: MockClock) -> None:
@@ -331,11 +331,11 @@ async def test_a_ledger_that_fails_keeps_no_permit(world: World, autojump_clock:
         await send(a, range(AHEAD_ENTRIES - 1))
         world.ledgers.held = True
         await send(a, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
-        assert a.pipeline.keeper._permit.held
+        assert keeper_of(a)._permit.held
         world.ledgers.writers[0].fail(WriteFailed("a bookie went"))
         await trio.sleep(1)
         assert a.segment == 2
-        assert not a.pipeline.keeper._permit.held
+        assert not keeper_of(a)._permit.held
         world.ledgers.release()
 
 

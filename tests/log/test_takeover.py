@@ -27,7 +27,7 @@ from distributedlog.runtime.errors import (
 )
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelReader
-from tests.log.records import everything, rec
+from tests.log.records import everything, keeper_of, rec
 
 
 async def test_a_second_writer_is_refused_and_told_who_writes(
@@ -212,8 +212,8 @@ async def test_a_fenced_writer_can_neither_roll_nor_close(
         second = await b.open_log("l").open_writer(takeover=True)
         before = world.metadata.state.revision
 
-        first.pipeline.keeper._why_roll = "the test wants it"
-        first.pipeline.keeper.wake()
+        keeper_of(first)._why_roll = "the test wants it"
+        keeper_of(first).wake()
         await trio.sleep(1)
 
         assert isinstance(first.error, WriterFenced)
