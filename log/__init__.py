@@ -23,21 +23,19 @@ Writing, in the order a record meets it:
     frames.py                       what one producer sent in one go, whole in an entry
     producers.py, producers_format.py   who a log's producers are; their bytes in its entries (pure)
     producing.py, producers_replay.py   at its writer: what is stored and on its way; read at a takeover
-    process_bytes.py, rates.py      what all logs hold; how much a second (pure)
-    write_throttle.py               the rates of one log at its writer
+    process_bytes.py, write_throttle.py   what all logs hold; the rates of one log
     open_segment.py                 a batch becomes an entry (`record.py`), its clock's time in it
     compression.py                  and smaller, where the log has a codec
-    keep_alive.py, control.py       who has nothing to write says so; entries without records (pure)
-    keeper.py, roll_permits.py      segments rolled, replaced, completed; how many of a process at once
+    control.py                      entries without records (pure)
+    keeper.py, roll_permits.py      segments rolled, replaced, completed, kept alive; how many rolls at once
     takeover.py, recovery_turns.py  the end of the writer before is made certain, the first segment opened
     lock.py, lock_session.py        a leased key that names who writes (`lock_record.py`); one lease a process
-    ownership.py, shared_change.py  changing the state: as its owner (H12), and without owning it
+    ownership.py                    changing the state as its owner (H12); without owning it: `truncation.py`
 
 Reading:
 
-    reader.py, entry_queue.py       records in order; entries ahead of their reader, from whatever source
+    reader.py, entry_queue.py       records in order; entries ahead of their reader; how long it waits
     fetcher.py                      from the bookies, in a task
-    starvation.py                   whoever takes waits for one bookie nearly all the time (pure)
     skips.py                        what a reader was told to pass over (pure)
     multi_reader.py                 several logs as one stream
     subscription.py, commits.py     one holder from a named position on; what holders commit, written together
@@ -48,11 +46,11 @@ Reading:
     follower.py                     the state as a watch pushes it
     lifecycle.py, graveyard.py      what a held position meets (pure); where deleted logs lie
     segment_reader.py               a segment's entries, wherever they lie
-    next_segment.py, segment_begin.py   the next one, entered by its first entry; what that says (pure)
-    locate.py, interpolation.py     the last record, positions by txid and time; a search in few looks (pure)
+    next_segment.py                 the next one, entered by its first entry
+    locate.py                       the last record, positions by txid and time, in few looks
 
 What breaks in one log's task stays that log's: `containment.py`.
-Ends and positions: `truncation.py`, `purge.py`, `seal.py`, `positions.py`, `deletion.py`, `tombstone.py`.
+Ends and positions: `truncation.py`, `purge.py`, `positions.py`, `deletion.py`, `tombstone.py`.
 For pipelines: `view.py`, `ranges.py` and `snapshot.py` (plans), `range_reader.py`; `segment_writer.py`,
 `link.py`, `app_versions.py`, `unlinked.py` (segments written outside a log, and linked to it).
 Small segments share a ledger: `merge.py`; what that leaves, `retired.py`.

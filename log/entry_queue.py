@@ -241,3 +241,38 @@ class EntryQueue:
         self._taken.set()
         if self._on_news is not None:
             self._on_news()
+
+
+# On one machine more bookies add no capacity, and each costs more: a record of its ledger, and buffers that
+# no cache has. So several are asked only by a reader that waits nearly all the time.
+
+LOOK_S = 0.5
+"""For so long it is looked what one source is good for,"""
+STARVED = 0.9
+"""and this share of it was waited: who decodes most of the time needs no other."""
+
+
+class Starvation:
+    """Of one that takes. It counts how long it waited, by a clock of its own."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._waited_before_s = 0.0
+
+    def is_seen(self, waited_s: float, now: float) -> bool:
+        """Did it wait nearly all of the time that it was looked at? Asked whenever it was given something.
+
+        ``waited_s``: since its beginning, in all.
+        """
+        since = self._since
+        if since is None:
+            self._since, self._waited_before_s = now, waited_s
+            return False
+        if now - since < LOOK_S:
+            return False
+        self._since = None
+        return waited_s - self._waited_before_s >= STARVED * (now - since)
+
+    def forget(self) -> None:
+        """Look anew."""
+        self._since = None

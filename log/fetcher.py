@@ -28,7 +28,7 @@ from ..runtime.log_lines import get_logger
 from .containment import broken, contained
 from .context import LogContext
 from .dlsn import DLSN
-from .entry_queue import EntryQueue, ReadRange
+from .entry_queue import EntryQueue, ReadRange, Starvation
 from .follower import StateFollower
 from .graveyard import explain_gone
 from .ledgers import EntryRecord, LedgerReader
@@ -38,12 +38,10 @@ from .next_segment import NextSegment
 from .position import Position, ReadStart, TimeStart, TxidStart
 from .range_reader import RangeReader
 from .record import EntryHeader, decode, decode_header
-from .segment_begin import SegmentBegin
 from .segment_reader import open_segment
-from .segments import UNKNOWN, SegmentRecord
+from .segments import UNKNOWN, SegmentBegin, SegmentRecord
 from .skips import SkipNotes, Skipped
 from .snapshot import take_snapshot
-from .starvation import Starvation
 
 SKIP_LINE_S = 10.0
 """A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""

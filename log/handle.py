@@ -52,7 +52,6 @@ from .range_reader import RangeReader, open_ranges
 from .ranges import LogSnapshot, SegmentRange, SegmentToken
 from .reader import LogReader
 from .record import LogRecord, check_txid
-from .seal import seal
 from .segment_watch import SegmentWatch
 from .segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments import SegmentRecord
@@ -63,7 +62,7 @@ from .state import LogState
 from .stored_settings import change_of_log, read_stored
 from .subscription import Subscription, subscribe
 from .takeover import take_over
-from .truncation import truncate
+from .truncation import seal, truncate
 from .txids import policy_name
 from .unlinked import collect, delete_unlinked
 from .work import WorkState

@@ -27,11 +27,10 @@ from ..runtime.errors import (
     VersionConflict,
 )
 from ..runtime.log_lines import get_logger
-from ..runtime.turns import Round
+from ..runtime.turns import Round, Rounds
 from .compression import Compression
 from .containment import broken
 from .context import LogContext
-from .keep_alive import KeepAlive
 from .ledgers import NewLedger
 from .open_segment import AHEAD, OpenSegment
 from .options import LogOptions
@@ -47,6 +46,8 @@ READERS_S = 0.1
 TICK_S = 5.0
 """So often it is looked whether a segment should end for its age or its ledger (H22: within 60 s)."""
 ROOM_WAIT_S = 1.0
+QUIET_CHECK_S = 0.25
+"""How late it may be noticed that a writer has had nothing to write."""
 AGE_SHARE_MIN = 0.9
 """Of the greatest age, what a segment is given at least: logs that are opened together do not roll so."""
 
@@ -429,3 +430,44 @@ class SegmentKeeper:
     def _in_trouble_too_long(self) -> bool:
         since = self._trouble_since
         return since is not None and trio.current_time() >= since + self._options.recover_timeout_s
+
+
+class KeepAlive:
+    """Calls back when one writer has sent nothing for so long; costs nothing while it is off."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        *,
+        sent: Callable[[], object],
+        on_quiet: Callable[[], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        """``sent``: something that is another with each entry; ``on_quiet``: nothing was sent for so long."""
+        self._rounds = rounds
+        self._round = Round(self._look, broken)
+        self._sent = sent
+        self._on_quiet = on_quiet
+        self._after_s = 0.0
+        self._last: object = None
+        self._since = 0.0
+
+    def follow(self, after_s: float) -> None:
+        """Look from now on; 0: not any more."""
+        if after_s and not self._after_s:
+            self._last, self._since = self._sent(), trio.current_time()
+            self._rounds.join(self._round)
+        self._after_s = after_s
+
+    def end(self) -> None:
+        """Look no more. Idempotent."""
+        self._after_s = 0.0
+        self._rounds.leave(self._round)
+
+    def _look(self) -> bool:
+        sent, now = self._sent(), trio.current_time()
+        if sent != self._last:
+            self._last, self._since = sent, now
+        elif self._after_s and now - self._since >= self._after_s:
+            self._on_quiet()
+        return self._after_s > 0

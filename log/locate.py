@@ -4,7 +4,7 @@ A search reads little, however long the log: the keys of segments are dense, so 
 reads until `PAGE` are left, which are one page; in the segment that is found entries are.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -15,7 +15,6 @@ from ..runtime.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLed
 from .control import last_record
 from .dlsn import DLSN
 from .follower import StateFollower
-from .interpolation import first_reaching
 from .keys import incarnation_text, segment_key
 from .ledgers import EntryRecord, LedgerReader, Ledgers
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
@@ -373,34 +372,49 @@ async def _search(
                     if found is None:
                         (found,) = await reader.read(entry, entry, bytes_max=1)
                     header = decode_header(found.payload)
-                    if header.control:  # there may be thousands until the next record
-                        before = header.records_before
-                        entry, found = await _first(
-                            reader,
-                            lambda one: one.records_through,
-                            before + 1,
-                            entry + 1,
-                            high,
-                            before,
-                            max(record.records, before + 1),
-                        )
+                    if header.control:
+                        entry, found = await _pass_control(reader, record, header, entry + 1, high)
                         continue
                     if value_here(header) >= wanted:
-                        origin = record.origin(entry, header)
-                        columns = decode(found.payload, header, origin, state.name)
-                        if record.segment == earliest.segment and entry == earliest.entry:
-                            columns = columns.cut(min(earliest.slot, columns.count), columns.count)
+                        columns = _columns_from(state, record, found, header)
                         at = slot(columns) if columns.count else None
                         if at is not None:
                             return DLSN(record.segment, entry, columns.first_slot + at)
                     entry, found = entry + 1, None
             finally:
                 reader.close()
-            if record.closed:
-                end = DLSN(record.segment + 1, 0, 0)
-            else:
-                end = DLSN(record.segment, entry, 0)
+            end = (
+                DLSN(record.segment + 1, 0, 0) if record.closed else DLSN(record.segment, entry, 0)
+            )
     return max(earliest, end or DLSN(state.open_from, 0, 0))
+
+
+async def _pass_control(
+    reader: LedgerReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
+) -> tuple[int, EntryRecord | None]:
+    """Find the first entry from ``entry`` on that has a record: there may be thousands without one."""
+    before = header.records_before
+    return await _first(
+        reader,
+        lambda one: one.records_through,
+        before + 1,
+        entry,
+        high,
+        before,
+        max(record.records, before + 1),
+    )
+
+
+def _columns_from(
+    state: LogState, record: SegmentRecord, found: EntryRecord, header: EntryHeader
+) -> Columns:
+    """Return the records of an entry that are not truncated."""
+    earliest = state.earliest
+    origin = record.origin(found.entry, header)
+    columns = decode(found.payload, header, origin, state.name)
+    if record.segment == earliest.segment and found.entry == earliest.entry:
+        return columns.cut(min(earliest.slot, columns.count), columns.count)
+    return columns
 
 
 async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
@@ -470,3 +484,42 @@ async def _first(
             place = looks.send(seen)
     except StopIteration as over:
         return over.value, reached
+
+
+# Txids, times and counts grow about evenly, so the next place is guessed by interpolation. After a guess that
+# left more than a half, the next place is the middle. At most 2 log2 of the length + 1 places are read.
+
+Looks = Generator[int, int, int]
+"""Gives a place to look at, takes the value there; returns the first place that reaches what is wanted."""
+
+
+def first_reaching(wanted: int, low: int, high: int, low_value: int, high_value: int) -> Looks:
+    """The first place from ``low`` to ``high`` whose value is at least ``wanted``; ``high`` where none is.
+
+    The two values are about those at ``low`` and at ``high``: wrong ones cost looks, and nothing else.
+    """
+    past = 1
+    """How far beyond a guess it looks, so that what is wanted lies on the short side."""
+    halve = False
+    while low < high:
+        before = high - low
+        middle = place = low + before // 2
+        if not halve:
+            if wanted <= low_value:
+                place = low
+            elif wanted >= high_value:
+                place = high
+            else:
+                place = low + before * (wanted - low_value) // (high_value - low_value)
+            place += past if place < middle else -past
+            place = min(max(place, low), high - 1)
+        value = yield place
+        if value < wanted:
+            low, low_value = place + 1, value
+        else:
+            high, high_value = place, value
+        if 2 * (high - low) <= before:
+            halve = False
+        else:
+            halve, past = not halve, 4 * past
+    return low

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 import trio
 
@@ -89,6 +89,18 @@ class LogEvent:
 Item = LogBatch | LogEvent
 
 
+@dataclass(frozen=True, slots=True)
+class MultiReadOptions:
+    """How several logs are read as one; see `Namespace.open_reader`."""
+
+    positions: Mapping[str, Position]
+    at: Literal["earliest", "latest"]
+    to_end: bool
+    order: Order
+    time_wait_s: float
+    bytes_max: int
+
+
 @dataclass(slots=True, eq=False)
 class _Member:
     name: str
@@ -113,31 +125,26 @@ class MultiReader:
         *,
         watch: LogWatch | None,
         pattern: str,
-        positions: Mapping[str, Position],
-        at: Literal["earliest", "latest"],
-        to_end: bool,
-        order: Order,
-        time_wait_s: float,
-        bytes_max: int,
+        options: MultiReadOptions,
     ) -> None:
         self._context = context
         self._find = find
         self._names = names
         self._watch = watch
         self._pattern = pattern
-        self._starts = dict(positions)
-        self._at = at
-        self._to_end = to_end
-        self._by_time = order == "time"
-        self._time_wait_s = time_wait_s
-        self._bytes_max = bytes_max
+        self._starts = dict(options.positions)
+        self._at = options.at
+        self._to_end = options.to_end
+        self._by_time = options.order == "time"
+        self._time_wait_s = options.time_wait_s
+        self._bytes_max = options.bytes_max
         self._members: list[_Member] = []
         self._ready: deque[_Member] = deque()
         """Those that have something, or have ended; the first one's turn it is."""
         self._events: deque[LogEvent] = deque()
         self._left_to_open = len(names)
         self._newest_ms = -1
-        self._open_until = trio.current_time() + time_wait_s
+        self._open_until = trio.current_time() + options.time_wait_s
         self._news = trio.Event()
         self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE)
         self._scope = trio.CancelScope()
@@ -509,7 +516,7 @@ async def open_multi_reader(
     open_watch: Callable[[str], Awaitable[LogWatch]],
     logs: Sequence[str] | None,
     pattern: str | None,
-    **options: Any,
+    options: MultiReadOptions,
 ) -> MultiReader:
     """See `Namespace.open_reader`."""
     watch = None
@@ -524,7 +531,9 @@ async def open_multi_reader(
                 for name, incarnation in watch.logs.items()
                 if fnmatchcase(name, pattern)
             }
-        reader = MultiReader(context, find, names, watch=watch, pattern=pattern or "", **options)
+        reader = MultiReader(
+            context, find, names, watch=watch, pattern=pattern or "", options=options
+        )
         context.start(reader.run)
     except BaseException:
         if watch is not None:

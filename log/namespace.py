@@ -23,8 +23,7 @@ from .commits import Commits
 from .context import LogContext
 from .deletion import delete_claimed
 from .handle import Log
-from .keep_alive import LOOK_S
-from .keeper import TICK_S
+from .keeper import QUIET_CHECK_S, TICK_S
 from .keys import (
     LOG_ID_BITS,
     decode_log_id,
@@ -37,7 +36,7 @@ from .ledgers import Ledgers
 from .lock import claim
 from .lock_session import LockSessions
 from .metrics import LogMeters, NamespaceMetrics
-from .multi_reader import MultiReader, check_multi_read, open_multi_reader
+from .multi_reader import MultiReader, MultiReadOptions, check_multi_read, open_multi_reader
 from .names import check_log_name, check_new_log_name
 from .opening import Opening
 from .options import LogOptions
@@ -123,7 +122,7 @@ class Namespace:
             Turn(ledgers.gather, ledgers.send_gathered),
             Rounds(TICK_S),
             Commits(metadata, wall_ms, self.start),
-            Rounds(LOOK_S),
+            Rounds(QUIET_CHECK_S),
             RollPermits(options.rolls_at_once),
             ProcessBytes(process_bytes_max),
             LogMeters(),
@@ -287,17 +286,10 @@ class Namespace:
             raise InvalidRequest("a pattern is followed: it has no end")
         check_multi_read(pattern, positions, time_wait_s, bytes_max)
         names = None if logs is None else list(dict.fromkeys(map(check_log_name, logs)))
-        options = {
-            "positions": positions or {},
-            "at": at,
-            "to_end": to == "end",
-            "order": order,
-            "time_wait_s": time_wait_s,
-            "bytes_max": bytes_max,
-        }
+        options = MultiReadOptions(positions or {}, at, to == "end", order, time_wait_s, bytes_max)
         return Opening(
             lambda: open_multi_reader(
-                self.context, self.find, self._open_kept_watch, names, pattern, **options
+                self.context, self.find, self._open_kept_watch, names, pattern, options
             )
         )
 

@@ -1,7 +1,7 @@
 """The segment after the one at whose end a reader is: opened before the roll, entered without its close.
 
 The next segment is registered while this one is written on. So a reader of this one opens it, too, and waits
-there as well. Its first entry says where this one ended (`segment_begin.py`): up to there all is confirmed,
+there as well. Its first entry says where this one ended (`segments.py`): up to there all is confirmed,
 and nothing comes after. That is the only proof but the close (H173): an entry in the next segment alone does
 not say that this reader has heard of all before it. Where the entry says nothing, for an older program wrote
 it, or the next segment stays empty (H150), the reader waits for the close, as ever.
@@ -16,8 +16,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.log_lines import get_logger
 from .follower import RETRY_S, StateFollower
 from .ledgers import EntryRecord, LedgerReader, Ledgers
-from .segment_begin import SegmentBegin, segment_begin
-from .segments import UNKNOWN, SegmentRecord
+from .segments import UNKNOWN, SegmentBegin, SegmentRecord, segment_begin
 
 log = get_logger("distributedlog.log")
 

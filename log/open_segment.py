@@ -17,8 +17,7 @@ from .options import LogOptions
 from .producers_format import SECTION_PRODUCERS
 from .producing import Producers
 from .record import build, build_lone, with_section
-from .segment_begin import SegmentBegin
-from .segments import UNKNOWN, SegmentEnd, SegmentRecord, why_roll
+from .segments import UNKNOWN, SegmentBegin, SegmentEnd, SegmentRecord, why_roll
 
 AHEAD = 15 / 16
 """Of its size or age, when the next one is made ready: what is left is time for that (64 MiB of 1 GiB)."""

@@ -31,13 +31,13 @@ from ..runtime.options import check_whole
 from .containment import contained
 from .context import LogContext
 from .dlsn import DLSN
+from .entry_queue import Starvation
 from .graveyard import explain_gone, look_up
 from .keys import incarnation_id, incarnation_text, segment_key, state_key
 from .lifecycle import FoundLog, HeldPosition, Met, lifecycle
 from .ranges import WHOLE, SegmentRange
 from .record import Columns, decode, decode_header
 from .segments import SegmentRecord
-from .starvation import Starvation
 from .state import LogState
 
 PART_BYTES = 8 * 1024 * 1024

@@ -5,7 +5,7 @@ nothing; the lock is looked at as a courtesy, as everywhere: what protects a log
 """
 
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Compare, Delete, Put, Transaction
+from ..metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ..runtime.errors import (
     InvalidRequest,
     LogExists,
@@ -50,19 +50,7 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
             state = None if found is None else LogState.decode(found.value)
             if found is None or state is None or state.deleting:
                 raise LogNotFound(f'log "{old}" is being deleted')
-            change = Transaction(
-                (
-                    Compare.version(old_at, named.version),
-                    Compare.version(new_at, 0),
-                    Compare.version(found.key, found.version),
-                    Compare.version(lock_key(log_id), 0),
-                ),
-                (
-                    Delete(old_at),
-                    Put(new_at, named.value),
-                    Put(found.key, state.renamed(new).encode()),
-                ),
-            )
+            change = _rename_change(named, new_at, found, state.renamed(new))
             try:
                 reply = await metadata.transact(change)
             except OutcomeUnknown:
@@ -83,3 +71,22 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
         if tried is None:
             raise
         raise OutcomeUnknown(f'whether log "{old}" was renamed is not known: {error}') from error
+
+
+def _rename_change(
+    name: KeyValue, new_key: bytes, state: KeyValue, renamed: LogState
+) -> Transaction:
+    """Return the change of both names, if nothing changed, the new name is free and no lock lives."""
+    return Transaction(
+        (
+            Compare.version(name.key, name.version),
+            Compare.version(new_key, 0),
+            Compare.version(state.key, state.version),
+            Compare.version(lock_key(renamed.log_id), 0),
+        ),
+        (
+            Delete(name.key),
+            Put(new_key, name.value),
+            Put(state.key, renamed.encode()),
+        ),
+    )

@@ -6,6 +6,7 @@ closes it fills in the rest, and writes where the next one's sequence ids, bytes
 Log time never goes back: an entry's is the greater of its own stamp and its segment's floor.
 """
 
+import struct
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
@@ -14,7 +15,16 @@ from ..runtime.frames import pack
 from ..runtime.host import Buffer
 from ..runtime.schema import NUMBER_MAX, reads_back
 from .dlsn import DLSN
-from .record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, EntryHeader, Origin
+from .record import (
+    TXIDS_INDEX,
+    TXIDS_OWN,
+    TXIDS_SAME,
+    EntryHeader,
+    Origin,
+    decode_header,
+    find_section,
+    with_section,
+)
 from .state import Added, LogState, flag_as_txid, format_and_fields
 
 FORMAT = 3
@@ -313,3 +323,39 @@ def why_roll(
     if age_s >= age_max_s and user_bytes > 0:
         return f"it is {age_s:.0f} s old"
     return ""
+
+
+# A writer enters a segment when all of the one before it is acknowledged, and never writes there again (H11).
+# So the end of that one is final long before the log's metadata have it (inv. 3, inv. 20). The first entry of
+# the segment states that end in section 5, little-endian. Readers without it wait for the close.
+#     last entry of the segment before i64 (-1: none) | sequence id of the first record here i64
+SECTION_BEGIN = 5
+_BEGIN = struct.Struct("<qq")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBegin:
+    """Where a segment begins: after this entry of the one before it."""
+
+    last_entry: int
+    """The last one of the segment before, a control entry too; -1: it has none."""
+    sequence_id: int
+    """Of the first record of this segment."""
+
+    def into(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
+        """An entry as `record.build` makes it, and its length in bytes: with this in it."""
+        packed = _BEGIN.pack(self.last_entry, self.sequence_id)
+        return with_section(buffers, length, SECTION_BEGIN, packed)
+
+
+def segment_begin(entry: Buffer) -> SegmentBegin | None:
+    """What the first entry of a segment says; None: nothing. Raises `CorruptData`, `UnsupportedFormat`."""
+    found = find_section(entry, decode_header(entry), SECTION_BEGIN)
+    if found is None:
+        return None
+    if len(found) < _BEGIN.size:
+        raise CorruptData(f"a segment's first entry says in {len(found)} bytes where it begins")
+    begin = SegmentBegin(*_BEGIN.unpack_from(found))
+    if begin.last_entry < -1 or begin.sequence_id < 0:
+        raise CorruptData(f"a segment begins where none can: {begin}")
+    return begin

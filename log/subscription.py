@@ -31,7 +31,7 @@ from .follower import follow
 from .keys import incarnation_text, position_key, state_key, subscriber_key
 from .lock import WAIT_BEYOND_LEASE_S, changed
 from .lock_record import LockRecord
-from .lock_session import GOODBYE_S, Leftover
+from .lock_session import GOODBYE_S, Leftover, LockSession
 from .position import Position
 from .positions import UNPROVEN, PositionRecord, check_position_name, clock_now, hold_share
 from .presence import Presence
@@ -256,10 +256,7 @@ class _Taking:
         unmoved = Compare.mod_revision(self._key, found.mod_revision)
         left: Leftover | None = Leftover(self._lock_key, value, unmoved)
         own = Transaction(
-            (
-                unmoved,
-                Compare.version(self._lock_key, 0 if lock is None else lock.version),
-            ),
+            (unmoved, Compare.version(self._lock_key, 0 if lock is None else lock.version)),
             (Put(self._key, raised.encode()), Put(self._lock_key, value, lease)),
         )
         try:
@@ -296,6 +293,11 @@ class _Taking:
             self._hold,
             context.options.commit_interval_s,
         )
+        return committed, self._presence(committed, session, held_at)
+
+    def _presence(self, committed: Committed, session: LockSession, held_at: int) -> Presence:
+        """Return the lock of the subscriber that has just raised the generation."""
+        metadata = self._context.metadata
 
         async def still_ours() -> Compare:
             committed.look(await metadata.get(self._key))
@@ -303,12 +305,11 @@ class _Taking:
                 raise committed.error.again()
             return Compare.mod_revision(self._key, committed.revision)
 
-        presence = Presence(
+        return Presence(
             session,
             self._lock_key,
-            value,
+            self._record.encode(),
             held_at=held_at,
             still_ours=still_ours,
             on_lost=committed.fail,
         )
-        return committed, presence

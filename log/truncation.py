@@ -2,23 +2,31 @@
 
 The point may lie anywhere, also inside the segment in progress, and never goes back. Open readers see it
 through the watch on the state. The bytes go later, whole segments at a time: `purge.py`.
+
+A log that is sealed ends where it is now, for good: writers and links are refused, readers reach an end. Its
+writer has `LogWriter.mark_end_of_stream`; anybody else claims the log as a writer does, and seals it then.
 """
+
+from collections.abc import Callable
 
 import trio
 
 from ..metadata.interface import Metadata
-from ..metadata.transaction import Put, Transaction
-from ..runtime.errors import InvalidRequest
+from ..metadata.transaction import Compare, Put, Transaction
+from ..runtime.errors import EndOfStream, InvalidRequest, LogNotFound, OutcomeUnknown
 from ..runtime.options import quoted
+from .context import LogContext
 from .dlsn import DLSN
 from .follower import StateFollower
-from .keys import purge_key
+from .keys import purge_key, state_key
 from .ledgers import Ledgers
 from .locate import sequence_id_at
+from .lock import claim
+from .ownership import Share, nothing_else
 from .segment_reader import open_segment, read_header
 from .segments import SegmentRecord
-from .shared_change import change_shared
 from .state import LogState
+from .takeover import recover_patiently
 
 ROLL_WAIT_S = 2.0
 """How long a truncation waits for the close of a segment that a roll has left behind."""
@@ -81,3 +89,53 @@ async def _readable_end(ledgers: Ledgers, record: SegmentRecord) -> tuple[DLSN, 
     finally:
         reader.close()
     return DLSN(record.segment, lac + 1, 0), record.start_sequence_id + records
+
+
+async def seal(context: LogContext, log_id: int, *, takeover: bool, wait_s: float | None) -> bool:
+    """Seal a log; False: it was sealed already. See `Log.seal`."""
+    try:
+        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s)
+    except EndOfStream:
+        return False
+    try:
+        await recover_patiently(context, claimed.owned, timeout_s=context.options.recover_timeout_s)
+        await claimed.owned.change(lambda state: state.with_sealed().released(), done=_is_sealed)
+    finally:
+        await claimed.give_back()
+    return True
+
+
+def _is_sealed(state: LogState) -> bool:
+    return state.sealed
+
+
+async def change_shared(
+    metadata: Metadata,
+    log_id: int,
+    name: str,
+    apply: Callable[[LogState], LogState],
+    *,
+    share: Share = nothing_else,
+) -> LogState:
+    """Apply a change that may be applied twice; the state that holds it. ``share`` sees the changed state.
+
+    A change that changes nothing is not written. Raises `LogNotFound`.
+    """
+    while True:
+        found = await metadata.get(state_key(log_id))
+        if found is None:
+            raise LogNotFound(f'log "{name}" has been deleted')
+        state = LogState.decode(found.value)
+        if state.deleting:
+            raise LogNotFound(f'log "{name}" is being deleted')
+        changed = apply(state)
+        if changed == state:
+            return state
+        own = Transaction(
+            (Compare.version(found.key, found.version),), (Put(found.key, changed.encode()),)
+        )
+        try:
+            if (await metadata.transact(own + await share(changed))).succeeded:
+                return changed
+        except OutcomeUnknown:
+            continue

@@ -493,6 +493,12 @@ class WorkQueue:
                 one.error = OutcomeUnknown(f"{one.error}; or it was done, and the answer was lost")
         for one in asked:
             one.told.set()
+        self._hand_out(granted)
+        self._note_spare(state)
+        self._tell_in_vain(looked, state)
+
+    def _hand_out(self, granted: "list[tuple[_Wanted, Stretch]]") -> None:
+        """Tell the callers that wait which stretch each has."""
         for wanted, stretch in granted:
             if wanted in self._wanted:  # else it gave up: the next one who asks has it
                 self._mine[stretch.number] = trio.current_time() + self._claim_s
@@ -500,7 +506,9 @@ class WorkQueue:
                 wanted.got = stretch
                 self._wanted.remove(wanted)
                 wanted.told.set()
-        self._note_spare(state)
+
+    def _tell_in_vain(self, looked: "list[_Wanted]", state: WorkState) -> None:
+        """Tell those that got nothing, if all is handled or their time is over."""
         handled = self._at_end and not state.line and len(state.parked) == len(state.aside)
         for wanted in looked:
             late = wanted.until <= trio.current_time()

@@ -11,7 +11,7 @@ import trio
 
 from ..log.names import check_namespace_path
 from ..log.producing import OpenedProducer
-from ..log.rates import Rate
+from ..log.write_throttle import Rate
 from ..log.writer import LogWriter
 from ..runtime.errors import (
     AlreadyClosed,

@@ -13,10 +13,10 @@ from itertools import chain, groupby
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 
+from ..log.entry_queue import Starvation
 from ..log.range_reader import RangeReader
 from ..log.ranges import SegmentRange
 from ..log.record import Columns
-from ..log.starvation import Starvation
 from ..runtime.errors import (
     AlreadyClosed,
     DistributedLogError,

@@ -40,8 +40,7 @@ from distributedlog.log.producers import Kept, Open, Producer, ProducerTable, Sp
 from distributedlog.log.producers_format import encode as encode_producers
 from distributedlog.log.producers_format import notes_of
 from distributedlog.log.retention import Stamps, decode_clock, encode_clock
-from distributedlog.log.segment_begin import SegmentBegin, segment_begin
-from distributedlog.log.segments import SegmentEnd, SegmentRecord
+from distributedlog.log.segments import SegmentBegin, SegmentEnd, SegmentRecord, segment_begin
 from distributedlog.log.settings import StoredSettings
 from distributedlog.log.state import LogEnd, LogState
 from distributedlog.log.unlinked import UnlinkedLedger
@@ -1337,7 +1336,7 @@ CODECS = [
             entry_bytes(sections=((9, 0, b"more"), (5, 0, bytes(16)))),
         ],
         STORED,
-        ("log/segment_begin.py segment_begin", "log/record.py find_section"),
+        ("log/segments.py segment_begin", "log/record.py find_section"),
         "bytes",
     ),
     Codec(

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import fetcher, range_reader, starvation
+from distributedlog.log import entry_queue, fetcher, range_reader
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
 from distributedlog.log.reader import LogReader
@@ -25,8 +25,8 @@ def _far_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is far with 4 KB, and read in parts of 2 KB."""
     monkeypatch.setattr(fetcher, "FAR_BYTES", 2 * PART)
     monkeypatch.setattr(fetcher, "FAR_HELD_BYTES", 2 * PART)
-    monkeypatch.setattr(starvation, "LOOK_S", 0.0)
-    monkeypatch.setattr(starvation, "STARVED", 0.0)
+    monkeypatch.setattr(entry_queue, "LOOK_S", 0.0)
+    monkeypatch.setattr(entry_queue, "STARVED", 0.0)
     monkeypatch.setattr(range_reader, "PART_BYTES", PART)
 
 
@@ -116,8 +116,8 @@ async def test_only_who_waits_for_one_bookie_asks_several(
     waits: bool,
 ) -> None:
     """A second one costs a reader that is busy with what it has, and gives it nothing."""
-    monkeypatch.setattr(starvation, "LOOK_S", 0.5)
-    monkeypatch.setattr(starvation, "STARVED", 0.9)
+    monkeypatch.setattr(entry_queue, "LOOK_S", 0.5)
+    monkeypatch.setattr(entry_queue, "STARVED", 0.9)
     original = ModelReader.read
 
     async def slow(self: ModelReader, first: int, last: int, *, bytes_max: int) -> Any:

@@ -20,8 +20,7 @@ from distributedlog.log.next_segment import NextSegment
 from distributedlog.log.packed import own_packed
 from distributedlog.log.reader import LogReader
 from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
-from distributedlog.log.segment_begin import SegmentBegin, segment_begin
-from distributedlog.log.segments import SegmentRecord
+from distributedlog.log.segments import SegmentBegin, SegmentRecord, segment_begin
 from distributedlog.metadata.transaction import Transaction, TransactionReply
 from distributedlog.runtime.errors import InternalError, WriteFailed
 from distributedlog.runtime.host import Buffer

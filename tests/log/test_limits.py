@@ -13,8 +13,8 @@ from distributedlog.log.batch import PendingBulk
 from distributedlog.log.options import LogOptions
 from distributedlog.log.pipeline import Pipeline
 from distributedlog.log.process_bytes import FREE_BYTES, STEP_BYTES, ProcessBytes
-from distributedlog.log.rates import Rate
 from distributedlog.log.record import LogRecord
+from distributedlog.log.write_throttle import Rate
 from distributedlog.log.writer import LogWriter
 from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, RecordTooLarge, TooBusy
 from distributedlog.runtime.options import overlaid

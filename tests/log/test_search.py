@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from distributedlog.log.dlsn import DLSN
 from distributedlog.log.handle import Log
-from distributedlog.log.interpolation import Looks, first_reaching
 from distributedlog.log.keys import incarnation_id, segment_key, state_key
+from distributedlog.log.locate import Looks, first_reaching
 from distributedlog.log.record import build
 from distributedlog.log.segments import EMPTY_END, SegmentEnd, SegmentRecord
 from distributedlog.log.state import LogState

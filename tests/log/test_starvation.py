@@ -1,6 +1,6 @@
 """Several sources are asked only by who waited for one nearly all the time."""
 
-from distributedlog.log.starvation import LOOK_S, STARVED, Starvation
+from distributedlog.log.entry_queue import LOOK_S, STARVED, Starvation
 
 
 def looked_at(

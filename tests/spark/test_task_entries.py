@@ -12,7 +12,7 @@ import trio
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
 from distributedlog.bookie.client import BookieClient, ReadAnswer
-from distributedlog.log import range_reader, starvation
+from distributedlog.log import entry_queue, range_reader
 from distributedlog.log.range_reader import Part, RangeReader
 from distributedlog.log.ranges import SegmentRange
 from distributedlog.log.record import RECORD_COLUMN_BYTES, Columns
@@ -101,8 +101,8 @@ def test_only_a_task_that_waits_asks_several_bookies(
     held: SparkClient, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """On one machine they are no more hands. Everything comes once, whenever it is cut."""
-    monkeypatch.setattr(starvation, "LOOK_S", 0.0)
-    monkeypatch.setattr(starvation, "STARVED", 0.0 if waits else 1.1)
+    monkeypatch.setattr(entry_queue, "LOOK_S", 0.0)
+    monkeypatch.setattr(entry_queue, "STARVED", 0.0 if waits else 1.1)
     monkeypatch.setattr(range_reader, "PART_BYTES", 4_000)
     monkeypatch.setattr(task_entries, "PIECE_BYTES", 1_000)
     monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", 1_000)
