@@ -355,9 +355,8 @@ async def _search(
                 def value_here(header: EntryHeader, record: SegmentRecord = record) -> int:
                     return value(record, header)
 
-                low, high = 0, reader.lac + 1
-                if record.segment == earliest.segment:
-                    low = min(earliest.entry, high)
+                high = reader.lac + 1
+                low = min(earliest.entry, high) if record.segment == earliest.segment else 0
                 low_value, high_value = ends(record)
                 if not record.closed and low < high:
                     # How far it goes only the last entry says; most ask for what is new.
@@ -383,9 +382,8 @@ async def _search(
                     entry, found = entry + 1, None
             finally:
                 reader.close()
-            end = (
-                DLSN(record.segment + 1, 0, 0) if record.closed else DLSN(record.segment, entry, 0)
-            )
+            after = (record.segment + 1, 0) if record.closed else (record.segment, entry)
+            end = DLSN(*after, 0)
     return max(earliest, end or DLSN(state.open_from, 0, 0))
 
 

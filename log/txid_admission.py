@@ -11,18 +11,15 @@ from .batch import Batch
 from .pipeline import Pipeline
 from .record import TXID_MAX
 from .state import BYTES, GIVEN, LogState
-from .txids import TxidSource
+from .txids import NONE_IS_FINE, TxidSource
 from .writer_ownership import WriterOwnership
-
-NONE_IS_FINE = -2
-"""Below each txid, and below the -1 that stands for an empty log's last one."""
 
 
 class TxidAdmission:
-    """Accepts the txids of one writer's records. `LogWriter.submit` compares with its attributes directly."""
+    """Accepts the txids of one writer's records. `LogWriter.submit` reads `source` directly."""
 
     __slots__ = (
-        "_is_proxied", "_ownership", "_pipeline", "back_noted", "checks", "draws", "most", "source",
+        "_is_proxied", "_ownership", "_pipeline", "back_noted", "checks", "source",
     )  # fmt: skip
 
     def __init__(
@@ -40,10 +37,6 @@ class TxidAdmission:
         """Is a given txid below the last one refused?"""
         self.back_noted = state.unordered_once
         """Does the log's state record that its txids decrease?"""
-        self.draws = True
-        """Is a payload alone plainly fine?"""
-        self.most = NONE_IS_FINE
-        """The greatest txid that is plainly fine."""
         self._pipeline = pipeline
         self._ownership = ownership
         self._is_proxied = pipeline.sink.append_after is not None
@@ -52,9 +45,9 @@ class TxidAdmission:
     def _set_plain(self) -> None:
         """Set which records `submit` accepts without `admit`; not the first given txid of an empty log."""
         given = self._pipeline.given
-        self.draws = not (self._is_proxied and given)
+        self.source.draws = not (self._is_proxied and given)
         fine = self.source.rule != BYTES and self.source.last >= 0
-        self.most = TXID_MAX if fine and (given or not self._is_proxied) else NONE_IS_FINE
+        self.source.most = TXID_MAX if fine and (given or not self._is_proxied) else NONE_IS_FINE
 
     def begin_kind(self, *, given: bool) -> None:
         """Records with a txid follow, or records without; behind proxies no entry has both."""
@@ -76,7 +69,7 @@ class TxidAdmission:
             source.last = max(source.last, greatest)
         else:
             source.last = last
-        if self.most < 0:
+        if self.source.most < 0:
             self._set_plain()
 
     async def admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:

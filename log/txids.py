@@ -62,10 +62,14 @@ def out_of_order(txid: int, last: int, name: str) -> TransactionIdOutOfOrder:
 _CLOCKED = (AUTO, GIVEN)
 
 
+NONE_IS_FINE = -2
+"""Below each txid, and below the -1 that stands for an empty log's last one."""
+
+
 class TxidSource:
     """Fills in the txids of one writer's records, and has the greatest txid so far."""
 
-    __slots__ = ("_wall_ms", "last", "rule")
+    __slots__ = ("_wall_ms", "draws", "last", "most", "rule")
 
     def __init__(self, rule: str, last: int, wall_ms: Callable[[], int], name: str) -> None:
         """``last``: the log's greatest so far, -1: none. Raises `UnsupportedFormat` for an unknown rule."""
@@ -77,6 +81,11 @@ class TxidSource:
         """The stored name of the policy."""
         self.last = last
         """The greatest so far. The writer raises it for given txids."""
+        # Here, not in `TxidAdmission` which sets both: `LogWriter.submit` reads them for each record.
+        self.draws = True
+        """Is a payload alone plainly fine?"""
+        self.most = NONE_IS_FINE
+        """The greatest given txid that is plainly fine."""
         self._wall_ms = wall_ms
 
     def draw(self, sizes: Sequence[int]) -> list[int]:

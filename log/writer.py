@@ -89,6 +89,7 @@ class LogWriter:
             wall_ms=context.wall_ms,
             checked=options.max_txid_check,
         )
+        self._source = self._txids.source
         self.checks_txids = self._txids.checks
         """Is a given txid below the last one refused?"""
         self.sequenced = SequencedWriter(
@@ -122,9 +123,8 @@ class LogWriter:
             await pipeline.before_submit()
         txid: Any
         payload: Any
-        batch, admission = pipeline.batch, self._txids
-        source = admission.source
-        if admission.draws and type(record) is bytes:
+        batch, source = pipeline.batch, self._source
+        if source.draws and type(record) is bytes:
             size = len(record)
             if size > RECORD_BYTES_MAX or (
                 (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
@@ -139,7 +139,7 @@ class LogWriter:
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
-                or not source.last <= txid <= admission.most
+                or not source.last <= txid <= source.most
                 or (size := len(payload)) > RECORD_BYTES_MAX
                 or (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
@@ -170,7 +170,7 @@ class LogWriter:
             payload = plain  # others may have written meanwhile: it is looked at again
         batch = pipeline.batch
         if own is None:
-            own = self._txids.source.draw_one(len(plain))
+            own = self._source.draw_one(len(plain))
         else:
             self._txids.took_given(batch, own, own, own)
         if not batch.txids:
@@ -221,8 +221,7 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        pipeline, admission = self.pipeline, self._txids
-        source = admission.source
+        pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
         bulk = PendingBulk(len(payloads) if txids is None else len(txids))
         taken = admit_columns(
@@ -252,7 +251,7 @@ class LogWriter:
                 if self.checks_txids:  # another task wrote greater ones while this waited
                     bulk.refused(at, out_of_order(own[at], source.last, self._name))
                     return bulk
-                if not admission.back_noted:
+                if not self._txids.back_noted:
                     taken.keep()
                     try:
                         await self._txids.note_unordered()
@@ -316,8 +315,7 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline, admission = self.pipeline, self._txids
-        source = admission.source
+        pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
         given = txids is not None
         columns = own_packed(txids, offsets, payloads)
@@ -385,7 +383,7 @@ class LogWriter:
             await pipeline.wait_fit(len(plain), size)
         batch = pipeline.batch
         if txid is None:
-            txid = self._txids.source.draw_one(sum(map(len, plain)))
+            txid = self._source.draw_one(sum(map(len, plain)))
         else:
             self._txids.took_given(batch, txid, txid, txid)
         if not batch.txids:
@@ -474,7 +472,7 @@ class LogWriter:
 
         Of a log behind proxies, whose txids they fill in, it is about that.
         """
-        return self._txids.source.last
+        return self._source.last
 
     @property
     def position(self) -> Position:
@@ -488,7 +486,7 @@ class LogWriter:
     @property
     def txid_rule(self) -> str:
         """The stored name of the txid policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
-        return self._txids.source.rule
+        return self._source.rule
 
     @property
     def over_rate(self) -> int:
