@@ -345,12 +345,21 @@ class SequencedWriter:
     async def _append_apart(
         self, append: AppendAfter, expect: DLSN, records: Sequence[LogRecord | Buffer]
     ) -> DLSN:
-        """As `frame_after`, of one record, by who has the log."""
+        """Have the owner of the log append one record of this writer's producer, as `frame_after`.
+
+        A frame without a sequence cannot be sent again after its connection broke, so its outcome would stay
+        unknown.
+        """
+        if self._own is None:
+            raise InvalidRequest(
+                f'log "{self._name}": through proxies, write(expect=) requires a producer. Open the writer '
+                "with producer=."
+            )
         txids, (payload,) = await self._framed(records)
         txid = None if txids is None else txids[0]
         pipeline = self._pipeline
         pipeline.send_open()
-        await pipeline.commit()  # what this writer took before is in front
+        await pipeline.settle()  # records that this writer accepted before are in front
         found = await append(expect, payload, txid)
         if txid is not None:
             self._txids.source.last = max(self._txids.source.last, txid)

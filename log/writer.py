@@ -185,6 +185,7 @@ class LogWriter:
 
         ``expect``: only where the log's last record is the one there (`DLSN.NONE`: where it never had one);
         it is then stored directly after that, or not at all (G10). `PositionConflict` says which one is last.
+        Through proxies, ``expect`` requires a writer that was opened with ``producer``.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, PositionConflict.

@@ -21,7 +21,6 @@ A client's side:
     client.py                       connections; who has which log
     heard.py                        what a stream has answered, for who waits after each frame
     frame_sender.py                 one producer's frames by hand, for who is asked again himself
-    expecting.py                    a writer's records that are to come directly after another one
     producer_sink.py                a writer's entries, as frames to that proxy
     proxied.py                      a namespace and its logs, the calls of which proxies make
 

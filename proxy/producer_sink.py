@@ -11,6 +11,7 @@ A stream is opened again when there is something to send, not before.
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 
 import trio
@@ -29,6 +30,7 @@ from ..runtime.errors import (
     InvalidRequest,
     LedgerFenced,
     Moved,
+    PositionConflict,
     ProtocolError,
     RequestTimeout,
     TooBusy,
@@ -39,7 +41,6 @@ from ..runtime.frames import Op
 from ..runtime.hello import FEATURE_COMMIT
 from ..runtime.schema import flag
 from .client import ANSWER_S, OpenStream, ProxyClient, StreamEnd
-from .expecting import ExpectingStream
 from .heard import SUSPECT_S
 from .wire import (
     ACK_NO_POSITION,
@@ -58,6 +59,16 @@ OWNER_CHANGES = (ConnectionLost, Moved, AlreadyClosed, TooBusy, WriterFenced, Le
 """Answers to a commit after which the next owner of the log is asked."""
 LAST_WORD_S = 0.5
 """Where another proxy has the log, a plain writer waits so long for what its owner has said of it."""
+
+
+@dataclass(slots=True, eq=False)
+class _ConditionalAppend:
+    """A batch of one record that is appended directly after ``expect``, or not at all (G10)."""
+
+    batch: Batch
+    expect: DLSN
+    uncertain_sends: int = 0
+    """Streams on which it was sent and not refused."""
 
 
 class ProducerSink:
@@ -112,8 +123,12 @@ class ProducerSink:
         self._wake = trio.Event()
         self._late = False
         self._over = False
-        self._expecting: ExpectingStream | None = None
-        """Once a record is to come directly after another one."""
+        self._conditional_turn = trio.Lock()
+        self._conditional: _ConditionalAppend | None = None
+        """The conditional append that waits for the frames before it, or for its answer. No other
+        batch is sent until then: it would have the sequence of a record that may be refused."""
+        self._answered: trio.Event | None = None
+        """Set after an answer, if a task waits for one."""
 
     async def open(self, deadline: float) -> LogState:
         """Open a first stream; the log, as a writer must know it. Raises as `ProxyClient.open_stream`."""
@@ -167,6 +182,7 @@ class ProducerSink:
         stream = self._stream
         return (
             stream is not None
+            and self._conditional is None
             and stream.proxy.link.closed is None  # else `on_lost` is about to come
             and (not self._sent or self._held_bytes < stream.opened.window_bytes)
             and (not self._producer or len(self._sent) < FRAMES_KEPT)
@@ -203,6 +219,7 @@ class ProducerSink:
         columns = batch.columns
         payloads = batch.payloads if columns is None else list(columns.each_payload())
         through = self._sent[0][1] if self._sent else first
+        conditional = self._conditional_of(batch)
         frame = produce_frame(
             stream.number,
             first,
@@ -210,7 +227,10 @@ class ProducerSink:
             batch.txids if batch.given else None,
             payloads,
             record_flags=None if batch.sets is None else batch.record_flags(),
+            expect=None if conditional is None else conditional.expect,
         )
+        if conditional is not None:
+            conditional.uncertain_sends += 1
         self._there += 1
         self._held_bytes += len(frame)
         stream.proxy.produce(frame)
@@ -223,8 +243,6 @@ class ProducerSink:
 
     def publish(self) -> None:
         """Make what is acknowledged readable."""
-        if self._stream is None and self._expecting is not None:
-            self._expecting.publish()
         self._tell(Op.PRODUCE_PUBLISH)
 
     async def make_readable(self) -> None:
@@ -236,7 +254,7 @@ class ProducerSink:
         with trio.move_on_after(ANSWER_S):
             while True:
                 self._of_pipeline.raise_if_over()
-                stream = self._stream or (self._expecting and self._expecting.stream)
+                stream = self._stream
                 if stream and not stream.proxy.link.peer.features & FEATURE_COMMIT:
                     self.publish()
                     return
@@ -254,50 +272,104 @@ class ProducerSink:
         )
 
     async def append_after(self, expect: DLSN, payload: bytes, txid: int | None) -> DLSN:
-        """Have a record stored directly after the one there; see `ExpectingStream.append`. What ends a writer
-        ends this one. Raises `InvalidRequest` for a producer, whose records have numbers."""
-        if self._producer:
-            raise InvalidRequest(
-                f'log "{self._name}": a producer behind proxies expects no position; a writer that was '
-                "opened without producer= does"
-            )
-        if self._expecting is None:
-            self._expecting = ExpectingStream(
-                self._client,
-                self._path,
-                self._name,
-                incarnation=self._incarnation,
-                open_s=self._open_s,
-                check=self._of_pipeline.raise_if_over,
-            )
-        try:
-            found = await self._expecting.append(expect, payload, txid)
-        except DistributedLogError as error:
-            if error.fatal_to_writer:
-                self._of_pipeline.fail(error)
-            raise
-        batch = Batch()
+        """Append one record of a producer directly after ``expect``, as the only frame in flight.
+
+        If the call is cancelled, the record may or may not be written. The next frame waits for its answer.
+
+        Raises:
+            PositionConflict: The log's last record is another one. Nothing was written.
+            WriteFailed, WriterFenced, and others: The writer has ended.
+        """
+        assert self._producer, "a plain frame cannot be sent again"
+        batch, pipeline = Batch(), self._of_pipeline
         batch.txids, batch.payloads = [txid or 0], [payload]
-        batch.bytes = len(payload) + RECORD_COLUMN_BYTES
-        batch.segment, batch.entry, batch.first_slot = found
-        batch.finish()
-        self._place = found
-        self._of_pipeline.stored_apart(batch)
-        return found
+        batch.given, batch.bytes = txid is not None, len(payload) + RECORD_COLUMN_BYTES
+        async with self._conditional_turn:
+            while self._conditional is not None:  # its caller was cancelled
+                await self._next_answer()
+            self._conditional = _ConditionalAppend(batch, expect)
+            try:
+                while self._sent:
+                    await self._next_answer()
+                pipeline.raise_if_over()
+            except BaseException:
+                self._end_conditional()
+                raise
+            self._sent.append((batch, self._next, 1, 0))
+            self._next += 1
+            if self._is_open:
+                self._news_at = trio.current_time()
+                self._send_rest()
+            else:
+                self._wake.set()
+            await batch.wait()
+        return batch.dlsn(0)
+
+    async def _next_answer(self) -> None:
+        if self._answered is None:
+            self._answered = trio.Event()
+        await self._answered.wait()
+
+    def _on_answer(self) -> None:
+        if self._answered is not None:
+            self._answered.set()
+            self._answered = None
+
+    def _end_conditional(self) -> None:
+        """Let other batches be sent again."""
+        self._conditional = None
+        self._on_answer()
+        self._of_pipeline.wake()
+
+    def _conditional_of(self, batch: Batch) -> _ConditionalAppend | None:
+        """The conditional append of this batch; None for other batches."""
+        conditional = self._conditional
+        return conditional if conditional is not None and conditional.batch is batch else None
+
+    def _refuse_conditional(
+        self, conditional: _ConditionalAppend, conflict: PositionConflict
+    ) -> None:
+        """Report a conflict to the caller, if no earlier stream can still store the record.
+
+        A frame of a broken connection may be read by its proxy later. It is refused as well if the log is
+        past the expected position. Otherwise the log may still reach that position.
+        """
+        if conditional.uncertain_sends and not self._is_past(conflict, conditional.expect):
+            self._of_pipeline.fail(self._unknown(conflict))
+            return
+        self._next = self._sent[0][1]
+        self._forget_sent()
+        conditional.batch.finish(conflict)
+        self._end_conditional()
+        self._wake_if_needed()
+
+    @staticmethod
+    def _is_past(conflict: PositionConflict, expect: DLSN) -> bool:
+        try:
+            return DLSN.parse(conflict.last) > expect
+        except DistributedLogError:
+            return False
 
     def abort(self) -> None:
         """Send nothing more. Synchronous and idempotent."""
         self._over = True
-        if self._expecting is not None:
-            self._expecting.abort()
+        conditional, self._conditional = self._conditional, None
+        if conditional is not None:
+            conditional.batch.finish(
+                WriteFailed(
+                    f'log "{self._name}": the writer has ended; the record that was to come after '
+                    f"{conditional.expect} may be stored"
+                )
+            )
         self._forget_sent()
         self._drop()
         self._wake.set()
+        self._on_answer()
 
     async def finish(self, then: Callable[[LogState], LogState]) -> None:
         """Nothing more comes, and all is answered. ``then``: does the log end here, too?"""
-        if self._expecting is not None:
-            await self._expecting.close()
+        while self._conditional is not None:
+            await self._next_answer()
         self._drop()
         self._over = True
         if then(LogState(0, self._name, 0)).sealed:
@@ -392,8 +464,9 @@ class ProducerSink:
             and self._there < len(sent)
             and (not self._there or self._held_bytes < stream.opened.window_bytes)
         ):
-            batch, first, *_ = sent[self._there]
-            self._send(batch, first)
+            batch, first, count, _ = sent[self._there]
+            size = self._send(batch, first)
+            sent[self._there - 1] = batch, first, count, size
 
     async def _ask_another(self, stream: OpenStream) -> None:
         """The owner does not answer: does another one find that it is gone?"""
@@ -452,8 +525,14 @@ class ProducerSink:
         stream = self._stream
         self._news_at = trio.current_time() if stream is None else stream.proxy.link.received_at
         self._place = (ack.segment, ack.entry, ack.slot)
+        if self._conditional_of(batch) is not None:
+            self.confirm(batch)
+            self._of_pipeline.stored_apart(batch)
+            self._end_conditional()
+            return
         self._send_rest()  # before what is new, which `confirmed` sends
         self._of_pipeline.confirmed(self, batch.entry)
+        self._on_answer()
 
     def on_refused(self, refusal: Refusal) -> None:
         """The stream takes nothing more; all before what it refused was acknowledged."""
@@ -465,9 +544,15 @@ class ProducerSink:
         if isinstance(error, Moved):
             self._client.note_owner(self._path, self._name, error.detail)
         again = isinstance(error, Moved) or error.retryable
-        if again and self._producer:
+        is_refused = not self._sent or self._sent[0][1] >= refusal.refused_from
+        conditional = self._conditional_of(self._sent[0][0]) if self._sent else None
+        if conditional is not None and is_refused:
+            conditional.uncertain_sends -= 1
+        if conditional is not None and is_refused and isinstance(error, PositionConflict):
+            self._refuse_conditional(conditional, error)
+        elif again and self._producer:
             self._wake_if_needed()  # where it is opened next knows what there is
-        elif self._sent and self._sent[0][1] < refusal.refused_from:
+        elif not is_refused:
             self._of_pipeline.fail(self._unknown(error))
         elif again:
             self._send_again()

@@ -11,6 +11,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from distributedlog.log.batch import PendingWrite
+from distributedlog.log.dlsn import DLSN
 from distributedlog.log.options import LogOptions
 from distributedlog.log.producers import FRAMES_KEPT
 from distributedlog.log.writer import LogWriter
@@ -26,8 +27,10 @@ from distributedlog.proxy.wire import (
 )
 from distributedlog.runtime.errors import (
     ConnectionLost,
+    DistributedLogError,
     EndOfStream,
     Moved,
+    PositionConflict,
     ProtocolError,
     WriteFailed,
 )
@@ -83,6 +86,11 @@ class ScriptedProxy:
     def ack(self, first: int, records: int) -> None:
         """Raises what the one who sends makes of it."""
         self._end.on_ack(Ack(1, records, first, 1, first, 0, 0, -1))
+
+    def refuse(self, error: DistributedLogError, first: int) -> None:
+        """The frame from ``first`` on is refused; the stream ends with that."""
+        self.streams.clear()
+        self._end.on_refused(Refusal(error, first, first, 0))
 
     def break_off(self) -> None:
         self.streams.clear()
@@ -315,6 +323,120 @@ async def test_what_was_lost_with_a_connection_takes_no_room_of_the_next_ones(
         last = await story.goes_on(0)
 
     assert last.sent == [(0, 1), (1, 1)]
+
+
+@dataclass
+class Append:
+    """A conditional append of the scripted writer, and its result."""
+
+    result: DLSN | DistributedLogError | None = None
+
+
+async def started_append(story: Story, nursery: trio.Nursery, expect: DLSN) -> Append:
+    """Begin a conditional append after the story's first two frames, which are acknowledged now."""
+    append = Append()
+
+    async def write() -> None:
+        try:
+            append.result = await story.writer.write(b"conditional", expect=expect)
+        except DistributedLogError as error:
+            append.result = error
+
+    nursery.start_soon(write)
+    await trio.sleep(0.1)
+    for sequence in (0, 1):
+        story.client.opened[0].ack(sequence, 1)
+    await trio.sleep(0.1)
+    return append
+
+
+async def test_conditional_append_is_the_only_frame_in_flight(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    """G10: a record behind it would have the sequence of a record that may be refused."""
+    stream = story.client.opened[0]
+    append = await started_append(story, nursery, DLSN(1, 1, 0))
+    later = await story.writer.submit(b"later")
+    await trio.sleep(0.1)
+
+    assert (stream.sent[2:], stream.link.frames[2].expect) == ([(2, 1)], (1, 1, 0))
+    stream.ack(2, 1)
+    await trio.sleep(0.1)
+    assert append.result == DLSN(1, 2, 0)
+    assert stream.sent[3:] == [(3, 1)]
+    stream.ack(3, 1)
+    assert (await later).entry == 3
+
+
+async def test_position_conflict_leaves_the_writer_usable_and_frees_the_sequence(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    append = await started_append(story, nursery, DLSN(1, 1, 0))
+    later = await story.writer.submit(b"later")
+    story.client.opened[0].refuse(PositionConflict("another", "1.7.0"), 2)
+    last = await story.goes_on(2)
+
+    assert isinstance(append.result, PositionConflict)
+    assert last.sent == [(2, 1)]
+    last.ack(2, 1)
+    assert (await later).entry == 2
+
+
+async def test_conflict_after_a_lost_connection_is_certain_if_the_log_is_past_the_position(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    append = await started_append(story, nursery, DLSN(1, 1, 0))
+    story.client.opened[0].break_off()
+    second = await story.goes_on(2)
+    assert second.sent == [(2, 1)]
+    second.refuse(PositionConflict("another", "1.7.0"), 2)
+    await trio.sleep(0.1)
+
+    assert isinstance(append.result, PositionConflict)
+
+
+async def test_conflict_before_the_position_is_unknown_after_a_lost_connection(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    """G9: the frame of the lost connection may be read later, when the log has reached the position."""
+    append = await started_append(story, nursery, DLSN(1, 9, 0))
+    story.client.opened[0].break_off()
+    second = await story.goes_on(2)
+    second.refuse(PositionConflict("another", "1.7.0"), 2)
+    await trio.sleep(0.1)
+
+    assert isinstance(append.result, WriteFailed)
+    with pytest.raises(WriteFailed):
+        await story.writer.write(b"no more")
+
+
+async def test_conditional_append_in_flight_is_unknown_when_the_writer_is_aborted(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    append = await started_append(story, nursery, DLSN(1, 1, 0))
+    await story.writer.abort()
+    await trio.sleep(0.1)
+
+    assert isinstance(append.result, WriteFailed)
+
+
+async def test_conditional_append_before_its_turn_ends_with_the_writer(
+    story: Story, nursery: trio.Nursery
+) -> None:
+    """Frames before it are in flight: it was not sent."""
+    append = Append()
+
+    async def write() -> None:
+        try:
+            await story.writer.write(b"conditional", expect=DLSN(1, 1, 0))
+        except DistributedLogError as error:
+            append.result = error
+
+    nursery.start_soon(write)
+    await trio.sleep(0.1)
+    await story.writer.abort()
+    await trio.sleep(0.1)
+    assert isinstance(append.result, WriteFailed)
 
 
 class BusyLink:
