@@ -21,6 +21,7 @@ from ..runtime.tokens import is_token, read_token
 from .faults import headers_of, turned_away
 from .forms import JSON
 from .metrics import GatewayMeters
+from .options import GatewayOptions
 from .share import Share
 
 Scope = MutableMapping[str, Any]
@@ -122,14 +123,11 @@ class Door:
         self,
         app: App,
         meters: GatewayMeters,
+        options: GatewayOptions,
         *,
         port: int,
         hosts: Collection[str] = (),
         token: str = "",
-        requests_max: int,
-        held_bytes_max: int,
-        body_s: float,
-        write_s: float,
         by_users: bool = False,
         left: Callable[[Scope], None] = lambda scope: None,
     ) -> None:
@@ -148,10 +146,7 @@ class Door:
         if port in (80, 443):
             self._hosts |= set(LOCAL)
         self._token = token.encode()
-        self._requests_max = requests_max
-        self._held_bytes_max = held_bytes_max
-        self._body_s = body_s
-        self._write_s = write_s
+        self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or have the app do it."""
@@ -162,7 +157,7 @@ class Door:
             return
 
         body = _Incoming(receive)
-        body_until = trio.current_time() + self._body_s
+        body_until = trio.current_time() + self._options.body_s
         place: Place | None = None
 
         async def counted(message: Message) -> None:
@@ -178,7 +173,7 @@ class Door:
 
         async def bounded(message: Message) -> None:
             # A connection has its own deadline; a stream of HTTP/2 that is given no window has this one.
-            with trio.fail_after(SENDS * self._write_s):
+            with trio.fail_after(SENDS * self._options.write_s):
                 await send(message)
 
         if (absolute := ABSOLUTE.fullmatch(scope["raw_path"])) is not None:
@@ -186,7 +181,7 @@ class Door:
         # Starlette would take a name with %2F in it for two parts.
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
         refused = self.refusal(scope)
-        if refused is None and meters.under_way >= self._requests_max:
+        if refused is None and meters.under_way >= self._options.requests_max:
             refused = 503, f"{meters.under_way} requests are under way", "try again later"
         if refused is not None:
             meters.turned_away += 1
@@ -197,7 +192,7 @@ class Door:
             return
         meters.requests += 1
         meters.under_way += 1
-        scope["dlog.place"] = place = Place(meters, self._held_bytes_max)
+        scope["dlog.place"] = place = Place(meters, self._options.held_bytes_max)
         try:
             await self._app(scope, body, counted)
         except* trio.TooSlowError:

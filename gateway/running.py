@@ -1,6 +1,6 @@
 """A gateway from its start to its end: listeners, whose rights, who is let in, requests that may end well."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -53,25 +53,16 @@ async def run_gateway(
     told = trio.Event()
 
     async def all_of_it(task_status: trio.TaskStatus[None]) -> None:
-        config = {
-            "metadata_timeout_s": timeout_s,
-            "create_if_missing": False,
-            "read_ahead_bytes": READER_BYTES,
-            "read_bytes": READER_BYTES,
-        }
         with trio.CancelScope() as scope:
-            async with _sessions(uri, config, known, options, meters) as sessions:
+            async with _sessions(uri, timeout_s, known, options, meters) as sessions:
                 gateway = Gateway(sessions, options, name, meters)
                 door = Door(
                     gateway.app(),
                     meters,
+                    options,
                     port=listeners[0].address[1],
                     hosts=hosts,
                     token=token,
-                    requests_max=options.requests_max,
-                    held_bytes_max=options.held_bytes_max,
-                    body_s=options.body_s,
-                    write_s=options.write_s,
                     by_users=users,
                     left=sessions.leave,
                 )
@@ -97,19 +88,25 @@ async def run_gateway(
 @asynccontextmanager
 async def _sessions(
     uri: str,
-    config: Mapping[str, Any],
+    timeout_s: float,
     known: Host | None,
     options: GatewayOptions,
     meters: GatewayMeters,
 ) -> AsyncIterator[AsItself | AsUsers]:
     """``known``: a host that knows the cluster and shows nobody; None: all is done as the gateway itself."""
+    config = {
+        "metadata_timeout_s": timeout_s,
+        "create_if_missing": False,
+        "read_ahead_bytes": READER_BYTES,
+        "read_bytes": READER_BYTES,
+    }
     if known is None:
         async with open_namespace(uri, config=config) as namespace:
             yield AsItself(namespace, options, meters)
         return
     own = {
         **config,
-        "metadata_timeout_s": min(config["metadata_timeout_s"], options.read_s),
+        "metadata_timeout_s": min(timeout_s, options.read_s),
         "process_bytes_max": max(USER_BYTES_MIN, options.held_bytes_max // 2),
     }
 

@@ -52,6 +52,8 @@ from .http_kit import TIMEOUT_S, Answer, Gate, gate
 
 pytestmark = pytest.mark.extra
 
+ONE_REQUEST = GatewayOptions(requests_max=1, held_bytes_max=1, body_s=1.0, write_s=1.0)
+
 
 @asynccontextmanager
 async def alone(**options: Any) -> AsyncIterator[tuple[World, Gate]]:
@@ -333,13 +335,10 @@ async def test_who_is_let_in() -> None:
     door = Door(
         nobody,
         GatewayMeters(),
+        ONE_REQUEST,
         port=8491,
         hosts=["logs.example"],
         token="secret-of-sixteen",
-        requests_max=1,
-        held_bytes_max=1,
-        body_s=1.0,
-        write_s=1.0,
     )
 
     def status(path: str = "/v1/logs", **headers: str) -> int:
@@ -460,9 +459,7 @@ async def test_a_stream_without_window_is_given_up(
     async def never(message: Message) -> None:
         await trio.sleep_forever()
 
-    door = Door(
-        endless, meters, port=8491, requests_max=1, held_bytes_max=1, body_s=1.0, write_s=1.0
-    )
+    door = Door(endless, meters, ONE_REQUEST, port=8491)
     await door({**scope(), "raw_path": b"/v1/logs"}, nothing, never)
 
     assert (meters.hung_up, meters.under_way) == (1, 0)

@@ -58,6 +58,8 @@ from .test_gateway import behind
 
 pytestmark = pytest.mark.extra
 
+ONE_REQUEST = GatewayOptions(requests_max=1, held_bytes_max=1, body_s=1.0, write_s=1.0)
+
 
 def token(user: str, number: int = 0) -> str:
     name = number.to_bytes(8, "big")
@@ -76,12 +78,9 @@ def door(*, by_users: bool, own: str = "") -> Door:
     return Door(
         nobody,
         GatewayMeters(),
+        ONE_REQUEST,
         port=8491,
         token=own,
-        requests_max=1,
-        held_bytes_max=1,
-        body_s=1.0,
-        write_s=1.0,
         by_users=by_users,
     )
 
