@@ -5,14 +5,14 @@ out (H190). A subscriber that has reached the ring goes over to its feed. What i
 direct reader judges it: by the log's state as it is then (`lifecycle.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import trio
 
 from ..log.containment import contained
 from ..log.dlsn import DLSN
-from ..log.ledgers import LedgerReader
+from ..log.ledgers import EntryRecord, LedgerReader
 from ..log.lifecycle import Met
 from ..log.record import decode_header
 from ..log.segment_reader import open_segment
@@ -231,26 +231,10 @@ class ColdReads:
 
     async def _read(self, feed: Feed, at: Place, found: _Range) -> None:
         number, entry = at
-        follower = feed.follower
         parked = self._parked.pop((feed, at), None)
         ahead = None if parked is None else parked.ledger
         try:
-            # Of a closed one all is known: where it was merged meanwhile its ledger is gone, see `_meet`.
-            if parked is not None and parked.record.closed:
-                record = parked.record
-            else:
-                record = await follower.segment(number)
-            if record.start_sequence_id == UNKNOWN or (
-                not record.closed and feed.ring.begin[0] > number
-            ):
-                # The feed has left it by the word of the next segment; the log says it a moment later.
-                with trio.move_on_after(ROLL_WAIT_S) as waited:
-                    await follower.until(lambda state: state.open_from > number)
-                if waited.cancelled_caught:
-                    raise LedgerStateUnknown(
-                        f'log "{feed.name}": where segment {number} ends is not known yet'
-                    )
-                record = await follower.segment(number)
+            record = await self._record_of(feed, number, parked)
             last = record.last_entry
             if feed.ring.begin[0] == number:
                 last = feed.ring.begin[1] - 1
@@ -269,30 +253,56 @@ class ColdReads:
                 ahead.close()
             raise
         self.ranges_read += 1
-        after = (number, entries[-1].entry + 1)
+        found.after = (number, entries[-1].entry + 1)
         if record.closed and entries[-1].entry == record.last_entry:
-            after = (number + 1, 0)
+            found.after = (number + 1, 0)
             ahead.close()
         else:
-            self._park(feed, after, _Parked(ahead, record, trio.current_time()))
+            self._park(feed, found.after, _Parked(ahead, record, trio.current_time()))
+        self._add_frames(found, at, record, entries)
+
+    async def _record_of(self, feed: Feed, number: int, parked: _Parked | None) -> SegmentRecord:
+        """Return a segment's record, and wait for its end if the feed has left the segment."""
+        # Of a closed one all is known: where it was merged meanwhile its ledger is gone, see `_meet`.
+        if parked is not None and parked.record.closed:
+            record = parked.record
+        else:
+            record = await feed.follower.segment(number)
+        if record.start_sequence_id == UNKNOWN or (
+            not record.closed and feed.ring.begin[0] > number
+        ):
+            # The feed has left it by the word of the next segment; the log says it a moment later.
+            with trio.move_on_after(ROLL_WAIT_S) as waited:
+                await feed.follower.until(lambda state: state.open_from > number)
+            if waited.cancelled_caught:
+                raise LedgerStateUnknown(
+                    f'log "{feed.name}": where segment {number} ends is not known yet'
+                )
+            record = await feed.follower.segment(number)
+        return record
+
+    def _add_frames(
+        self, found: _Range, at: Place, record: SegmentRecord, entries: Sequence[EntryRecord]
+    ) -> None:
+        """Add the entries of a segment, from ``at`` on, as frames of at most `FRAME_BYTES`."""
         head = SegmentHead.of(record)
-        begins, size = at, HEAD_BYTES
+        number, begins, size = at[0], at, HEAD_BYTES
         parts: list[Buffer] = [head.encode()]
         next_id = -1
-        for place, one in [((number, one.entry), one) for one in entries]:
+        for one in entries:
             self.bytes_read += len(one.raw)
             header = decode_header(one.payload)
             if header.control:
                 continue
             if len(parts) > 1 and size + len(one.raw) > FRAME_BYTES:
-                begins = self._add(found, begins, parts, next_id, (number, place[1] - 1), place)
+                place, before = (number, one.entry), (number, one.entry - 1)
+                begins = self._add(found, begins, parts, next_id, before, place)
                 parts, size = [head.encode()], HEAD_BYTES
             parts.append(one.raw)
             size += len(one.raw)
             next_id = head.start_sequence_id + header.records_through
         if len(parts) > 1:
-            self._add(found, begins, parts, next_id, (number, entries[-1].entry), after)
-        found.after = after
+            self._add(found, begins, parts, next_id, (number, entries[-1].entry), found.after)
 
     def _add(
         self,

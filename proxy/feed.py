@@ -96,6 +96,20 @@ class Subscriber:
             self.on_ended(self.ident)
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriberScheduler:
+    """Where the feeds of a proxy send their subscribers."""
+
+    has_room: Callable[[Link], bool]
+    """Whether that connection may be given a frame."""
+    request_round: Callable[["Feed"], object]
+    """Requests a round of the feed."""
+    to_cold: Callable[[Subscriber], object]
+    """Takes a subscriber that is below the ring."""
+    to_blocked: Callable[[Subscriber], object]
+    """Takes a subscriber whose connection is full."""
+
+
 class Feed:
     """See the module. Made by `open_feed`; `run` is a task of the proxy."""
 
@@ -106,13 +120,8 @@ class Feed:
         start: DLSN,
         rings: Rings,
         sent: Sent,
-        *,
-        has_room: Callable[[Link], bool],
-        on_news: Callable[["Feed"], object],
-        to_cold: Callable[[Subscriber], object],
-        to_blocked: Callable[[Subscriber], object],
+        scheduler: SubscriberScheduler,
     ) -> None:
-        """``has_room``: may that connection be given a frame? ``on_news``: a round is wanted."""
         self.name = follower.state.name
         self.context = context
         self.follower = follower
@@ -122,10 +131,7 @@ class Feed:
         self.left_at = trio.current_time()
         """When the last one went."""
         self._rings = rings
-        self._has_room = has_room
-        self._on_news = on_news
-        self._to_cold = to_cold
-        self._to_blocked = to_blocked
+        self._scheduler = scheduler
         self._tail: dict[Subscriber, None] = {}
         """Those at the ring that may be sent something."""
         self._unnumbered: dict[Subscriber, None] = {}
@@ -186,10 +192,10 @@ class Feed:
         if subscriber.cursor.credit <= 0:
             subscriber.waits = True
         elif subscriber.cursor.at < self.ring.begin:
-            self._to_cold(subscriber)
+            self._scheduler.to_cold(subscriber)
         else:
             self._tail[subscriber] = None
-            self._on_news(self)
+            self._scheduler.request_round(self)
 
     def remove(self, subscriber: Subscriber) -> None:
         """It is over."""
@@ -223,7 +229,7 @@ class Feed:
         at = cursor.at
         if at < ring.begin:
             del self._tail[subscriber]
-            self._to_cold(subscriber)
+            self._scheduler.to_cold(subscriber)
             return False
         if at in runs:
             run = runs[at]
@@ -233,9 +239,9 @@ class Feed:
             if self._out.ended:
                 subscriber.end(self._out.error)
             return False
-        if not self._has_room(subscriber.link):
+        if not self._scheduler.has_room(subscriber.link):
             del self._tail[subscriber]
-            self._to_blocked(subscriber)
+            self._scheduler.to_blocked(subscriber)
             return False
         subscriber.send(run)
         if cursor.credit <= 0:
@@ -258,7 +264,7 @@ class Feed:
             self._head = head
         # Bytes of their own: a view would pin a megabyte that was received with it (H187).
         self._rings.push(self.ring, head, entry.entry, bytes(entry.raw), first_id + header.count)
-        self._on_news(self)
+        self._scheduler.request_round(self)
 
     def _on_end(self) -> None:
-        self._on_news(self)
+        self._scheduler.request_round(self)

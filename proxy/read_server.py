@@ -38,7 +38,7 @@ from .client_rights import CONSUMES, Client
 from .cold import ColdReads
 from .common_session import CommonSession
 from .fairness import FairQueue
-from .feed import LINK_BYTES_MAX, Feed, Sent, Subscriber
+from .feed import LINK_BYTES_MAX, Feed, Sent, Subscriber, SubscriberScheduler
 from .pusher import Pusher
 from .read_wire import Subscribe, Subscribed, decode_credit
 from .ring import Rings
@@ -96,6 +96,12 @@ class ReadServer:
         self.rings = Rings(rings_bytes_max, ring_bytes_max)
         self.pusher = Pusher(self._takes_more)
         self.cold = ColdReads(has_room=self._has_room, to_blocked=self.pusher.block)
+        self._scheduler = SubscriberScheduler(
+            has_room=self._has_room,
+            request_round=self.pusher.wake,
+            to_cold=self.cold.add,
+            to_blocked=self.pusher.block,
+        )
         self._endpoint = endpoint
         self._using = using
         self._subscriptions_max = subscriptions_max
@@ -325,10 +331,7 @@ class ReadServer:
             found.start,
             self.rings,
             self.sent,
-            has_room=self._has_room,
-            on_news=self.pusher.wake,
-            to_cold=self.cold.add,
-            to_blocked=self.pusher.block,
+            self._scheduler,
         )
 
     def _sweep(self) -> None:
