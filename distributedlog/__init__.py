@@ -250,7 +250,7 @@ def open_namespace(
     """
     parsed = parse_uri(uri)
     if parsed.proxied:
-        from .through import open_through
+        from .direct import open_through
 
         return open_through(parsed, config, host, metrics)
     from .direct import open_direct

@@ -1,4 +1,8 @@
-"""A namespace whose logs this process reads and writes itself: the clients below it, assembled."""
+"""Connect to a namespace: assemble the clients below it, for direct access or for access through proxies.
+
+With direct access, this process reads and writes the logs itself. Through proxies, it has no connection to
+metadata nodes or bookies.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -166,6 +170,47 @@ async def _assemble(
         owner=owner,
         options=log,
         quorums=(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum),
+        process_bytes_max=client.process_bytes_max,
+    )
+
+
+def open_through(
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: "Registry | None" = None,
+) -> AbstractAsyncContextManager[Namespace]:
+    """Open a namespace through proxies, for as long as the body runs."""
+    return open_by(_assemble_proxied, uri, config, host, registry)
+
+
+async def _assemble_proxied(
+    uri: NamespaceUri,
+    host: Host,
+    owner: str,
+    client: ClientOptions,
+    _: LedgerOptions,
+    log: LogOptions,
+    nursery: trio.Nursery,
+) -> Namespace:
+    # Loaded here: clients with direct access, and the zip for Spark, do without the proxies' modules.
+    from .proxy.client import ProxyClient
+    from .proxy.proxied import ProxiedNamespace
+
+    proxies = ProxyClient(
+        Endpoint(host, lambda: Hello(cluster_id=proxies.cluster_id, label=owner)),
+        uri.addresses,
+        timeout_s=client.metadata_timeout_s,
+    )
+    await nursery.start(proxies.run)
+    return ProxiedNamespace(
+        uri.path,
+        proxies,
+        nursery=nursery,
+        random=host.random,
+        wall_ms=host.wall_ms,
+        owner=owner,
+        options=log,
         process_bytes_max=client.process_bytes_max,
     )
 

@@ -19,8 +19,7 @@ Writing, in the order a frame meets it:
 A client's side:
 
     client.py                       connections; who has which log
-    heard.py                        what a stream has answered, for who waits after each frame
-    frame_sender.py                 one producer's frames by hand, for who is asked again himself
+    frame_sender.py                 one producer's frames by hand, for callers that repeat requests
     producer_sink.py                a writer's entries, as frames to that proxy
     proxied.py                      a namespace and its logs, the calls of which proxies make
 
@@ -28,8 +27,9 @@ Reading, in the order an entry meets it:
 
     read_wire.py                    what a reader and a read proxy say (pure)
     read_server.py                  a read proxy: sessions, and how a subscription begins
-    feed.py, ring.py                a log is followed once, into a ring of its newest entries (pure)
-    subscription.py, pusher.py      where a reader stands, and its credit (pure); rounds for all of them
+    feed.py, ring.py                a log is followed once, into a ring of its newest entries, and the
+                                    position and credit of each reader (pure)
+    pusher.py                       rounds for all readers
     cold.py                         who is below the ring reads ranges, equal ones once
     entry_source.py                 at the reader: a subscription fills its queue, and goes on elsewhere
 """

@@ -263,7 +263,7 @@ class ColdReads:
 
     async def _record_of(self, feed: Feed, number: int, parked: _Parked | None) -> SegmentRecord:
         """Return a segment's record, and wait for its end if the feed has left the segment."""
-        # Of a closed one all is known: where it was merged meanwhile its ledger is gone, see `_meet`.
+        # A closed segment does not change. If it was merged, its ledger is deleted, and `_meet` handles that.
         if parked is not None and parked.record.closed:
             record = parked.record
         else:
@@ -271,7 +271,7 @@ class ColdReads:
         if record.start_sequence_id == UNKNOWN or (
             not record.closed and feed.ring.begin[0] > number
         ):
-            # The feed has left it by the word of the next segment; the log says it a moment later.
+            # The feed has seen the next segment. The log's state shows the end a moment later.
             with trio.move_on_after(ROLL_WAIT_S) as waited:
                 await feed.follower.until(lambda state: state.open_from > number)
             if waited.cancelled_caught:

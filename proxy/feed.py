@@ -22,8 +22,7 @@ from ..runtime.errors import DistributedLogError
 from ..runtime.frames import Op, envelope, error_body
 from ..runtime.link import Link
 from .read_wire import SegmentHead
-from .ring import Place, Rings, Run
-from .subscription import Subscription
+from .ring import Place, Rings, Run, Subscription
 
 FRAME_BYTES = 128 * 1024
 """Of entries in one frame, unless one alone is larger."""

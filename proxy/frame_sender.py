@@ -23,9 +23,13 @@ from ..runtime.errors import (
     OutcomeUnknown,
     TooBusy,
 )
-from .client import OpenStream, ProxyClient
-from .heard import PAUSE_S, Heard
-from .wire import ACK_NO_POSITION, ACK_STORED_BEFORE, ProduceOpen, Refusal, produce_frame
+from .client import OpenStream, ProxyClient, StreamEnd
+from .wire import ACK_NO_POSITION, ACK_STORED_BEFORE, Ack, ProduceOpen, Refusal, produce_frame
+
+SUSPECT_S = 1.0
+"""After this time without an answer, another proxy is asked, which may find that the owner has failed."""
+PAUSE_S = 0.05
+"""At least so long after a refusal that passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,49 @@ class StoredFrame:
     """Where its first record is; None: stored so long ago that the log has let the place go."""
     repeated: bool
     """Was it there before this call?"""
+
+
+class Heard:
+    """The answers of one stream."""
+
+    def __init__(self) -> None:
+        self.acks: deque[Ack] = deque()
+        self.refusal: Refusal | None = None
+        self.lost: DistributedLogError | None = None
+        self.since = float("inf")
+        """When the wait for an answer began, or news came last."""
+        self.late = False
+        self.news = trio.Event()
+        self.end = StreamEnd(self._on_ack, self._on_refused, self._on_lost, self._on_sweep)
+
+    @property
+    def over(self) -> bool:
+        """Does nothing more come?"""
+        return self.refusal is not None or self.lost is not None
+
+    async def wait(self) -> None:
+        """Until something was heard."""
+        await self.news.wait()
+        self.news = trio.Event()
+
+    def _on_ack(self, ack: Ack) -> None:
+        self.acks.append(ack)
+        if self.since < float("inf"):  # else nobody waits: it is of something sent before
+            self.since = trio.current_time()
+        self.news.set()
+
+    def _on_refused(self, refusal: Refusal) -> None:
+        self.refusal = refusal
+        self.news.set()
+
+    def _on_lost(self, reason: DistributedLogError) -> None:
+        self.lost = reason
+        self.news.set()
+
+    def _on_sweep(self, now: float) -> None:
+        if now - self.since > SUSPECT_S:
+            self.late, self.since = True, now
+            self.news.set()
 
 
 class FrameSender:

@@ -41,7 +41,7 @@ from ..runtime.frames import Op
 from ..runtime.hello import FEATURE_COMMIT
 from ..runtime.schema import flag
 from .client import ANSWER_S, OpenStream, ProxyClient, StreamEnd
-from .heard import SUSPECT_S
+from .frame_sender import SUSPECT_S
 from .wire import (
     ACK_NO_POSITION,
     Ack,

@@ -41,8 +41,7 @@ from .fairness import FairQueue
 from .feed import LINK_BYTES_MAX, Feed, Sent, Subscriber, SubscriberScheduler
 from .pusher import Pusher
 from .read_wire import Subscribe, Subscribed, decode_credit
-from .ring import Rings
-from .subscription import Subscription
+from .ring import Rings, Subscription
 
 RING_BYTES_MAX = 16 * 1024 * 1024
 """Of a log."""

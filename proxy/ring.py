@@ -8,7 +8,8 @@ is in the ring, so whoever stands there is served from it, and only he: below, e
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from .read_wire import HEAD_BYTES, SegmentHead
+from ..runtime.errors import ProtocolError
+from .read_wire import CREDIT_MAX, HEAD_BYTES, SegmentHead
 
 Place = tuple[int, int]
 """A segment and an entry in it."""
@@ -151,3 +152,49 @@ class Ring:
 
 
 _GONE = (SegmentHead(0, 0, 0, -1, 0, 0), b"", 0)
+
+
+class Subscription:
+    """A reader's cursor and credit. Credit counts the bytes of ENTRIES in all, and only grows."""
+
+    __slots__ = ("at", "granted", "next_id", "sent")
+
+    def __init__(self, at: Place, next_id: int, credit: int) -> None:
+        self.at = at
+        """The next entry that it wants."""
+        self.next_id = next_id
+        """The sequence id of the record that comes next; -1: not known before one was sent."""
+        self.granted = credit
+        self.sent = 0
+
+    @property
+    def credit(self) -> int:
+        """Bytes that may be sent now. Not above 0: nothing may; else one entry always may, however large."""
+        return self.granted - self.sent
+
+    def on_credit(self, total: int) -> bool:
+        """It may be sent ``total`` bytes in all; could it be sent nothing before? Raises `ProtocolError`."""
+        if total < self.granted or total - self.sent > CREDIT_MAX:
+            raise ProtocolError(
+                f"CREDIT of {total} bytes in all, after {self.granted}, with {self.sent} sent"
+            )
+        waited = self.credit <= 0
+        self.granted = total
+        return waited and self.credit > 0
+
+    def on_sent(self, run: Run) -> None:
+        """These entries were sent. They come at or after its place: nothing is sent twice (H189)."""
+        assert run.last >= self.at, "an entry is sent once"
+        self.at = run.after
+        self.next_id = run.next_id
+        self.sent += len(run.body)
+
+    def on_number(self, next_id: int) -> None:
+        """Set the sequence ID of the next record. The reader detects missing records by it."""
+        if self.next_id < 0:
+            self.next_id = next_id
+
+    def skip_to(self, at: Place) -> None:
+        """Between its place and this one there is nothing to be sent."""
+        assert at >= self.at
+        self.at = at

@@ -4,13 +4,13 @@ Importing this loads neither pyspark nor the servers; the names below come on fi
 
     source.py                       what Spark makes first, for every read and write
         options.py, option_values.py, option_rules.py   what can be set, and where a new option goes
-        schema.py, columns.py           the columns, and expressions over them
+        schema.py                       the columns, and expressions over them
 
 Reading, on the driver and then in its tasks:
 
     read.py, narrowing.py, planning.py  a batch: filters become bounds, ranges become tasks
     source_logs.py, offsets.py      which logs there are, how far they go; how far each has been read
-    stream.py, stream_progress.py, limit_shares.py  a query: its micro-batches, and their limits
+    stream.py, stream_progress.py   a query: its micro-batches, and their limits
     lifecycle.py                    what becomes of it when a log is truncated, deleted or made again
     task_entries.py, batches.py     a task: entries as they come, and as Arrow batches
 
@@ -26,8 +26,8 @@ What both need, and what users call:
     lending.py                      what the driver lends its executors, who have no credentials
     behind.py                       how far a query, a subscriber, or positions are behind
     query_metrics.py                what queries do, for a registry of Prometheus
-    spark_errors.py, notices.py     errors in one line, rebuilt; warnings where nobody has set logging up
-    settings.py, shipping.py        a session, and its settings; this package as a zip
+    spark_errors.py                 errors in one line, rebuilt; warnings without configured logging
+    settings.py                     a session, and its settings; this package as a zip
     archive/                        a log, or its past, as Parquet
     doc_tables.py                   the tables of docs/spark.md
 """
@@ -37,11 +37,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .archive.history import append_history, history_manifest, read_with_history
     from .behind import Lag, lag
-    from .columns import dlsn_text
     from .query_metrics import query_listener
     from .read import positions
-    from .settings import recommended_conf, session
-    from .shipping import package_zip
+    from .schema import dlsn_text
+    from .settings import package_zip, recommended_conf, session
     from .source import DistributedLogSource
     from .spark_errors import cause, plain_errors
 
@@ -66,11 +65,11 @@ _WHERE = {
     "DistributedLogSource": "source",
     "append_history": "archive.history",
     "cause": "spark_errors",
-    "dlsn_text": "columns",
+    "dlsn_text": "schema",
     "history_manifest": "archive.history",
     "Lag": "behind",
     "lag": "behind",
-    "package_zip": "shipping",
+    "package_zip": "settings",
     "plain_errors": "spark_errors",
     "positions": "read",
     "query_listener": "query_metrics",

@@ -24,9 +24,9 @@ from ..runtime.tokens import read_token
 from ..uri import parse_uri
 from .heap import settle
 from .lending import AGAIN_S, BATCH_S, STREAM_S, Lent, narrowing_of
-from .notices import speak
 from .options import SinkOptions, SourceOptions
 from .patience import wait_for
+from .spark_errors import speak
 
 IDLE_S = 60.0
 """A client that nobody has used for this long is closed."""

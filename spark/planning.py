@@ -1,10 +1,14 @@
-"""How ranges of entries are packed into tasks (pure).
+"""How a micro-batch's limit is shared among logs, and how ranges of entries are packed into tasks (pure).
+
+A limit is shared in proportion to the backlog of each log, in whole entries. The log whose turn it is may
+take one entry even if that is more than its share, so that every log makes progress. A batch is then within
+its limit, plus or minus one entry.
 
 A task is a list of ranges in the order of the log, filled to a number of bytes: a task costs Spark 4 to
 30 ms whatever it reads, so a thousand small segments are a handful of tasks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..log.ranges import SegmentRange
 
@@ -12,6 +16,27 @@ RANGE_BYTES = 64 * 1024
 """What opening a range costs, as bytes that would be read in that time."""
 TASK_BYTES_MIN = 1024 * 1024
 """A hint for more tasks makes none smaller than this."""
+
+
+def shares(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
+    """The limit in proportion to the backlog, both in records or both in bytes; never above the backlog.
+
+    The rest after rounding is added to the largest remainders, for equal ones by name.
+    """
+    total = sum(backlog.values())
+    if total <= limit:
+        return dict(backlog)
+    found = {name: waiting * limit // total for name, waiting in backlog.items()}
+    left = limit - sum(found.values())
+    for name in sorted(backlog, key=lambda name: (-(backlog[name] * limit % total), name))[:left]:
+        found[name] += 1
+    return found
+
+
+def turn_of(turn: int, backlog: Mapping[str, int]) -> str | None:
+    """Whose turn it is among the logs that have something waiting; None when none has."""
+    waiting = sorted(name for name, number in backlog.items() if number > 0)
+    return waiting[turn % len(waiting)] if waiting else None
 
 
 def pack(

@@ -1,12 +1,20 @@
-"""The session settings that we recommend, and a session that has them."""
+"""The recommended session settings, a session with them, and this package as a zip for its executors."""
 
 import os
 import sys
+import tempfile
+import zipfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ..runtime.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+PARTS = ("ledger", "log", "metadata", "bookie", "runtime", "spark")
+"""Packages of the zip: the pure Python that source and sink require, without the servers."""
 
 
 def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mapping[str, str]:
@@ -61,3 +69,38 @@ def session(
         DistributedLogSource
     )  # an editable install hides it from Spark's search
     return made
+
+
+def _temporary_directory() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="dlog-spark-"))
+    except OSError as error:
+        raise InvalidRequest(
+            f"the zip of the package needs a temporary directory: {error.strerror}; set TMPDIR to a writable"
+            " one, or name a directory"
+        ) from None
+
+
+def package_zip(directory: str | Path | None = None) -> str:
+    """Write the zip, into a temporary directory if none is named; its path.
+
+    Executors still need trio, msgpack, xxhash, pyarrow, numpy, for compressed logs lz4 or zstandard, and the
+    driver's minor version of Python.
+    """
+    package = Path(__file__).absolute().parent.parent
+    if package.name != "distributedlog":  # loaded through the folder itself, beside its link
+        package = package / "distributedlog"
+    into = Path(directory) if directory is not None else _temporary_directory()
+    target = into / "distributedlog-spark.zip"
+    files = [
+        *package.glob("*.py"),
+        *(file for part in PARTS for file in (package / part).rglob("*.py")),
+    ]
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+        for file in sorted(files):
+            made.write(file, f"distributedlog/{file.relative_to(package)}")
+        made.writestr(
+            "pyspark_distributedlog.py",
+            "from distributedlog.spark.source import DistributedLogSource as DefaultSource\n",
+        )
+    return str(target)

@@ -3,11 +3,16 @@
 Of what a Python process raises, the JVM hands on nothing but text. So whatever of ours Spark calls is `told`:
 what it raises ends in ``[dlog {"code": 511, "detail": "3.0.1"}]``, the fields with which errors cross our own
 wire too, and `cause` makes the error of it again.
+
+In Spark's Python processes no program has configured logging, and Python prints only the text of a warning.
+`speak` adds time, level and name, unless a handler is configured.
 """
 
 import functools
 import json
+import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +26,8 @@ MARK = "[dlog "
 DETAIL_CHARS_MAX = 1024
 _NAMED = re.compile(r"^\s*distributedlog\.(?:\w+\.)*errors\.(\w+): (.*)$", re.MULTILINE)
 _JSON = json.JSONDecoder()
+NAME = "distributedlog.spark"
+FORM = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @contextmanager
@@ -124,3 +131,25 @@ def _marked(message: str) -> tuple[str, dict[str, Any]] | None:
     if not sound or not isinstance(fields.get("detail", ""), str) or rest[end : end + 1] != "]":
         return None
     return said.strip(), fields
+
+
+class Spoken(logging.Handler):
+    """To standard error, from WARNING up, unless somebody else listens already."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.setFormatter(logging.Formatter(FORM))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line. Standard error is looked up now: Spark's workers replace it."""
+        above = logging.getLogger("distributedlog").handlers or logging.getLogger().handlers
+        if not above:
+            sys.stderr.write(self.format(record) + "\n")
+            sys.stderr.flush()
+
+
+def speak() -> None:
+    """Print warnings with time, level and name. Idempotent."""
+    logger = logging.getLogger(NAME)
+    if not any(isinstance(one, Spoken) for one in logger.handlers):
+        logger.addHandler(Spoken())

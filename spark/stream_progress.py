@@ -22,10 +22,10 @@ from ..log.tombstone import Tombstone
 from ..log.view import LogView
 from ..runtime.errors import DistributedLogError
 from .lifecycle import Do, decide
-from .limit_shares import shares, turn_of
 from .offsets import Offset
 from .options import SourceOptions
 from .patience import patiently
+from .planning import shares, turn_of
 from .source_logs import SourceLogs, each, seen
 
 T = TypeVar("T")

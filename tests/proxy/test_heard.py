@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.proxy.heard import SUSPECT_S, Heard
+from distributedlog.proxy.frame_sender import SUSPECT_S, Heard
 from distributedlog.proxy.wire import Ack
 
 

@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.proxy.read_wire import HEAD_BYTES, SegmentHead
-from distributedlog.proxy.ring import ENTRY_BYTES, Place, Ring, Rings, Run
-from distributedlog.proxy.subscription import Subscription
+from distributedlog.proxy.ring import ENTRY_BYTES, Place, Ring, Rings, Run, Subscription
 from distributedlog.runtime.errors import ProtocolError
 from tests.examples import examples
 

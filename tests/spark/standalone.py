@@ -25,8 +25,7 @@ import trio
 from distributedlog import open_namespace
 from distributedlog.log.keys import incarnation_id, unlinked_prefix
 from distributedlog.metadata.interface import prefix_end
-from distributedlog.spark.settings import recommended_conf
-from distributedlog.spark.shipping import package_zip
+from distributedlog.spark.settings import package_zip, recommended_conf
 from tests.cluster.story import Cluster
 from tests.spark.conftest import spark_env
 

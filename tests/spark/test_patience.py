@@ -121,7 +121,7 @@ def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
 def spoken(setup: str) -> str:
     """What a process of Spark's prints of a warning."""
     program = (
-        f"import logging; {setup}\nfrom distributedlog.spark.notices import speak\nspeak(); speak()\n"
+        f"import logging; {setup}\nfrom distributedlog.spark.spark_errors import speak\nspeak(); speak()\n"
         "logging.getLogger('distributedlog.spark').warning('30 records are lost')\n"
     )
     done = subprocess.run(

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.dlsn import DLSN
-from distributedlog.spark.limit_shares import shares, turn_of
-from distributedlog.spark.planning import pack
+from distributedlog.spark.planning import pack, shares, turn_of
 from tests.examples import examples
 from tests.log.test_ranges import between, covered, segment
 
