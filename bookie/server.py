@@ -11,15 +11,15 @@ from itertools import islice
 
 import trio
 
-from ..runtime.errors import DistributedLogError
-from ..runtime.host import Listener
-from ..runtime.rpc import Endpoint
-from .gate import Gate
-from .look_ups import UNIT as LOOK_UPS
-from .look_ups import LookUps, Standings
-from .read_turns import ReadTurns
-from .session import BookieSession
-from .store import Store
+from ..runtime.interfaces.errors import DistributedLogError
+from ..runtime.interfaces.host import Listener
+from ..runtime.net.rpc import Endpoint
+from .ledgers.ledger_existence import UNIT as LOOK_UPS
+from .ledgers.ledger_existence import LookUps, Standings
+from .session.bookie_authorizer import Gate
+from .session.bookie_session import BookieSession
+from .session.read_scheduler import ReadTurns
+from .store.bookie_store import Store
 
 CHECK_AT_ONCE = 500
 CHECK_GATHER_S = 0.5

@@ -2,10 +2,10 @@
 
 import trio
 
-from ..runtime.host import Host
-from .bookie_assembly import serve_bookie_node
-from .metadata_assembly import serve_metadata_node
-from .options import BookieNodeConfig, MetadataNodeConfig, NodeConfig, NodeReady
+from ..runtime.interfaces.host import Host
+from .declarations.options import BookieNodeConfig, MetadataNodeConfig, NodeConfig, NodeReady
+from .node.bookie_assembly import serve_bookie_node
+from .node.metadata_assembly import serve_metadata_node
 
 
 async def serve_node(
@@ -20,6 +20,8 @@ async def serve_node(
     elif isinstance(config, BookieNodeConfig):
         await serve_bookie_node(host, config, task_status=task_status)
     else:
-        from .proxies import serve_proxy_node  # with clients of all below: no other node loads them
+        from .node.proxy_assembly import (
+            serve_proxy_node,  # with clients of all below: no other node loads them
+        )
 
         await serve_proxy_node(host, config, task_status=task_status)

@@ -22,7 +22,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .runtime.errors import (
+from .runtime.interfaces.errors import (
     AlreadyClosed,
     ClaimLost,
     CorruptData,
@@ -65,87 +65,88 @@ from .runtime.errors import (
 from .uri import parse_uri
 
 if TYPE_CHECKING:
-    from .cluster.local import local_cluster
-    from .log.app_versions import AppVersion, LinkContent
-    from .log.batch import PendingBulk, PendingWrite
+    from .cluster.local.local_cluster import local_cluster
     from .log.byte_stream import ByteReader, ByteWriter
-    from .log.dlsn import DLSN
-    from .log.handle import Log, LogDescription
-    from .log.link import LinkResult
-    from .log.metrics import NamespaceMetrics, Registry
-    from .log.multi_reader import LogBatch, LogEvent, MultiReader
+    from .log.consumers.subscription import Subscription
+    from .log.consumers.work_queue import WorkClaim, WorkQueue
+    from .log.consumers.work_state import WorkState
+    from .log.format.dlsn import DLSN
+    from .log.format.record import Columns, LogRecord
+    from .log.interfaces.open_call import Opening
+    from .log.log import Log, LogDescription
+    from .log.model.position import Position
+    from .log.model.segment_ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
+    from .log.model.segment_record import SegmentRecord
+    from .log.model.stored_settings import StoredSettings
     from .log.namespace import LogPage, Namespace
-    from .log.opening import Opening
-    from .log.position import Position
-    from .log.positions import Positions
-    from .log.producing import OpenedProducer
-    from .log.range_reader import RangeReader
-    from .log.ranges import LogSnapshot, SegmentInfo, SegmentRange, SegmentToken
-    from .log.reader import Idle, LogReader
-    from .log.record import Columns, LogRecord
-    from .log.segment_watch import SegmentChange, SegmentWatch
-    from .log.segment_writer import SegmentWriter
-    from .log.segments import SegmentRecord
-    from .log.settings import StoredSettings
-    from .log.skips import Skipped, Skips
-    from .log.subscription import Subscription
-    from .log.watch import LogChange, LogWatch
-    from .log.work import WorkState
-    from .log.work_queue import WorkClaim, WorkQueue
-    from .log.writer import LogWriter
-    from .runtime.host import Host
+    from .log.read.log_reader import Idle, LogReader
+    from .log.read.multi_reader import LogBatch, LogEvent, MultiReader
+    from .log.read.range_reader import RangeReader
+    from .log.read.segment_watch import SegmentChange, SegmentWatch
+    from .log.read.skipped_entries import Skipped, Skips
+    from .log.segments.app_versions import AppVersion, LinkContent
+    from .log.segments.external_segment_writer import SegmentWriter
+    from .log.segments.segment_link import LinkResult
+    from .log.services.log_metrics import NamespaceMetrics, Registry
+    from .log.services.log_watch import LogChange, LogWatch
+    from .log.services.named_positions import Positions
+    from .log.write.entry_batch import PendingBulk, PendingWrite
+    from .log.write.log_writer import LogWriter
+    from .log.write.producer_state_manager import OpenedProducer
+    from .runtime.interfaces.host import Host
 
 _HOMES = {
-    "local_cluster": ".cluster.local",
-    "AppVersion": ".log.app_versions",
-    "LinkContent": ".log.app_versions",
-    "PendingBulk": ".log.batch",
-    "PendingWrite": ".log.batch",
+    "local_cluster": ".cluster.local.local_cluster",
+    "AppVersion": ".log.segments.app_versions",
+    "LinkContent": ".log.segments.app_versions",
+    "PendingBulk": ".log.write.entry_batch",
+    "PendingWrite": ".log.write.entry_batch",
     "ByteReader": ".log.byte_stream",
     "ByteWriter": ".log.byte_stream",
-    "DLSN": ".log.dlsn",
-    "Log": ".log.handle",
-    "LogDescription": ".log.handle",
-    "LinkResult": ".log.link",
-    "NamespaceMetrics": ".log.metrics",
-    "LogBatch": ".log.multi_reader",
-    "LogEvent": ".log.multi_reader",
-    "MultiReader": ".log.multi_reader",
+    "DLSN": ".log.format.dlsn",
+    "Log": ".log.log",
+    "LogDescription": ".log.log",
+    "LinkResult": ".log.segments.segment_link",
+    "NamespaceMetrics": ".log.services.log_metrics",
+    "LogBatch": ".log.read.multi_reader",
+    "LogEvent": ".log.read.multi_reader",
+    "MultiReader": ".log.read.multi_reader",
     "LogPage": ".log.namespace",
     "Namespace": ".log.namespace",
-    "Opening": ".log.opening",
-    "Position": ".log.position",
-    "Positions": ".log.positions",
-    "OpenedProducer": ".log.producing",
-    "RangeReader": ".log.range_reader",
-    "LogSnapshot": ".log.ranges",
-    "SegmentInfo": ".log.ranges",
-    "SegmentRange": ".log.ranges",
-    "SegmentToken": ".log.ranges",
-    "Idle": ".log.reader",
-    "LogReader": ".log.reader",
-    "Columns": ".log.record",
-    "LogRecord": ".log.record",
-    "SegmentChange": ".log.segment_watch",
-    "SegmentWatch": ".log.segment_watch",
-    "SegmentWriter": ".log.segment_writer",
-    "SegmentRecord": ".log.segments",
-    "StoredSettings": ".log.settings",
-    "Skipped": ".log.skips",
-    "Skips": ".log.skips",
-    "Subscription": ".log.subscription",
-    "LogChange": ".log.watch",
-    "LogWatch": ".log.watch",
-    "WorkState": ".log.work",
-    "WorkClaim": ".log.work_queue",
-    "WorkQueue": ".log.work_queue",
-    "LogWriter": ".log.writer",
+    "Opening": ".log.interfaces.open_call",
+    "Position": ".log.model.position",
+    "Positions": ".log.services.named_positions",
+    "OpenedProducer": ".log.write.producer_state_manager",
+    "RangeReader": ".log.read.range_reader",
+    "LogSnapshot": ".log.model.segment_ranges",
+    "SegmentInfo": ".log.model.segment_ranges",
+    "SegmentRange": ".log.model.segment_ranges",
+    "SegmentToken": ".log.model.segment_ranges",
+    "Idle": ".log.read.log_reader",
+    "LogReader": ".log.read.log_reader",
+    "Columns": ".log.format.record",
+    "LogRecord": ".log.format.record",
+    "SegmentChange": ".log.read.segment_watch",
+    "SegmentWatch": ".log.read.segment_watch",
+    "SegmentWriter": ".log.segments.external_segment_writer",
+    "SegmentRecord": ".log.model.segment_record",
+    "StoredSettings": ".log.model.stored_settings",
+    "Skipped": ".log.read.skipped_entries",
+    "Skips": ".log.read.skipped_entries",
+    "Subscription": ".log.consumers.subscription",
+    "LogChange": ".log.services.log_watch",
+    "LogWatch": ".log.services.log_watch",
+    "WorkState": ".log.consumers.work_state",
+    "WorkClaim": ".log.consumers.work_queue",
+    "WorkQueue": ".log.consumers.work_queue",
+    "LogWriter": ".log.write.log_writer",
 }
 """Where what is loaded on first use is defined: `dlog --help` needs none of it, a bookie no log."""
 
-# What users import. A new error of theirs is a class in runtime/errors.py and a name here; any other name
-# stands here, among the imports for types and in `_HOMES`. A new option of a log is a field in
-# log/options.py; a new call of a trio class is made in the other faces by faces.py.
+# What users import. A new error of theirs is a class in distributedlog/runtime/interfaces/errors.py and a
+# name here; any other name stands here, among the imports for types and in `_HOMES`. A new option of a log is
+# a field in distributedlog/log/declarations/options.py; a new call of a trio class is made in the other faces
+# by generate_api_variants.py.
 __all__ = [
     "DLSN",
     "AlreadyClosed",
@@ -250,10 +251,10 @@ def open_namespace(
     """
     parsed = parse_uri(uri)
     if parsed.proxied:
-        from .direct import open_through
+        from .connect import open_through
 
         return open_through(parsed, config, host, metrics)
-    from .direct import open_direct
+    from .connect import open_direct
 
     return open_direct(parsed, config, host, metrics)
 

@@ -10,7 +10,7 @@ The end of a namespace is waited for even if its task is cancelled again. Signal
 and the end of the program: see `distributedlog.blocking`.
 
 What stands in a class after the line "made" is made from the trio class, and most of `blocking.py` from what
-is here, by ``python -m distributedlog.faces``.
+is here, by ``python -m distributedlog.generate_api_variants``.
 """
 
 import asyncio
@@ -24,7 +24,52 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 import trio
 
 from . import open_namespace as open_trio_namespace
-from .bridge import (
+from .log.byte_stream import ByteReader as TrioByteReader
+from .log.byte_stream import ByteWriter as TrioByteWriter
+from .log.consumers.subscription import Subscription as TrioSubscription
+from .log.consumers.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
+from .log.consumers.work_queue import WorkClaim as TrioWorkClaim
+from .log.consumers.work_queue import WorkQueue as TrioWorkQueue
+from .log.consumers.work_state import WorkState
+from .log.format.dlsn import DLSN
+from .log.format.record import TXID_MAX, Columns, LogRecord, columns_of
+from .log.interfaces.open_call import Opening
+from .log.log import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
+from .log.log import Log as TrioLog
+from .log.model.position import Position
+from .log.model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
+from .log.model.segment_record import SegmentRecord
+from .log.model.stored_settings import StoredSettings
+from .log.namespace import MULTI_READ_BYTES, LogPage
+from .log.namespace import Namespace as TrioNamespace
+from .log.read.log_reader import Idle, reader_text
+from .log.read.log_reader import LogReader as TrioReader
+from .log.read.multi_reader import Item
+from .log.read.multi_reader import MultiReader as TrioMultiReader
+from .log.read.range_reader import RangeReader as TrioRangeReader
+from .log.read.segment_watch import SegmentChange
+from .log.read.segment_watch import SegmentWatch as TrioSegmentWatch
+from .log.read.skipped_entries import Skipped, Skips
+from .log.segments.app_versions import AppVersion, LinkContent
+from .log.segments.external_segment_writer import ENTRY_BYTES
+from .log.segments.external_segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.segments.segment_link import LinkResult
+from .log.services.log_metrics import NamespaceMetrics, Registry
+from .log.services.log_watch import LogChange
+from .log.services.log_watch import LogWatch as TrioLogWatch
+from .log.services.named_positions import Positions as TrioPositions
+from .log.write.entry_batch import state_of
+from .log.write.producer_state_manager import OpenedProducer
+from .runtime.declarations.options import check_wait, check_whole
+from .runtime.interfaces.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+)
+from .runtime.interfaces.host import Buffer
+from .runtime.schedule.background_loop import EXIT_S_MAX, Background, Promise
+from .thread_bridge import (
     GIVE_UP_S,
     IN_USE,
     Cursor,
@@ -37,46 +82,6 @@ from .bridge import (
     hand_over_claim,
     report_left,
 )
-from .log.app_versions import AppVersion, LinkContent
-from .log.batch import state_of
-from .log.byte_stream import ByteReader as TrioByteReader
-from .log.byte_stream import ByteWriter as TrioByteWriter
-from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
-from .log.handle import Log as TrioLog
-from .log.link import LinkResult
-from .log.metrics import NamespaceMetrics, Registry
-from .log.multi_reader import Item
-from .log.multi_reader import MultiReader as TrioMultiReader
-from .log.namespace import MULTI_READ_BYTES, LogPage
-from .log.namespace import Namespace as TrioNamespace
-from .log.opening import Opening
-from .log.position import Position
-from .log.positions import Positions as TrioPositions
-from .log.producing import OpenedProducer
-from .log.range_reader import RangeReader as TrioRangeReader
-from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
-from .log.reader import Idle, reader_text
-from .log.reader import LogReader as TrioReader
-from .log.record import TXID_MAX, Columns, LogRecord, columns_of
-from .log.segment_watch import SegmentChange
-from .log.segment_watch import SegmentWatch as TrioSegmentWatch
-from .log.segment_writer import ENTRY_BYTES
-from .log.segment_writer import SegmentWriter as TrioSegmentWriter
-from .log.segments import SegmentRecord
-from .log.settings import StoredSettings
-from .log.skips import Skipped, Skips
-from .log.subscription import Subscription as TrioSubscription
-from .log.watch import LogChange
-from .log.watch import LogWatch as TrioLogWatch
-from .log.work import WorkState
-from .log.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
-from .log.work_queue import WorkClaim as TrioWorkClaim
-from .log.work_queue import WorkQueue as TrioWorkQueue
-from .runtime.background import EXIT_S_MAX, Background, Promise
-from .runtime.errors import AlreadyClosed, DistributedLogError, EndOfStream, InvalidRequest
-from .runtime.host import Buffer
-from .runtime.options import check_wait, check_whole
 from .write_buffer import BufferedBulk, Chunk, TakenBytes, WriteBuffer, open_buffer
 
 __all__ = [
@@ -228,7 +233,7 @@ class PendingWrite:
 
 
 class PendingBulk(Sequence[PendingWrite]):
-    """Records that were handed over in one call; see `distributedlog.log.batch.PendingBulk`."""
+    """Records that were handed over in one call; see `distributedlog.log.write.entry_batch.PendingBulk`."""
 
     __slots__ = ("_bulk",)
 
@@ -420,7 +425,7 @@ class LogWriter(_Closable):
         """
         return await run(self._background, self._buffer.writer.truncate, dlsn)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def write_frame(
         self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
@@ -658,7 +663,7 @@ class LogReader(_Closable):
                 raise StopAsyncIteration
         return record
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def skipped(self) -> Skips:
@@ -688,7 +693,7 @@ class SegmentWriter(_Closable):
         """Set by `aclose`."""
         return self._writer.token
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def ledger_id(self) -> int:
@@ -782,7 +787,7 @@ class RangeReader(_Closable):
             for columns in found:
                 yield columns
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -832,7 +837,7 @@ class MultiReader(_Closable):
         """Where each log goes on after what was given of it: ``open_reader(positions=…)``."""
         return dict(self._positions)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop fetching. Idempotent.
@@ -873,7 +878,7 @@ class LogWatch(_Closable):
         while (change := await self.next()) is not None:
             yield change
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop following. Idempotent.
@@ -908,7 +913,7 @@ class SegmentWatch(_Closable):
         while (change := await self.next()) is not None:
             yield change
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
         """Stop following. Idempotent.
@@ -957,7 +962,7 @@ class Subscription(_Closable):
         self.reader._cursor.close()
         self.reader._ended()
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def committed(self) -> DLSN:
@@ -994,7 +999,7 @@ class WorkClaim:
     ) -> None:
         await run(self._background, self._claim.leave, kind is not None)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
         """What it holds, entry by entry as columns; ``async with`` or ``await`` it. May hold no record.
@@ -1064,7 +1069,7 @@ class WorkQueue(_Closable):
             raise StopAsyncIteration
         return claim
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def state(self) -> WorkState:
         """How far the queue is handled: its floor, its claims, what is parked.
@@ -1098,14 +1103,14 @@ class WorkQueue(_Closable):
 
 
 class Positions:
-    """The positions of one log; see `distributedlog.log.positions.Positions`."""
+    """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
         background.use(self)
         self._background = background
         self._positions = positions
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def get(self, name: str) -> DLSN | None:
         """Where this subscriber goes on; None: it has no position.
@@ -1195,7 +1200,7 @@ class Log:
         """Where subscribers of this log go on, by name."""
         return Positions(self._background, self._log.positions)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def open_reader(
         self,
@@ -1536,7 +1541,7 @@ class Namespace:
         log = self._namespace.open_log(name, config=config, incarnation=incarnation)
         return Log(self._background, self._namespace, log)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     @property
     def metrics(self) -> NamespaceMetrics:
@@ -1716,6 +1721,6 @@ def open_namespace(
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
     """A whole cluster on this machine; ``async with`` it. See `distributedlog.local_cluster`."""
-    from .cluster.local import local_cluster as trio_local_cluster
+    from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
     return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

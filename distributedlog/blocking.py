@@ -21,7 +21,8 @@ for at most 5 s. It prints one line with the number that is not known to be dura
 waits as long for the writers that are still open, and logs such a line. After ``os._exit`` or a deadly signal
 nothing is waited for. Children of `multiprocessing` end by ``os._exit``: close writers there.
 
-What stands in a class after the line "made" is made from `aio.py` by ``python -m distributedlog.faces``.
+What stands in a class after the line "made" is made from `aio.py` by ``python -m
+distributedlog.generate_api_variants``.
 """
 
 import io
@@ -36,7 +37,53 @@ from types import TracebackType
 from typing import Any, Generic, Literal, Never, Self, TypeVar
 
 from . import open_namespace as open_trio_namespace
-from .bridge import (
+from .log.byte_stream import ByteReader as TrioByteReader
+from .log.byte_stream import ByteWriter as TrioByteWriter
+from .log.consumers.subscription import Subscription as TrioSubscription
+from .log.consumers.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
+from .log.consumers.work_queue import WorkClaim as TrioWorkClaim
+from .log.consumers.work_queue import WorkQueue as TrioWorkQueue
+from .log.consumers.work_state import WorkState
+from .log.format.dlsn import DLSN
+from .log.format.record import TXID_MAX, Columns, LogRecord, columns_of
+from .log.log import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
+from .log.log import Log as TrioLog
+from .log.model.position import Position
+from .log.model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
+from .log.model.segment_record import SegmentRecord
+from .log.model.stored_settings import StoredSettings
+from .log.namespace import MULTI_READ_BYTES, LogPage
+from .log.namespace import Namespace as TrioNamespace
+from .log.read.log_reader import Idle, reader_text
+from .log.read.log_reader import LogReader as TrioReader
+from .log.read.multi_reader import Item
+from .log.read.multi_reader import MultiReader as TrioMultiReader
+from .log.read.range_reader import RangeReader as TrioRangeReader
+from .log.read.segment_watch import SegmentChange
+from .log.read.segment_watch import SegmentWatch as TrioSegmentWatch
+from .log.read.skipped_entries import Skipped, Skips
+from .log.segments.app_versions import AppVersion, LinkContent
+from .log.segments.external_segment_writer import ENTRY_BYTES
+from .log.segments.external_segment_writer import SegmentWriter as TrioSegmentWriter
+from .log.segments.segment_link import LinkResult
+from .log.services.log_metrics import NamespaceMetrics, Registry
+from .log.services.log_watch import LogChange
+from .log.services.log_watch import LogWatch as TrioLogWatch
+from .log.services.named_positions import Positions as TrioPositions
+from .log.write.entry_batch import state_of
+from .log.write.producer_state_manager import OpenedProducer
+from .runtime.declarations.options import check_wait, check_whole
+from .runtime.interfaces.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+    RequestTimeout,
+)
+from .runtime.interfaces.host import Buffer
+from .runtime.interfaces.log_lines import get_logger
+from .runtime.schedule.background_loop import EXIT_S_MAX, Background, Promise
+from .thread_bridge import (
     GIVE_UP_S,
     IN_USE,
     Cursor,
@@ -49,52 +96,6 @@ from .bridge import (
     hand_over_claim,
     report_left,
 )
-from .log.app_versions import AppVersion, LinkContent
-from .log.batch import state_of
-from .log.byte_stream import ByteReader as TrioByteReader
-from .log.byte_stream import ByteWriter as TrioByteWriter
-from .log.dlsn import DLSN
-from .log.handle import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
-from .log.handle import Log as TrioLog
-from .log.link import LinkResult
-from .log.metrics import NamespaceMetrics, Registry
-from .log.multi_reader import Item
-from .log.multi_reader import MultiReader as TrioMultiReader
-from .log.namespace import MULTI_READ_BYTES, LogPage
-from .log.namespace import Namespace as TrioNamespace
-from .log.position import Position
-from .log.positions import Positions as TrioPositions
-from .log.producing import OpenedProducer
-from .log.range_reader import RangeReader as TrioRangeReader
-from .log.ranges import LogSnapshot, SegmentRange, SegmentToken
-from .log.reader import Idle, reader_text
-from .log.reader import LogReader as TrioReader
-from .log.record import TXID_MAX, Columns, LogRecord, columns_of
-from .log.segment_watch import SegmentChange
-from .log.segment_watch import SegmentWatch as TrioSegmentWatch
-from .log.segment_writer import ENTRY_BYTES
-from .log.segment_writer import SegmentWriter as TrioSegmentWriter
-from .log.segments import SegmentRecord
-from .log.settings import StoredSettings
-from .log.skips import Skipped, Skips
-from .log.subscription import Subscription as TrioSubscription
-from .log.watch import LogChange
-from .log.watch import LogWatch as TrioLogWatch
-from .log.work import WorkState
-from .log.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
-from .log.work_queue import WorkClaim as TrioWorkClaim
-from .log.work_queue import WorkQueue as TrioWorkQueue
-from .runtime.background import EXIT_S_MAX, Background, Promise
-from .runtime.errors import (
-    AlreadyClosed,
-    DistributedLogError,
-    EndOfStream,
-    InvalidRequest,
-    RequestTimeout,
-)
-from .runtime.host import Buffer
-from .runtime.log_lines import get_logger
-from .runtime.options import check_wait, check_whole
 from .write_buffer import (
     LONE_WRITES_MAX,
     BufferedBulk,
@@ -168,7 +169,7 @@ class _Closable(Owned):
             with suppress(TimeoutError, DistributedLogError):
                 self._background.wait(self._abandon(), GIVE_UP_S)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def close(self) -> object:
         """Close it."""
@@ -253,7 +254,7 @@ class PendingWrite:
         self.add_done_callback(settle)
         return future
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, chunk: Chunk, slot: int) -> None:
         self._chunk = chunk
@@ -282,7 +283,7 @@ def _call(call: Callable[[PendingWrite], object], pending: PendingWrite) -> None
 
 
 class PendingBulk(Sequence[PendingWrite]):
-    """Records that were handed over in one call; see `distributedlog.log.batch.PendingBulk`."""
+    """Records that were handed over in one call; see `distributedlog.log.write.entry_batch.PendingBulk`."""
 
     __slots__ = ("_bulk",)
 
@@ -310,7 +311,7 @@ class PendingBulk(Sequence[PendingWrite]):
         self.wait(timeout_s, **wrong)
         return self._bulk.whole().known()
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, bulk: BufferedBulk) -> None:
         self._bulk = bulk
@@ -372,7 +373,7 @@ class LogWriter(_Closable):
         """
         return self.submit_set(records).result()
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, buffer: WriteBuffer) -> None:
         what = f'the writer of log "{buffer.name}"'
@@ -683,7 +684,7 @@ class ByteReader(_Closable, io.RawIOBase):
 class LogReader(_Closable):
     """Reads one log; see `distributedlog.LogReader`. Entries are fetched, not single records."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
@@ -787,7 +788,7 @@ class SegmentWriter(_Closable):
     Each call is a hop to the background thread: hand over whole entries (`write_packed`), or many records.
     """
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, writer: TrioSegmentWriter) -> None:
         super().__init__(background, f"the writer of ledger {writer.ledger_id}", writer.abort)
@@ -870,7 +871,7 @@ class SegmentWriter(_Closable):
 class RangeReader(_Closable):
     """Gives the user records of some ranges, entry by entry; see `distributedlog.RangeReader`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioRangeReader) -> None:
         super().__init__(background, "a reader of ranges", reader.aclose)
@@ -904,7 +905,7 @@ class RangeReader(_Closable):
 class MultiReader(_Closable):
     """Gives entries of several logs, and what became of the logs; see `distributedlog.MultiReader`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, reader: TrioMultiReader) -> None:
         super().__init__(background, "a reader of several logs", reader.aclose)
@@ -963,7 +964,7 @@ class LogWatch(_Closable):
 
         return self._background.run(call)
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, watch: TrioLogWatch) -> None:
         super().__init__(background, "a watch of logs", watch.aclose)
@@ -996,7 +997,7 @@ class LogWatch(_Closable):
 class SegmentWatch(_Closable):
     """The changes of a log's segments; see `distributedlog.SegmentWatch`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, watch: TrioSegmentWatch) -> None:
         super().__init__(background, f'a watch of segments of log "{watch.name}"', watch.aclose)
@@ -1031,7 +1032,7 @@ class SegmentWatch(_Closable):
 class Subscription(_Closable):
     """A log as one subscriber reads it; see `distributedlog.Subscription`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, subscription: TrioSubscription) -> None:
         super().__init__(background, f'subscription "{subscription.name}"', subscription.abort)
@@ -1085,7 +1086,7 @@ class Subscription(_Closable):
 class WorkClaim:
     """A stretch of the log that is this process's to handle; see `distributedlog.WorkClaim`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, claim: TrioWorkClaim) -> None:
         self.number, self.first, self.end = claim.number, claim.first, claim.end
@@ -1137,7 +1138,7 @@ class WorkClaim:
 class WorkQueue(_Closable):
     """A log as many workers handle it; see `distributedlog.WorkQueue`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, queue: TrioWorkQueue) -> None:
         super().__init__(background, f'work queue "{queue.name}"', queue.aclose)
@@ -1206,9 +1207,9 @@ class WorkQueue(_Closable):
 
 
 class Positions:
-    """The positions of one log; see `distributedlog.log.positions.Positions`."""
+    """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
         background.use(self)
@@ -1268,7 +1269,7 @@ class Positions:
 class Log:
     """Names a log; see `distributedlog.Log`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
         background.use(self)
@@ -1612,7 +1613,7 @@ class Log:
 class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
         background.use(self)
@@ -1768,7 +1769,7 @@ class _Opened(Generic[T]):
     def _stop(self) -> None:
         self._background.stop()
 
-    # --- made by distributedlog/faces.py from here on ---------------------------------------------
+    # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(
         self,
@@ -1806,6 +1807,6 @@ def open_namespace(
 
 def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
     """A whole cluster on this machine; use it in a ``with``. See `distributedlog.local_cluster`."""
-    from .cluster.local import local_cluster as trio_local_cluster
+    from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
     return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)

@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from .log.names import check_namespace_path
-from .runtime.errors import InvalidUri
-from .runtime.host import Address
+from .log.interfaces.log_names import check_namespace_path
+from .runtime.interfaces.errors import InvalidUri
+from .runtime.interfaces.host import Address
 
 DIRECT: Final = ("distributedlog", "distributedlog-bk")
 PROXIED: Final = ("distributedlog+proxy",)

@@ -5,7 +5,8 @@ One task there hands whole chunks to the writer. Who waits for an outcome leaves
 
 The buffer keeps the limits for its writer, which takes whatever comes from it. How much the caller may append
 without asking is given out by the loop: little while nothing is written, so that a thousand idle logs hold
-nothing of what the process may (`log/process_bytes.py`). Who meets that bound has the loop append for him.
+nothing of what the process may (`distributedlog/log/limits/memory_budget.py`). Who meets that bound has the
+loop append for him.
 
 A signal handler or a finalizer may interrupt a caller that holds the mutex. Its own call of the same buffer
 raises `InvalidRequest`. The loop waits for the mutex in a task, its thread does not block. So the client
@@ -21,16 +22,9 @@ from typing import Any, TypeVar
 
 import trio
 
-from .log.admission import Taken, admit, admit_columns
-from .log.batch import PendingBulk
 from .log.byte_stream import ByteWriter
-from .log.containment import contained
-from .log.dlsn import DLSN
-from .log.handle import Log
-from .log.namespace import Namespace
-from .log.opening import Opening
-from .log.process_bytes import FREE_BYTES
-from .log.record import (
+from .log.format.dlsn import DLSN
+from .log.format.record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
     TXID_MAX,
@@ -38,18 +32,17 @@ from .log.record import (
     columns_of,
     txid_and_payload,
 )
-from .log.state import BYTES
-from .log.txids import out_of_order
-from .log.writer import LogWriter
-from .runtime.background import (
-    INTERRUPTING,
-    Background,
-    Mutex,
-    Promise,
-    interrupts,
-    uninterrupted,
-)
-from .runtime.errors import (
+from .log.interfaces.error_boundary import contained
+from .log.interfaces.open_call import Opening
+from .log.limits.memory_budget import FREE_BYTES
+from .log.log import Log
+from .log.model.log_state import BYTES
+from .log.model.txid_policy import out_of_order
+from .log.namespace import Namespace
+from .log.write.entry_batch import PendingBulk
+from .log.write.log_writer import LogWriter
+from .log.write.record_validation import Taken, admit, admit_columns
+from .runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
     InvalidRequest,
@@ -57,8 +50,16 @@ from .runtime.errors import (
     WriteCancelled,
     WriteFailed,
 )
-from .runtime.forked import watch_forks
-from .runtime.host import Buffer
+from .runtime.interfaces.host import Buffer
+from .runtime.process.fork_safety import watch_forks
+from .runtime.schedule.background_loop import (
+    INTERRUPTING,
+    Background,
+    Mutex,
+    Promise,
+    interrupts,
+    uninterrupted,
+)
 
 T = TypeVar("T")
 

@@ -1,35 +1,37 @@
 """The client of many bookies: one ledger, one writer, striped, replicated, fenced, recovered.
 
-    client.py                       create, write, read, recover, delete; with
-        stored_ledger.py, ids.py        a ledger to be created, one as it was read, records that cannot be
+    ledger_client.py                       create, write, read, recover, delete; with
+        model/stored_ledger.py, model/ledger_ids.py        a ledger to be created, one as it was read, records
+        that cannot be
                                         read; new ids
-    metadata.py, keys.py            the record, and where it is kept
-    ledger_records.py, transactions.py  followed; changed, with the index of who holds what
-    striping.py, placement.py       which bookies hold an entry, or a new ledger (pure)
-        placement_policy.py             how far apart its copies are to be, by which labels
-    registration.py, pool.py        who there is; connections
+    model/ledger_metadata.py, model/ledger_keys.py            the record, and where it is kept
+    read/ledger_watch.py, model/ledger_transactions.py  followed; changed, with the index of who holds what
+    model/striping.py, placement/ensemble_placement.py       which bookies hold an entry, or a new ledger
+    (pure)
+        placement/placement_policy.py             how far apart its copies are to be, by which labels
+    model/bookie_registration.py, placement/bookie_pool.py        who there is; connections
 
 Writing, in the order an entry meets it:
 
-    writer.py                       `add`, the LAC, the end
-    add_window.py                   what is in flight, and how far it is confirmed (pure)
-    slot_streams.py                 the same record to each slot's bookie, acks back
-    resting_lacs.py                 LACs that no add has carried, told a little later
-    slot_care.py, lateness.py       slots that are silent, slow, refused
-    ensemble_change.py              what to replace (pure); the store is asked first
-    holes.py, hole_note.py          what slots miss, noted for repair
-    process_bounds.py               what is kept for slow slots, and sent, over all ledgers (pure)
+    write/ledger_writer.py                       `add`, the LAC, the end
+    write/pending_adds.py                   what is in flight, and how far it is confirmed (pure)
+    write/add_streams.py                 the same record to each slot's bookie, acks back
+    write/explicit_lac.py                 LACs that no add has carried, told a little later
+    write/ensemble_monitor.py, write/slot_timers.py       slots that are silent, slow, refused
+    write/ensemble_change.py              what to replace (pure); the store is asked first
+    model/missing_range.py, write/missing_range_recorder.py          what slots miss, noted for repair
+    write/flow_control.py               what is kept for slow slots, and sent, over all ledgers (pure)
 
 When the writer is gone:
 
-    recovery.py                     fence, read, write back, close (pure); with
-        recovery_actions.py, evidence.py    what it asks for; what the answers prove
-    recovery_driver.py              the driver
+    recovery/ledger_recovery.py                     fence, read, write back, close (pure); with
+        recovery/recovery_actions.py, recovery/quorum_coverage.py    what it asks for; what the answers prove
+    recovery/recovery_driver.py              the driver
 
 Reading:
 
-    reader.py, read_ahead.py, tail.py   up to the LAC; ranges under way; long polls at the end
-    copies.py                       are all copies what was meant
+    read/ledger_reader.py, read/read_ahead.py, read/tail_polls.py   up to the LAC; ranges under way; long
+    polls at the end read/ledger_checker.py                       are all copies what was meant
 
-`options.py` says what can be set, `events.py` what is told.
+`declarations/options.py` says what can be set, `declarations/events.py` what is told.
 """

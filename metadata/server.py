@@ -8,14 +8,14 @@ from functools import partial
 
 import trio
 
-from ..runtime.address_check import AddressCheck, Advertised
-from ..runtime.errors import ForeignData
-from ..runtime.host import Host, Listener
-from ..runtime.identity import NodeIdentity, load_identity, new_node_id, store_identity
-from .classes import Classes
-from .node import MetadataNode
-from .options import MetadataOptions
-from .sessions import MetadataSession
+from ..runtime.disk.node_identity import NodeIdentity, load_identity, new_node_id, store_identity
+from ..runtime.interfaces.errors import ForeignData
+from ..runtime.interfaces.host import Host, Listener
+from ..runtime.net.address_check import AddressCheck, Advertised
+from .auth.key_space import Classes
+from .declarations.options import MetadataOptions
+from .node.metadata_node import MetadataNode
+from .node.metadata_session import MetadataSession
 
 WRITTEN_BY = "distributedlog 0.1"
 

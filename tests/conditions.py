@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from distributedlog.runtime.health_conditions import (
+from distributedlog.runtime.declarations.health_conditions import (
     KINDS,
     HealthCondition,
     Parameter,

@@ -13,7 +13,7 @@ from tests.metadata.local_metadata import LocalMetadata
 
 @asynccontextmanager
 async def model_namespace(owner: str = "model") -> AsyncIterator[Namespace]:
-    """As `distributedlog.direct.open_direct`, over memory."""
+    """As `distributedlog.connect.open_direct`, over memory."""
     metadata = LocalMetadata()
     ledgers = ModelLedgers(metadata)
     async with trio.open_nursery() as nursery:

@@ -27,8 +27,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-from distributedlog.cluster.processes import environment
-from distributedlog.runtime.stderr import last_words
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.runtime.process.stderr_writer import last_words
 
 MODULE: Final = "distributedlog.cli.main"
 """What the forked processes run."""
@@ -323,7 +323,7 @@ def _become(message: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
 def _preload() -> None:
     """Import what commands and nodes import."""
     import distributedlog.cli
-    import distributedlog.cluster.child  # the nodes
+    import distributedlog.cluster.local.node_child  # the nodes
 
     for module in pkgutil.iter_modules(distributedlog.cli.__path__, "distributedlog.cli."):
         importlib.import_module(module.name)

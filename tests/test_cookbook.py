@@ -13,7 +13,7 @@ import pytest
 
 from distributedlog import LogEmpty
 from distributedlog.blocking import local_cluster, open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 pytestmark = pytest.mark.processes
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog.runtime.meters import Metric
+from distributedlog.runtime.declarations.meters import Metric
 from tests.test_metrics import ROWS, TABLES
 
 PLACE = Path(__file__).resolve().parent.parent / "ops" / "grafana"

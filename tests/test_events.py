@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bookie import events as bookie_events
-from distributedlog.cluster import events as cluster_events
-from distributedlog.cluster.logs import (
+from distributedlog.bookie.declarations import events as bookie_events
+from distributedlog.cluster.declarations import events as cluster_events
+from distributedlog.cluster.process.json_logs import (
     KEYS_MAX,
     LINES_A_SECOND,
     LINES_A_WINDOW,
@@ -20,14 +20,14 @@ from distributedlog.cluster.logs import (
     JsonFormatter,
     Sparing,
 )
-from distributedlog.ledger import events as ledger_events
-from distributedlog.log import events as log_events
-from distributedlog.metadata import events as metadata_events
-from distributedlog.proxy import events as proxy_events
-from distributedlog.runtime import events as runtime_events
-from distributedlog.runtime.events import ABOUT, Event
-from distributedlog.runtime.log_lines import get_logger
-from distributedlog.runtime.options import with_tables
+from distributedlog.ledger.declarations import events as ledger_events
+from distributedlog.log.declarations import events as log_events
+from distributedlog.metadata.declarations import events as metadata_events
+from distributedlog.proxy.declarations import events as proxy_events
+from distributedlog.runtime.declarations import events as runtime_events
+from distributedlog.runtime.declarations.events import ABOUT, Event
+from distributedlog.runtime.declarations.options import with_tables
+from distributedlog.runtime.interfaces.log_lines import get_logger
 from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 pytestmark = pytest.mark.processes
 

@@ -7,9 +7,9 @@ import pytest
 
 from distributedlog import aio
 from distributedlog.aio import Namespace
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import LogRecord
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     InvalidRequest,
     LogNotFound,

@@ -16,9 +16,9 @@ import pytest
 
 from distributedlog import blocking
 from distributedlog.blocking import Namespace, PendingWrite, open_namespace
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import RECORD_BYTES_MAX, LogRecord
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import RECORD_BYTES_MAX, LogRecord
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     InternalError,
     InvalidRequest,

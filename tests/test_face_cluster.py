@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, blocking, local_cluster, open_namespace
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     LogNotFound,
     OwnershipAcquireFailed,
     QuorumUnreachable,

@@ -28,17 +28,17 @@ import trio.testing
 
 from distributedlog import aio, blocking
 from distributedlog.blocking import Namespace
-from distributedlog.bridge import beside_loop
+from distributedlog.log.format.record import LogRecord
 from distributedlog.log.namespace import Namespace as TrioNamespace
-from distributedlog.log.record import LogRecord
-from distributedlog.runtime.background import Background, Hops
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     ClaimLost,
     DistributedLogError,
     InvalidRequest,
     TransactionIdOutOfOrder,
 )
+from distributedlog.runtime.schedule.background_loop import Background, Hops
+from distributedlog.thread_bridge import beside_loop
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 
@@ -714,7 +714,7 @@ def check():
     print(durable, "of", len(pendings))
 atexit.register(check)  # before the product is loaded: it is called last
 from distributedlog import blocking
-from distributedlog.runtime import background
+from distributedlog.runtime.schedule import background_loop as background
 from tests.face_world import model_namespace
 namespace = blocking._Opened(model_namespace(), "client", blocking.Namespace).__enter__()
 writer = namespace.open_log("l").open_writer()

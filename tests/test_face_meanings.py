@@ -19,8 +19,8 @@ import pytest
 import trio
 
 from distributedlog import DLSN, LogRecord, aio, blocking, open_namespace
-from distributedlog.cluster.processes import environment
-from distributedlog.runtime.errors import (
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     ClaimLost,
     InvalidRequest,

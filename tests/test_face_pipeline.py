@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, LogRecord, SegmentRange, SegmentToken, blocking
-from distributedlog.log.settings import SHARED
-from distributedlog.runtime.errors import (
+from distributedlog.log.model.stored_settings import SHARED
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     EndOfStream,
     InvalidRequest,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from distributedlog import LogRecord, Position, blocking
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from tests.test_face_meanings import Face, collect, done, opened
 
 pytestmark = pytest.mark.processes

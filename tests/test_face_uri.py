@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.runtime.errors import InvalidUri
+from distributedlog.runtime.interfaces.errors import InvalidUri
 from distributedlog.uri import parse_uri
 from tests.examples import examples
 

@@ -10,8 +10,8 @@ import pytest
 
 import distributedlog
 from distributedlog import aio, blocking
-from distributedlog.faces import FACES, asyncio_face, blocking_face
-from distributedlog.runtime import errors
+from distributedlog.generate_api_variants import FACES, asyncio_face, blocking_face
+from distributedlog.runtime.interfaces import errors
 
 BY_FACE = {
     ("LogWatch", "logs"): "a property, but of asyncio a call: it hops to the loop",
@@ -24,7 +24,7 @@ BY_FACE = {
 def test_what_is_made_is_current(made: Any) -> None:
     path, text = made()
 
-    assert path.read_text() == text, "run `python -m distributedlog.faces`"
+    assert path.read_text() == text, "run `python -m distributedlog.generate_api_variants`"
 
 
 def surface(kind: type[Any], left_out: str = "") -> dict[str, Any]:
@@ -109,7 +109,7 @@ NOT_PLAYED = {
     ("WorkQueue", "aclose"): "the end of an `async with`",
     ("LogWriter", "aclose"): "the end of an `async with`, and `Face.close`",
     ("Log", "watch_segments"): "played in `test_segment_watch.py`, in the trio face",
-    ("Namespace", "metrics"): "numbers of a process; `tests/log/test_metrics.py`",
+    ("Namespace", "metrics"): "numbers of a process; `tests/log/services/test_log_metrics.py`",
     ("PendingBulk", "count"): "of every sequence",
     ("PendingBulk", "index"): "of every sequence",
 }

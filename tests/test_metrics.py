@@ -10,18 +10,18 @@ import trio
 import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
-from distributedlog.bookie.metrics import METRICS as BOOKIE
-from distributedlog.cluster.metrics import METRICS as REPAIR
-from distributedlog.cluster.pages import pages_of, why_not_ready
+from distributedlog.bookie.declarations.metrics import METRICS as BOOKIE
+from distributedlog.cluster.node.node_pages import pages_of, why_not_ready
+from distributedlog.cluster.repair.repair_metrics import METRICS as REPAIR
 from distributedlog.gateway.metrics import METRICS as GATEWAY
-from distributedlog.log.metrics import METRICS as CLIENT
-from distributedlog.metadata.metrics import METRICS as METADATA
-from distributedlog.proxy.metrics import METRICS as PROXY
-from distributedlog.runtime.exposition import text_of
-from distributedlog.runtime.health_conditions import KINDS, Code
-from distributedlog.runtime.meters import SECONDS, Buckets, Metric, samples
-from distributedlog.runtime.options import with_tables
-from distributedlog.spark.query_metrics import METRICS as SPARK
+from distributedlog.log.services.log_metrics import METRICS as CLIENT
+from distributedlog.metadata.declarations.metrics import METRICS as METADATA
+from distributedlog.proxy.declarations.metrics import METRICS as PROXY
+from distributedlog.runtime.declarations.health_conditions import KINDS, Code
+from distributedlog.runtime.declarations.meters import SECONDS, Buckets, Metric, samples
+from distributedlog.runtime.declarations.metrics_text import text_of
+from distributedlog.runtime.declarations.options import with_tables
+from distributedlog.spark.monitor.query_metrics import METRICS as SPARK
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 TABLES: dict[str, tuple[Metric, ...]] = {
@@ -147,8 +147,8 @@ async def test_a_node_that_starts_is_not_ready_and_has_no_numbers() -> None:
 
 
 async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
-    from distributedlog.cluster.http import Page
-    from distributedlog.cluster.pages import Once
+    from distributedlog.cluster.node.node_pages import Once
+    from distributedlog.cluster.process.http_server import Page
 
     asked = 0
 

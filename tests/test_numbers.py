@@ -15,15 +15,14 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, aio, blocking
-from distributedlog.cli.node_settings import check_options, read_file, split_settings
-from distributedlog.cluster.config import overlay
-from distributedlog.cluster.options import BookieNodeConfig, ProxyNodeConfig
-from distributedlog.direct import split_config
-from distributedlog.faces import FACES
-from distributedlog.log.opening import Opening
-from distributedlog.proxy.proxied import ProxiedLog, ProxiedNamespace
-from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.options import (
+from distributedlog.cli.server.node_settings import check_options, read_file, split_settings
+from distributedlog.cluster.declarations.config import overlay
+from distributedlog.cluster.declarations.options import BookieNodeConfig, ProxyNodeConfig
+from distributedlog.connect import split_config
+from distributedlog.generate_api_variants import FACES
+from distributedlog.log.interfaces.open_call import Opening
+from distributedlog.proxy.client.proxied_namespace import ProxiedLog, ProxiedNamespace
+from distributedlog.runtime.declarations.options import (
     COUNT_LIMIT,
     DURATION_S_MAX,
     EIB,
@@ -32,6 +31,7 @@ from distributedlog.runtime.options import (
     overlaid,
     typed,
 )
+from distributedlog.runtime.interfaces.errors import InvalidRequest
 from tests.face_world import model_namespace
 from tests.test_options import PARTS
 
@@ -133,7 +133,7 @@ def test_settings_of_other_nodes_and_clients_are_refused(value: Any) -> None:
 # --- arguments ------------------------------------------------------------------------------------
 
 BY_OTHERS = {"txid", "txids", "records", "columns", "dlsn"}
-"""Parameters that a record's own checks have (tests/log/test_admission.py)."""
+"""Parameters that a record's own checks have (tests/log/write/test_record_validation.py)."""
 INFINITE_COUNTS = {("ByteReader", "read", "size"), ("ByteReader", "seek", "offset")}
 """-1 is the whole rest; an offset may go back."""
 TIMES = {"since", "wall_ms", "before"}

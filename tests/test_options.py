@@ -4,16 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.cluster.options import BookieNodeConfig
-from distributedlog.direct import ClientOptions
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.cluster.declarations.options import BookieNodeConfig
+from distributedlog.connect import ClientOptions
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.ledger.options import LedgerOptions
-from distributedlog.log.options import LogOptions
-from distributedlog.log.settings import QUORUMS, SHARED, MergingOptions, RetentionOptions
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.proxy.options import ProxyOptions
-from distributedlog.runtime.options import described, legal, table, with_tables
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.model.stored_settings import (
+    QUORUMS,
+    SHARED,
+    MergingOptions,
+    RetentionOptions,
+)
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.proxy.declarations.options import ProxyOptions
+from distributedlog.runtime.declarations.options import described, legal, table, with_tables
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "options.md"
 PARTS: dict[str, type] = {

@@ -11,7 +11,7 @@ import pytest
 from tests import tiers
 
 ROOT = Path(__file__).resolve().parent.parent
-STORY, SEEDS = "tests/cluster/test_processes.py", "tests/sim/test_seeds.py"
+STORY, SEEDS = "tests/cluster/local/test_child_processes.py", "tests/sim/test_seeds.py"
 
 
 @pytest.mark.parametrize(

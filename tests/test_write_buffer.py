@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.runtime.errors import AlreadyClosed, WriteFailed
+from distributedlog.runtime.interfaces.errors import AlreadyClosed, WriteFailed
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 

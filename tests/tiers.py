@@ -21,7 +21,7 @@ EXTRAS: Final = ("spark", "browser", "extra")
 
 ALSO_DEFAULT: Final[tuple[str, ...]] = (
     "tests/sim/test_few_seeds.py",
-    "tests/cluster/test_processes.py::test_every_line_comes_back_after_kills_a_pause_and_a_restart",
+    "tests/cluster/local/test_child_processes.py::test_every_line_comes_back_after_kills_a_pause_and_a_restart",
 )
 """Tests of slower tiers that the default tier runs, too: files, and tests by node ID without parameters."""
 
@@ -34,7 +34,7 @@ SECOND_SPARK_SESSION: Final = (
 
 FIRST: Final = (
     "tests/test_style.py",
-    "tests/cluster/test_processes.py",
+    "tests/cluster/local/test_child_processes.py",
     "tests/sim/test_few_seeds.py",
     "tests/sim/test_seeds.py",
     "tests/sim/test_pipeline_seeds.py",

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cluster.story import Cluster
 
 EVERY_S = 10.0

@@ -3,7 +3,7 @@
 import trio
 
 from distributedlog import local_cluster, open_namespace
-from distributedlog.bench.plan import Plan, own_logs
+from distributedlog.testing.bench.measure.bench_plan import Plan, own_logs
 
 
 async def test_a_run_whose_connections_ended_by_an_interrupt_leaves_no_log() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bench.peers.peer import NotHere, run_server, until
+from distributedlog.testing.bench.peers.peer import NotHere, run_server, until
 
 
 def test_a_server_that_ends_is_not_waited_for_and_its_last_words_are_told(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from tests.extras import INSTALL
 pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("numpy", reason=INSTALL)
 
-from distributedlog.bench import spark as bench
+from distributedlog.testing.bench.cases import spark as bench
 
 pytestmark = pytest.mark.extra
 

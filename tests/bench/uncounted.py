@@ -9,7 +9,7 @@ stay: nothing could be left out for them.
 from typing import Any
 
 from distributedlog.cli.main import main
-from distributedlog.runtime.meters import Buckets
+from distributedlog.runtime.declarations.meters import Buckets
 
 
 def stop_counting() -> None:

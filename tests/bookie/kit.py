@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie.index import Index
-from distributedlog.bookie.index_records import (
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import entry as entries
+from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.index_format import (
     DIGESTS_MODULUS,
     META_KEY,
     RUN_KEY,
@@ -22,15 +23,15 @@ from distributedlog.bookie.index_records import (
     stated,
     verified_digests,
 )
-from distributedlog.bookie.journal_blocks import DELETED, file_number
-from distributedlog.bookie.ledgers import IncomingStream, Ledger, Ledgers, Waiter
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.read_sources import Extent
-from distributedlog.bookie.runs import Located
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DiskFailed, DiskFull, DistributedLogError
-from distributedlog.runtime.host import (
+from distributedlog.bookie.format.journal_format import DELETED, file_number
+from distributedlog.bookie.format.read_sources import Extent
+from distributedlog.bookie.ledgers.ledger_table import IncomingStream, Ledger, Ledgers, Waiter
+from distributedlog.bookie.storage.index import Index
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryFile, MemoryMap
+from distributedlog.runtime.interfaces.errors import DiskFailed, DiskFull, DistributedLogError
+from distributedlog.runtime.interfaces.host import (
     Address,
     Buffer,
     Connection,
@@ -39,7 +40,6 @@ from distributedlog.runtime.host import (
     Listener,
     Summary,
 )
-from distributedlog.runtime.memory import MemoryDisk, MemoryFile, MemoryMap
 
 SECTOR = 512
 KEY = b"0123456789abcdef"

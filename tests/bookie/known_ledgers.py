@@ -22,10 +22,10 @@ from pathlib import Path
 
 import trio
 
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 from distributedlog.runtime.machine import real_host
 
 from .kit import KEY, Adder, record

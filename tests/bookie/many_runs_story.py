@@ -17,15 +17,15 @@ from statistics import median
 
 import trio
 
-from distributedlog.bookie.compaction_policy import EARLY_S
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.gc.compaction_policy import EARLY_S
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.declarations.options import MIB
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.disk.sync_mode import choose_sync_mode
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.options import MIB
-from distributedlog.runtime.pacer import p99
-from distributedlog.runtime.sync_mode import choose_sync_mode
+from distributedlog.runtime.primitives.background_rate import p99
 
 from .kit import Adder, record
 

@@ -22,15 +22,15 @@ from typing import Any
 
 import trio
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import entry as entries
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.declarations.options import KIB, MIB
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.disk.sync_mode import choose_sync_mode
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.options import KIB, MIB
-from distributedlog.runtime.pacer import p99
-from distributedlog.runtime.sync_mode import choose_sync_mode
+from distributedlog.runtime.primitives.background_rate import p99
 
 from .kit import KEY, Adder, from_device, record
 

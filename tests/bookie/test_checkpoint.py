@@ -11,15 +11,15 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributedlog.bookie.checkpointer import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
-from distributedlog.bookie.index import MAP_NAME, SLICE, Index
-from distributedlog.bookie.index_records import RUN_KEY, Saved, Totals, located, run_pairs
-from distributedlog.bookie.journal_blocks import DELETED
-from distributedlog.bookie.ledgers import Ledger, Ledgers
-from distributedlog.bookie.runs import Runs
-from distributedlog.runtime.errors import DiskFull
-from distributedlog.runtime.host import Summary
-from distributedlog.runtime.memory import MemoryDisk, MemoryMap, _Pairs
+from distributedlog.bookie.format.extent_map import Runs
+from distributedlog.bookie.format.index_format import RUN_KEY, Saved, Totals, located, run_pairs
+from distributedlog.bookie.format.journal_format import DELETED
+from distributedlog.bookie.gc.checkpointer import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
+from distributedlog.bookie.ledgers.ledger_table import Ledger, Ledgers
+from distributedlog.bookie.storage.index import MAP_NAME, SLICE, Index
+from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryMap, _Pairs
+from distributedlog.runtime.interfaces.errors import DiskFull
+from distributedlog.runtime.interfaces.host import Summary
 
 from .kit import SMALL, Adder, CutDisk, record, running
 

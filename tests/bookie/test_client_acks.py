@@ -6,15 +6,15 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import messages as m
-from distributedlog.bookie.client import AddStream, BookieClient
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.client.bookie_client import AddStream, BookieClient
+from distributedlog.bookie.format import bookie_messages as m
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
     LedgerFenced,
     ProtocolError,
 )
-from distributedlog.runtime.frames import Op
+from distributedlog.runtime.protocol.frames import Op
 
 from .kit import KEY, OPTIONS, record
 from .test_common_frames import Bookies

@@ -10,25 +10,25 @@ import trio
 import trio.testing
 import xxhash
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie import messages as m
-from distributedlog.bookie.adds import Adds
-from distributedlog.bookie.client import (
+from distributedlog.bookie.client.bookie_client import (
     SHARED_BYTES_MAX,
     SHARED_ENTRY_BYTES,
     AddStream,
     BookieClient,
 )
-from distributedlog.bookie.journal_blocks import DELETED, FENCED, LIMBO
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import bookie_messages as m
+from distributedlog.bookie.format import entry as entries
+from distributedlog.bookie.format.journal_format import DELETED, FENCED, LIMBO
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.session import BookieSession
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DistributedLogError, TooBusy
-from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.hello import FEATURES, Hello
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.bookie.session.bookie_session import BookieSession
+from distributedlog.bookie.store.add_handler import Adds
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.interfaces.errors import DistributedLogError, TooBusy
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope
+from distributedlog.runtime.protocol.handshake import FEATURES, Hello
 from tests.runtime.pipe import PipeNetwork
 
 from .kit import KEY, OPTIONS, Adder, CutDisk, read_all, record, running

@@ -4,13 +4,13 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import cold_blocks as cb
-from distributedlog.bookie import compaction
-from distributedlog.bookie.journal_blocks import file_name
-from distributedlog.runtime.errors import NoSuchLedger, TooBusy
+from distributedlog.bookie.format import compacted_format as cb
+from distributedlog.bookie.format.journal_format import file_name
+from distributedlog.bookie.gc import compactor as compaction
+from distributedlog.runtime.interfaces.errors import NoSuchLedger, TooBusy
 
+from .gc.test_compactor import cold_names, compact, delete, interleaved
 from .kit import KEY, SMALL, Adder, CutDisk, add_acked, read_all, record, running
-from .test_compaction import cold_names, compact, delete, interleaved
 
 Clock = trio.testing.MockClock
 

@@ -8,9 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DiskFull, NoSuchLedger, TooBusy
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.interfaces.errors import DiskFull, NoSuchLedger, TooBusy
 from tests.examples import few
 
 from .kit import KEY, SMALL, Adder, CutDisk, PowerCut, fence, host_of, read_all, record

@@ -7,8 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal import REST_S
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.storage.journal import REST_S
+from distributedlog.runtime.interfaces.errors import (
     LedgerFenced,
     NoSuchLedger,
 )

@@ -7,9 +7,9 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from distributedlog.bookie.ledgers import Ledger
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.bookie.ledgers.ledger_table import Ledger
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 
 from .kit import KEY, OPTIONS, Adder, CutDisk, record, running
 

@@ -10,12 +10,14 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.checkpointer import INDEX_LAG_S
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.reserve import START_BYTES, Reserve, give_up, reserve_name
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.disk.disk_reserve import START_BYTES, Reserve, give_up, reserve_name
+from distributedlog.bookie.gc.checkpointer import INDEX_LAG_S
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.declarations.health_conditions import Code, condition
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import (
     BookieReadOnly,
     DiskFailed,
     DiskFull,
@@ -23,9 +25,7 @@ from distributedlog.runtime.errors import (
     NoSuchLedger,
     TooBusy,
 )
-from distributedlog.runtime.health_conditions import Code, condition
-from distributedlog.runtime.host import File
-from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.runtime.interfaces.host import File
 from tests.conditions import codes_of
 
 from .kit import (

@@ -8,8 +8,8 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import EntryConflict, NoSuchLedger
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.interfaces.errors import EntryConflict, NoSuchLedger
 from tests.examples import examples
 
 from .kit import KEY, OPTIONS, Adder, CutDisk, fence, read_all, record, running

@@ -8,10 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import index as bookie_index
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.index import MAP_NAME, Index
-from distributedlog.bookie.index_records import (
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format.index_format import (
     META_KEY,
     RUN_KEY,
     STATE_KEY,
@@ -20,12 +18,14 @@ from distributedlog.bookie.index_records import (
     checked,
     sealed,
 )
-from distributedlog.bookie.ledgers import Ledgers
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import CorruptData, NoSuchLedger
-from distributedlog.runtime.files import DirectoryDisk
-from distributedlog.runtime.frames import pack, unpack
-from distributedlog.runtime.host import OrderedMap
+from distributedlog.bookie.ledgers.ledger_table import Ledgers
+from distributedlog.bookie.storage import index as bookie_index
+from distributedlog.bookie.storage.index import MAP_NAME, Index
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.interfaces.errors import CorruptData, NoSuchLedger
+from distributedlog.runtime.interfaces.host import OrderedMap
+from distributedlog.runtime.protocol.frames import pack, unpack
 
 from .kit import KEY, MANUAL, CutDisk, add_acked, fence, read_all, running
 

@@ -8,10 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie import ledgers as bookie_ledgers
-from distributedlog.bookie.index import MAP_NAME
-from distributedlog.bookie.index_records import (
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format.index_format import (
     META_KEY,
     RUN,
     RUN_KEY,
@@ -20,10 +18,12 @@ from distributedlog.bookie.index_records import (
     checked,
     sealed,
 )
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import LedgerFenced, LedgerStateUnknown, NoSuchLedger
-from distributedlog.runtime.frames import pack, unpack
+from distributedlog.bookie.ledgers import ledger_table as bookie_ledgers
+from distributedlog.bookie.storage.index import MAP_NAME
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.interfaces.errors import LedgerFenced, LedgerStateUnknown, NoSuchLedger
+from distributedlog.runtime.protocol.frames import pack, unpack
 
 from .kit import (
     KEY,

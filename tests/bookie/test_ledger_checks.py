@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal_blocks import DELETED
+from distributedlog.bookie.format.journal_format import DELETED
 from distributedlog.bookie.server import CHECK_AT_ONCE, LedgerChecks
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import QuorumUnreachable
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.interfaces.errors import QuorumUnreachable
 
 from .kit import OPTIONS, CutDisk, flags_by_id, running
 

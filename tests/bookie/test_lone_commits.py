@@ -9,12 +9,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.commits import SEVERAL_S
-from distributedlog.bookie.journal import LONE_BYTES_MAX
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import DiskFailed
-from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.zero_ahead import STEP_BYTES
+from distributedlog.bookie.storage.group_commit import SEVERAL_S
+from distributedlog.bookie.storage.journal import LONE_BYTES_MAX
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.disk.preallocation import STEP_BYTES
+from distributedlog.runtime.interfaces.errors import DiskFailed
+from distributedlog.runtime.protocol.frames import Op, envelope
 
 from .kit import (
     KEY,

@@ -9,12 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.journal_blocks import FILE_NUMBER_MAX, SEED_NAME, file_name
-from distributedlog.bookie.ledgers import LIMBO_ALL
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.store import Store
-from distributedlog.cluster.reach import SEQUENCE_MAX, Reach
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.format.journal_format import FILE_NUMBER_MAX, SEED_NAME, file_name
+from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.cluster.coordination.journal_sync_point import SEQUENCE_MAX, Reach
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     DiskFailed,
     LedgerFenced,
@@ -200,7 +200,7 @@ async def test_no_file_that_is_lost_whole_makes_a_bookie_deny_what_it_acknowledg
     first = await _serve(checkpoint)
     for name in [*journal_names(first.journal), SEED_NAME]:
         if lost_index and name == SEED_NAME:
-            continue  # it does not start then; see test_opening.py
+            continue  # it does not start then; see test_startup.py
         served = _copied(first)
         damage(served, name)
         if lost_index:

@@ -3,13 +3,13 @@
 import pytest
 import trio
 
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.client import EntryList
-from distributedlog.bookie.index import Index
-from distributedlog.bookie.ledgers import Ledger
-from distributedlog.bookie.read_turns import READ_TURN_BYTES, ReadTurns
-from distributedlog.bookie.reads import RUNS_MAX
-from distributedlog.bookie.runs import Located
+from distributedlog.bookie.client.bookie_client import EntryList
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.ledgers.ledger_table import Ledger
+from distributedlog.bookie.session.read_scheduler import READ_TURN_BYTES, ReadTurns
+from distributedlog.bookie.storage.entry_reader import RUNS_MAX
+from distributedlog.bookie.storage.index import Index
 
 from .kit import KEY, OPTIONS, Adder, record
 from .test_server import served

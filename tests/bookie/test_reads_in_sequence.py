@@ -4,15 +4,15 @@ from random import Random
 
 import pytest
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie.client import BookieClient
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.bookie.read_sources import Extent
-from distributedlog.bookie.reads import HOT_BYTES_MAX, Reader
-from distributedlog.bookie.runs import Located
-from distributedlog.runtime.files import HOT_BYTES
-from distributedlog.runtime.frame_reader import ReceiveSpace
-from distributedlog.runtime.frames import ENVELOPE_BYTES
+from distributedlog.bookie.client.bookie_client import BookieClient
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import entry as entries
+from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.read_sources import Extent
+from distributedlog.bookie.storage.entry_reader import HOT_BYTES_MAX, Reader
+from distributedlog.runtime.disk.directory_disk import HOT_BYTES
+from distributedlog.runtime.net.frame_reader import ReceiveSpace
+from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES
 
 from .kit import KEY, CutDisk, CutFile, record
 from .test_server import T, Writing, served

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.runtime.errors import BookieReadOnly
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.disk.sync_mode import SyncMode, choose_sync_mode
+from distributedlog.runtime.interfaces.errors import BookieReadOnly
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.sync_mode import SyncMode, choose_sync_mode
 from tests.runtime.mounts import mounted
 
 from .kit import KEY, OPTIONS, Adder, fence, ids, read_all, record, running

@@ -4,10 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.index_records import IndexDamaged
-from distributedlog.bookie.ledgers import LIMBO_ALL
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format.index_format import IndexDamaged
+from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
+from distributedlog.runtime.interfaces.errors import (
     LedgerFenced,
     LedgerStateUnknown,
     NoSuchLedger,

@@ -6,11 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.commits import LACS_WAIT_S
-from distributedlog.bookie.ledgers import LIMBO_ALL, Ledger
-from distributedlog.bookie.opening import open_store
-from distributedlog.runtime import blocks
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL, Ledger
+from distributedlog.bookie.storage.group_commit import LACS_WAIT_S
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.disk import checksummed_blocks as blocks
+from distributedlog.runtime.interfaces.errors import (
     DiskFailed,
     ForeignData,
     LedgerFenced,

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie import messages as m
-from distributedlog.bookie.client import AddStream, BookieClient, WaitAnswer
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, WaitAnswer
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import bookie_messages as m
+from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.session import BookieSession
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.session.bookie_session import BookieSession
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
     EntryConflict,
@@ -26,11 +27,10 @@ from distributedlog.runtime.errors import (
     TooBusy,
     WrongLedgerKey,
 )
-from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.hello import FEATURES, Hello
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope
+from distributedlog.runtime.protocol.handshake import FEATURES, Hello
 
 from .kit import KEY, OPTIONS, CutDisk, ids, record
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     EntryConflict,
     InvalidRequest,

@@ -8,19 +8,19 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.index_records import Saved
-from distributedlog.bookie.look_ups import ANSWER_S, LookUps, Standing
-from distributedlog.bookie.store import Store
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format.index_format import Saved
+from distributedlog.bookie.ledgers.ledger_existence import ANSWER_S, LookUps, Standing
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     LedgerFenced,
     NoSuchLedger,
     QuorumUnreachable,
     TooBusy,
 )
-from distributedlog.runtime.frames import unpack
-from distributedlog.runtime.host import Summary
+from distributedlog.runtime.interfaces.host import Summary
+from distributedlog.runtime.protocol.frames import unpack
 
 from .kit import (
     KEY,

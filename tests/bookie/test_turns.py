@@ -12,7 +12,7 @@ from types import FrameType
 import trio
 from trio.testing import MockClock
 
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 
 from .kit import KEY, OPTIONS, Adder, CutDisk, record, running
 

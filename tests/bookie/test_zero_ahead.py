@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.runtime.errors import DiskFailed
-from distributedlog.runtime.memory import MemoryDisk, MemoryFile
-from distributedlog.runtime.zero_ahead import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
+from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryFile
+from distributedlog.runtime.disk.preallocation import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
+from distributedlog.runtime.interfaces.errors import DiskFailed
 
 from .kit import OPTIONS, Adder, CutDisk, read_all, record, running
 

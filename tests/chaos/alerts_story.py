@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributedlog.cluster.plan import NAMESPACE
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.cluster.local.cluster_plan import NAMESPACE
 from tests.cluster.story import dlog
 
 RULES = Path(__file__).resolve().parents[2] / "ops" / "prometheus" / "rules.yml"

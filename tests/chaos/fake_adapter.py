@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import trio
 
-from distributedlog.chaos.adapter import STORING, Capability, Link, Node, Role
+from distributedlog.testing.chaos.model.adapter import STORING, Capability, Link, Node, Role
 
 
 class FakeAdapter:

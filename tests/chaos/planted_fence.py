@@ -6,7 +6,7 @@ slept while another one took the log over is acknowledged what nobody will ever 
 
 from typing import Any
 
-from distributedlog.bookie.adds import Adds
+from distributedlog.bookie.store.add_handler import Adds
 from distributedlog.cli.main import main
 
 

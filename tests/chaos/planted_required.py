@@ -7,7 +7,7 @@ open the leader gives no capabilities any more, and those bookies take nothing e
 from dataclasses import replace
 from typing import Any
 
-from distributedlog.bookie.gate import Gate
+from distributedlog.bookie.session.bookie_authorizer import Gate
 from distributedlog.cli.main import main
 
 

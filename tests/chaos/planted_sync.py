@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distributedlog.cli.main import main
-from distributedlog.runtime.directory_file import DirectoryFile
+from distributedlog.runtime.disk.directory_file import DirectoryFile
 
 EVERY_S = 1.0
 

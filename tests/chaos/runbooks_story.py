@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from distributedlog.chaos.runner import END, MEND
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.testing.chaos.run.runner import END, MEND
 from tests.chaos.alerts_story import _firing, _uri, prometheus
 from tests.cluster.story import dlog
 

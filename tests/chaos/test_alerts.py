@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from distributedlog.chaos.scenario_file import packaged
+from distributedlog.testing.chaos.model.scenario_file import packaged
 from tests.chaos.alerts_story import EXPECTED, RULES, faster
 from tests.chaos.runbooks_story import RUNBOOKS
 

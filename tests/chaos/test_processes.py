@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from distributedlog.chaos import disks
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.testing.chaos.adapters import loop_disks as disks
 
 pytestmark = pytest.mark.processes
 
@@ -265,8 +265,9 @@ def test_what_needs_root_is_refused_by_name_without_it(tmp_path: Path) -> None:
         pytest.skip("needs a checkout that other users may read, such as nobody")
     program = (
         "import os, sys, tomllib; from distributedlog.cli.main import main;"
-        "from distributedlog.chaos import local_processes, report, runner;"
-        "from distributedlog.cli import chaos;"
+        "from distributedlog.testing.chaos.adapters import local_processes;"
+        "from distributedlog.testing.chaos.run import html_report as report, runner;"
+        "from distributedlog.cli.testing import chaos;"
         "os.geteuid() or os.setuid(65534);"  # what python itself needs is loaded by now
         "main(sys.argv[1:])"
     )

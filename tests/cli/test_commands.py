@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
-from distributedlog.log.record import RECORD_BYTES_MAX
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.log.format.record import RECORD_BYTES_MAX
 from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog

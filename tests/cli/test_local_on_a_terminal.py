@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from distributedlog.cli import named_clusters
-from distributedlog.cli.local import LocalContext, Named, for_people, serves
-from distributedlog.cli.named_clusters import LOCAL
-from distributedlog.runtime.errors import AddressInUse
-from distributedlog.runtime.held_ports import HeldPorts
+from distributedlog.cli.framework import named_clusters
+from distributedlog.cli.framework.named_clusters import LOCAL
+from distributedlog.cli.server.local import LocalContext, Named, for_people, serves
+from distributedlog.runtime.interfaces.errors import AddressInUse
+from distributedlog.runtime.net.port_reservation import HeldPorts
 
 LINE: dict[str, Any] = {
     "uri": "distributedlog://127.0.0.1:41001,127.0.0.1:41002,127.0.0.1:41003/ns",

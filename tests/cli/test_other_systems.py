@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cli.live import Cluster
 
 pytestmark = pytest.mark.processes

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli import certificates
-from distributedlog.cli.certificates import (
+from distributedlog.cli.access import certificates
+from distributedlog.cli.access.certificates import (
     ensure,
     issue,
     issue_anew,
@@ -16,8 +16,8 @@ from distributedlog.cli.certificates import (
     show,
     trust,
 )
-from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.tls import Tls
+from distributedlog.runtime.interfaces.errors import InvalidRequest
+from distributedlog.runtime.net.tls import Tls
 
 WHO = ("metadata/m1", "user/app")
 

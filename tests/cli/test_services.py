@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.config import KINDS, file_for
-from distributedlog.cli.service_manager import tell
-from distributedlog.runtime.errors import (
+from distributedlog.cli.server.config import KINDS, file_for
+from distributedlog.cli.server.systemd_notify import tell
+from distributedlog.runtime.interfaces.errors import (
     AddressInUse,
     AddressUnavailable,
     DataDirectoryInUse,

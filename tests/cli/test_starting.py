@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests import preloaded
 from tests.cluster.story import dlog
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from distributedlog.bench.interpreter import Build
-from distributedlog.cli import check, main
-from distributedlog.cli.demo import WHAT_AT, _Steps
-from distributedlog.cli.log import _print_log
-from distributedlog.cli.options import Command, Settings, fitted
-from distributedlog.cli.output import laid_out, spare_ids, table
+from distributedlog.cli import main
+from distributedlog.cli.framework.options import Command, Settings, fitted
+from distributedlog.cli.framework.output import laid_out, spare_ids, table
+from distributedlog.cli.logs.log import _print_log
+from distributedlog.cli.server import machine_check as check
+from distributedlog.cli.server.local_demo import WHAT_AT, _Steps
+from distributedlog.testing.bench.measure.interpreter_info import Build
 
 BOOKIES = [
     ["name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests import preloaded
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog

@@ -10,17 +10,17 @@ from pathlib import Path
 import click
 import pytest
 
-from distributedlog.cli import named_clusters
-from distributedlog.cli.errors import Answer, innermost, report, with_hint
+from distributedlog.cli.cluster.metadata import _votes
+from distributedlog.cli.cluster.status import show
+from distributedlog.cli.framework import named_clusters
+from distributedlog.cli.framework.errors import Answer, innermost, report, with_hint
+from distributedlog.cli.framework.options import confirmed
+from distributedlog.cli.framework.output import table
 from distributedlog.cli.main import _show_all_characters, command, run
-from distributedlog.cli.metadata import _votes
-from distributedlog.cli.options import confirmed
-from distributedlog.cli.output import table
-from distributedlog.cli.status import show
-from distributedlog.cluster.overview import conditions_of_members, majority_lost
-from distributedlog.metadata.interface import MemberStatus
-from distributedlog.runtime import errors
-from distributedlog.runtime.errors import (
+from distributedlog.cluster.status.cluster_overview import conditions_of_members, majority_lost
+from distributedlog.metadata.model.interface import MemberStatus
+from distributedlog.runtime.interfaces import errors
+from distributedlog.runtime.interfaces.errors import (
     BY_CODE,
     ConfirmationRequired,
     InvalidUri,
@@ -144,7 +144,7 @@ def test_of_many_who_name_clusters_at_one_moment_none_is_lost(tmp_path: Path) ->
     """The file was read, changed and stored without a lock (docs/open.md had it)."""
     program = (
         "import sys\n"
-        "from distributedlog.cli.named_clusters import changing\n"
+        "from distributedlog.cli.framework.named_clusters import changing\n"
         "for number in range(50):\n"
         "    with changing() as contexts:\n"
         "        contexts['contexts'][f'{sys.argv[1]}-{number}'] = 'distributedlog://h:1/n'\n"
@@ -256,7 +256,7 @@ def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
         "        if name == 'distributedlog.cli':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Moment())\n"
-        "import dlog\n"
+        "import distributedlog_launcher as dlog\n"
         "dlog.main()\n"
     )
 
@@ -265,7 +265,13 @@ def test_an_interruption_while_it_is_loaded_is_one_line_and_130() -> None:
     assert (done.returncode, done.stderr) == (130, "dlog: interrupted\n")
 
 
-@pytest.mark.parametrize("module", ["distributedlog.cli.connect", "distributedlog.metadata.client"])
+@pytest.mark.parametrize(
+    "module",
+    [
+        "distributedlog.cli.connection.cluster_connection",
+        "distributedlog.metadata.client.metadata_client",
+    ],
+)
 def test_an_interruption_that_is_swallowed_while_a_command_is_loaded_comes_again(
     module: str,
 ) -> None:
@@ -279,7 +285,7 @@ def test_an_interruption_that_is_swallowed_while_a_command_is_loaded_comes_again
         "            lock = Lock()\n"
         "            weakref.finalize(lock, os.kill, os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Moment())\n"
-        "import dlog\n"
+        "import distributedlog_launcher as dlog\n"
         "sys.argv[1:] = ['status', '--uri', 'distributedlog://127.0.0.1:1/n', '--timeout', '30']\n"
         "dlog.main()\n"
     )
@@ -301,7 +307,7 @@ def test_an_interruption_that_an_import_would_swallow_is_one_too() -> None:
         "            lock = Lock()\n"
         "            weakref.finalize(lock, os.kill, os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Moment())\n"
-        "import dlog\n"
+        "import distributedlog_launcher as dlog\n"
         "sys.argv[1:] = ['--version']\n"
         "dlog.main()\n"
     )
@@ -316,7 +322,7 @@ def test_an_interruption_after_the_end_changes_nothing() -> None:
     program = (
         "import atexit, os, signal, sys\n"
         "atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))\n"
-        "import dlog\n"
+        "import distributedlog_launcher as dlog\n"
         "sys.argv[1:] = ['context', 'use', 'nowhere']\n"
         "dlog.main()\n"
     )
@@ -333,7 +339,9 @@ def test_an_interruption_after_the_end_changes_nothing() -> None:
 ])  # fmt: skip
 def test_a_closed_stream_is_an_empty_one(stream: str, words: str, code: int) -> None:
     """It was "a defect of dlog", and the next socket had its number."""
-    program = f"import sys, dlog; sys.argv[1:] = {words.split()}; dlog.main()"
+    program = (
+        f"import sys, distributedlog_launcher as dlog; sys.argv[1:] = {words.split()}; dlog.main()"
+    )
     line = f'exec "$0" -c "$1" {stream}'
 
     done = _run(["sh", "-c", line, sys.executable, program])

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cli.connect import (
+from distributedlog.cli.connection.cluster_connection import (
     REFUSED_S,
     TELL_S,
     answer,
@@ -19,9 +19,9 @@ from distributedlog.cli.connect import (
     quorum,
     waiting,
 )
-from distributedlog.cli.errors import with_hint
-from distributedlog.cli.options import Settings
-from distributedlog.runtime.errors import QuorumUnreachable, RequestTimeout
+from distributedlog.cli.framework.errors import with_hint
+from distributedlog.cli.framework.options import Settings
+from distributedlog.runtime.interfaces.errors import QuorumUnreachable, RequestTimeout
 
 
 def run_at(terminal: bool, main: Callable[[], Awaitable[object]]) -> None:

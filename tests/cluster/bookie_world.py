@@ -7,28 +7,29 @@ from functools import partial
 import pytest
 import trio
 
-from distributedlog.bookie.client import BookieClient
-from distributedlog.bookie.entry import encode, records
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.client.bookie_client import BookieClient
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format.entry import encode, records
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.store import Store
-from distributedlog.cluster.auditor_election import Election
-from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.repair import Repair
-from distributedlog.ledger import holes as notes
-from distributedlog.ledger import keys, transactions
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.placement import Candidate
-from distributedlog.ledger.placement_policy import PlacementPolicy
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.transaction import KeyValue, Put, Transaction
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.runtime.hello import Hello
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.cluster.repair.auditor_election import Election
+from distributedlog.cluster.repair.copier import Copier
+from distributedlog.cluster.repair.replication_worker import Repair
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model import missing_range as notes
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.placement.ensemble_placement import Candidate
+from distributedlog.ledger.placement.placement_policy import PlacementPolicy
+from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.metadata.local_metadata import LocalMetadata
 
 BOOKIES = ("b1", "b2", "b3")

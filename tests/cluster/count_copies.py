@@ -8,12 +8,12 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.copying import wanted, without
-from distributedlog.ledger import keys
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.pool import BookiePool
-from distributedlog.runtime.errors import NoSuchLedger
+from distributedlog.cluster.repair.copier import wanted, without
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.placement.bookie_pool import BookiePool
+from distributedlog.runtime.interfaces.errors import NoSuchLedger
 
 
 async def main(name: str) -> None:

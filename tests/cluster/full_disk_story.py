@@ -26,7 +26,7 @@ from typing import Any
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from tests.cluster.story import Cluster
 from tests.conditions import codes_of
 

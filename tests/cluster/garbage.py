@@ -6,10 +6,10 @@ from pathlib import Path
 
 import trio
 
-from distributedlog.runtime import hello as hellos
-from distributedlog.runtime.frames import ENVELOPE, Op, envelope, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.runtime.interfaces.host import Address
+from distributedlog.runtime.protocol import handshake as hellos
+from distributedlog.runtime.protocol.frames import ENVELOPE, Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
 
 REFUSED_WITHIN_S = 15.0
 """The handshake's deadline is 5 s; the rest is for a busy machine."""

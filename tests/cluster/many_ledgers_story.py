@@ -21,15 +21,15 @@ from typing import Any
 import trio
 
 from distributedlog import local_cluster, open_namespace
-from distributedlog.bookie.client import AddStream, BookieClient
-from distributedlog.bookie.entry import encode
-from distributedlog.cluster import audit
-from distributedlog.cluster.audit import EntryAudit
-from distributedlog.cluster.auditor_election import Election
-from distributedlog.ledger import transactions
-from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
-from distributedlog.metadata.transaction import Transaction
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.bookie.client.bookie_client import AddStream, BookieClient
+from distributedlog.bookie.format.entry import encode
+from distributedlog.cluster.repair import ledger_audit as audit
+from distributedlog.cluster.repair.auditor_election import Election
+from distributedlog.cluster.repair.ledger_audit import EntryAudit
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from distributedlog.metadata.model.transaction import Transaction
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from tests.cluster.many_logs import cpu_s, rss_bytes
 
 PAYLOAD = b"x" * 100

@@ -20,10 +20,10 @@ from typing import Any
 import trio
 
 from distributedlog import local_cluster, open_namespace
-from distributedlog.log.keys import LOG_ID_BITS, encode_log_id, name_key, state_key
+from distributedlog.log.model.log_keys import LOG_ID_BITS, encode_log_id, name_key, state_key
+from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.state import LogState
-from distributedlog.metadata.transaction import Compare, Put, Transaction
+from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 
 A_TRANSACTION = 500
 

@@ -25,10 +25,10 @@ from typing import Any
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.processes import environment
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.metadata.interface import Scan
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.metadata.model.interface import Scan
 from tests.cluster.story import Cluster
 
 PAYLOAD = b"x" * 10_000

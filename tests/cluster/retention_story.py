@@ -19,17 +19,17 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.purging import Purger
-from distributedlog.cluster.retention import EVERY_S, SHARE_OF_AGE, Retention
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keys import state_key
+from distributedlog.cluster.gc.retention import EVERY_S, SHARE_OF_AGE, Retention
+from distributedlog.cluster.gc.segment_purger import Purger
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.model.log_keys import state_key
+from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.reader import LogReader
-from distributedlog.log.record import LogRecord
-from distributedlog.log.retired import DeletionShare
-from distributedlog.log.state import LogState
-from distributedlog.metadata.transaction import Delete, Transaction
-from distributedlog.runtime.errors import LogTruncated
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.log.segments.replaced_ledgers import DeletionShare
+from distributedlog.metadata.model.transaction import Delete, Transaction
+from distributedlog.runtime.interfaces.errors import LogTruncated
 from tests.log.conftest import World
 
 LEASE_S = 6.0

@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cluster.story import Cluster
 
 LOG = "rolling"

@@ -19,10 +19,10 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog import LogRecord, local_cluster, open_namespace
-from distributedlog.cluster.config import parse_address
-from distributedlog.cluster.health import ask_info
-from distributedlog.cluster.local import LocalCluster
-from distributedlog.cluster.pages import pages_of
+from distributedlog.cluster.declarations.config import parse_address
+from distributedlog.cluster.local.local_cluster import LocalCluster
+from distributedlog.cluster.node.node_pages import pages_of
+from distributedlog.cluster.status.node_health import ask_info
 from distributedlog.log.namespace import Namespace
 from distributedlog.runtime.machine import real_host
 from tests.gateway.http_kit import gate

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
-from distributedlog.cluster.plan import Plan, PlannedNode
+from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
+from distributedlog.cluster.local.cluster_plan import Plan, PlannedNode
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from distributedlog.cli import certificates
+from distributedlog.cli.access import certificates
 from tests.cluster.full_disk_story import SMALL, file_systems, fill
 from tests.cluster.story import Cluster
 from tests.cluster.test_damage_told import flip_pages

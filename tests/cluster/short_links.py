@@ -1,7 +1,7 @@
 """`dlog` whose TLS connections end after seconds, instead of after eight hours: a holiday in a minute."""
 
 from distributedlog.cli.main import main
-from distributedlog.runtime import tls
+from distributedlog.runtime.net import tls
 
 RETIRE_S = 4.0
 

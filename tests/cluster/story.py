@@ -13,13 +13,13 @@ from typing import Any
 
 import trio
 
-from distributedlog.bench.builds import own_environment
-from distributedlog.cluster import plan as plans
-from distributedlog.cluster.options import PROXIES
-from distributedlog.cluster.plan import Plan, PlannedNode
-from distributedlog.cluster.processes import environment
-from distributedlog.runtime.held_ports import HeldPorts
+from distributedlog.cluster.declarations.options import PROXIES
+from distributedlog.cluster.local import cluster_plan as plans
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.cluster.local.cluster_plan import Plan, PlannedNode
 from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.net.port_reservation import HeldPorts
+from distributedlog.testing.bench.compare_builds import own_environment
 from tests import preloaded
 from tests.preloaded import Started
 

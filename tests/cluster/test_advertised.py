@@ -9,23 +9,23 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cluster.health import ask_health
-from distributedlog.cluster.metadata_assembly import addresses_of_voter
-from distributedlog.cluster.node_lifecycle import advertised, must_be_told
+from distributedlog.cluster.declarations.options import BookieNodeConfig, MetadataNodeConfig
+from distributedlog.cluster.node.metadata_assembly import addresses_of_voter
+from distributedlog.cluster.node.node_lifecycle import advertised, must_be_told
 from distributedlog.cluster.nodes import serve_node
-from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
-from distributedlog.cluster.overview import status
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.proxy.registration import WRITE, ProxyRegistration
-from distributedlog.runtime.address_check import CHECK_S
-from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.health_conditions import Code, from_map
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.cluster.status.cluster_overview import status
+from distributedlog.cluster.status.node_health import ask_health
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.proxy.membership.proxy_registration import WRITE, ProxyRegistration
+from distributedlog.runtime.declarations.health_conditions import Code, from_map
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import InvalidRequest
+from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.address_check import CHECK_S
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.conditions import codes_of
 
 from ..runtime.pipe import PipeNetwork

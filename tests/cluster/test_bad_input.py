@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, TransactionIdOutOfOrder, open_namespace
-from distributedlog.cluster.processes import environment
-from distributedlog.log.record import RECORD_BYTES_MAX
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.log.format.record import RECORD_BYTES_MAX
 from tests import preloaded
 from tests.cluster import garbage, witness
 from tests.cluster.story import Cluster, Served, dlog

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.runtime.bare_machine import bare
 
 pytestmark = pytest.mark.processes

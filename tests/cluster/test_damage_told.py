@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from distributedlog.cluster.health import Health, ask_health
-from distributedlog.runtime.health_conditions import Code
+from distributedlog.cluster.status.node_health import Health, ask_health
+from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.machine import real_host
 from tests.cluster.story import Cluster
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cli import certificates
+from distributedlog.cli.access import certificates
 from tests.cluster.story import Cluster, dlog
 
 pytestmark = pytest.mark.processes

@@ -13,22 +13,22 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.plan import PlannedNode
-from distributedlog.ledger import keys
-from distributedlog.log.keys import UNLINKED_PREFIX, unlinked_key
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.messages import NUMBER_MAX
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime import hello as hellos
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import ConnectionLost
-from distributedlog.runtime.frames import Op, envelope, pack
-from distributedlog.runtime.health_conditions import Code
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.cluster.local.cluster_plan import PlannedNode
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.log.model.log_keys import UNLINKED_PREFIX, unlinked_key
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.metadata.raft.raft_messages import NUMBER_MAX
+from distributedlog.runtime.declarations.health_conditions import Code
+from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol import handshake as hellos
+from distributedlog.runtime.protocol.frames import Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.cluster.story import Cluster
 from tests.conditions import codes_of
 

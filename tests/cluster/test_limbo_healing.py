@@ -6,18 +6,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.client import BookieClient
-from distributedlog.bookie.ledgers import LIMBO_ALL
-from distributedlog.cluster.bookie_assembly import confine
-from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.limbo import EVERY_MAX_S, LimboHealing
-from distributedlog.ledger import keys, transactions
-from distributedlog.ledger.ids import KEPT_S, LedgerIds
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
-from distributedlog.runtime.health_conditions import Code
+from distributedlog.bookie.client.bookie_client import BookieClient
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
+from distributedlog.cluster.node.bookie_assembly import confine
+from distributedlog.cluster.repair.copier import Copier
+from distributedlog.cluster.repair.limbo_repair import EVERY_MAX_S, LimboHealing
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model.ledger_ids import KEPT_S, LedgerIds
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.declarations.health_conditions import Code
+from distributedlog.runtime.interfaces.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
 from tests.conditions import codes_of
 from tests.metadata.local_metadata import LocalMetadata
 

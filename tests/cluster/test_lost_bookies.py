@@ -7,23 +7,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.auditor_election import Election
-from distributedlog.cluster.leaving import ask_to_leave, sound_copies
-from distributedlog.cluster.lost import (
+from distributedlog.cluster.repair.auditor_election import Election
+from distributedlog.cluster.repair.decommission import ask_to_leave, sound_copies
+from distributedlog.cluster.repair.lost_bookies import (
     STALE_S,
     URGENT,
     Absences,
     LostBookies,
     RepairTargets,
 )
-from distributedlog.cluster.repair import EVERY_S
-from distributedlog.ledger import keys, transactions
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
-from distributedlog.ledger.placement import Candidate
-from distributedlog.ledger.placement_policy import PlacementPolicy
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import NotEnoughBookies, QuorumUnreachable
+from distributedlog.cluster.repair.replication_worker import EVERY_S
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.placement.ensemble_placement import Candidate
+from distributedlog.ledger.placement.placement_policy import PlacementPolicy
+from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.runtime.interfaces.errors import NotEnoughBookies, QuorumUnreachable
 
 from .bookie_world import KEY, LEDGER, World, world
 

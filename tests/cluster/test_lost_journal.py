@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.reach import known_reach
-from distributedlog.ledger import keys
-from distributedlog.ledger.pool import BookiePool
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.runtime.health_conditions import Code
+from distributedlog.cluster.coordination.journal_sync_point import known_reach
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.placement.bookie_pool import BookiePool
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.runtime.declarations.health_conditions import Code
 from tests.cluster.story import Cluster
 from tests.conditions import codes_of
 

@@ -3,20 +3,20 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.look_ups import Standing
-from distributedlog.cluster.existing import (
+from distributedlog.bookie.ledgers.ledger_existence import Standing
+from distributedlog.cluster.coordination.gc_hold import hold, resume
+from distributedlog.cluster.gc.ledger_lookup import (
     NEIGHBOURS,
     TOMBSTONES_EVERY_S,
     end_tombstones,
     missing_ledgers,
     standings,
 )
-from distributedlog.cluster.restored import hold, resume
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.work_failures import WorkFailures
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from distributedlog.metadata.model.interface import RangePage
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.schedule.work_failures import WorkFailures
 from tests.metadata.local_metadata import LocalMetadata
 
 ID_MAX = (1 << 64) - 1

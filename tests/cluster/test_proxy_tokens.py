@@ -8,20 +8,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY, ProxyNodeConfig
-from distributedlog.cluster.proxies import serve_proxy_node
-from distributedlog.metadata.rights import READ
-from distributedlog.proxy.client import ProxyClient
-from distributedlog.proxy.wire import LogCall
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import NotAllowed, NotAuthenticated
-from distributedlog.runtime.frames import Op, unpack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Host
-from distributedlog.runtime.principals import PROXY, Credentials
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import Tls, token_credentials, with_tls
-from distributedlog.runtime.tokens import METHOD
+from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY, ProxyNodeConfig
+from distributedlog.cluster.node.proxy_assembly import serve_proxy_node
+from distributedlog.metadata.model.rights import READ
+from distributedlog.proxy.client.proxy_client import ProxyClient
+from distributedlog.proxy.protocol.proxy_messages import LogCall
+from distributedlog.runtime.interfaces.errors import NotAllowed, NotAuthenticated
+from distributedlog.runtime.interfaces.host import Address, Host
+from distributedlog.runtime.interfaces.principals import PROXY, Credentials
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.net.tls import Tls, token_credentials, with_tls
+from distributedlog.runtime.protocol.frames import Op, unpack
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.runtime.protocol.tokens import METHOD
 from tests.metadata.test_tokens import world
 from tests.runtime.pki import authority, directory_of
 

@@ -6,12 +6,12 @@ from itertools import islice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.client import EntryList
-from distributedlog.cluster.audit import _holes
-from distributedlog.cluster.copying import Missing, lacking, wanted, without
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.striping import Striping
+from distributedlog.bookie.client.bookie_client import EntryList
+from distributedlog.cluster.repair.copier import Missing, lacking, wanted, without
+from distributedlog.cluster.repair.ledger_audit import _holes
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.striping import Striping
 from tests.examples import examples
 
 

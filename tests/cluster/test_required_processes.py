@@ -9,11 +9,11 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.runtime.hello import Hello
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.machine import client_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of

@@ -9,16 +9,16 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.errors import (
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
     WriteFailed,
 )
-from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import client_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 from tests.cluster.secured import NS, secured
 from tests.runtime.pki import directory_of

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.metadata.ghost import GHOST
-from distributedlog.runtime.blocks import ALIGN
-from distributedlog.runtime.health_conditions import Code
+from distributedlog.metadata.raft.recovered_hard_state import GHOST
+from distributedlog.runtime.declarations.health_conditions import Code
+from distributedlog.runtime.disk.checksummed_blocks import ALIGN
 from tests.cluster.story import READY_S, Cluster
 from tests.conditions import codes_of
 

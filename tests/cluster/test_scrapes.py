@@ -8,9 +8,9 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog import LogRecord, local_cluster, open_namespace
-from distributedlog.cluster.config import parse_address
-from distributedlog.cluster.local import LocalCluster
-from distributedlog.cluster.pages import TABLES, pages_of
+from distributedlog.cluster.declarations.config import parse_address
+from distributedlog.cluster.local.local_cluster import LocalCluster
+from distributedlog.cluster.node.node_pages import TABLES, pages_of
 from distributedlog.runtime.machine import real_host
 from tests.test_metrics import promtool
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from distributedlog import LogRecord, SubscriptionLost, blocking
-from distributedlog.cluster.processes import environment
-from distributedlog.log.work_queue import TRIES_MAX
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.log.consumers.work_queue import TRIES_MAX
 from tests.cluster.shared_reader import LOST
 
 pytestmark = pytest.mark.processes

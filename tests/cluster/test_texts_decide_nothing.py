@@ -12,28 +12,31 @@ from typing import Any
 
 import pytest
 
-from distributedlog.cluster import leaving, overview
-from distributedlog.cluster.bookie_assembly import urgent_of
-from distributedlog.cluster.restored import hold
-from distributedlog.cluster.stopping import may_stop
-from distributedlog.console.advice import command_for
-from distributedlog.ledger import holes, keys, transactions
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata import wire
-from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.room import is_disk_low
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime import condition_texts
-from distributedlog.runtime.frames import pack
-from distributedlog.runtime.health_conditions import (
+from distributedlog.cluster.coordination.gc_hold import hold
+from distributedlog.cluster.node.bookie_assembly import urgent_of
+from distributedlog.cluster.repair import decommission as leaving
+from distributedlog.cluster.status import cluster_overview as overview
+from distributedlog.cluster.status.safe_to_stop import may_stop
+from distributedlog.console.suggested_command import command_for
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model import missing_range as holes
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.metadata.model.interface import MemberStatus
+from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.metadata.protocol import client_messages as wire
+from distributedlog.metadata.storage.metadata_disk_space import is_disk_low
+from distributedlog.runtime.declarations import condition_texts
+from distributedlog.runtime.declarations.health_conditions import (
     CONDITIONS_MAX,
     NODE_PARAMETERS,
     Code,
     HealthCondition,
     from_map,
 )
+from distributedlog.runtime.protocol.frames import pack
 from tests.conditions import every_condition
 from tests.metadata.local_metadata import LocalMetadata
 

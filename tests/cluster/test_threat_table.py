@@ -17,32 +17,25 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.bookie import messages as m
-from distributedlog.bookie.client import BookieClient
-from distributedlog.cluster.auditor_election import ELECTION_KEY
-from distributedlog.cluster.cookie import decode_cookie
-from distributedlog.cluster.giving_up import close_at, give_up
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerMetadata, Loss
-from distributedlog.ledger.pool import BookiePool
-from distributedlog.log import keys as log_keys
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.retention import CLOCK_KEY, Stamps, encode_clock, stamps_key
-from distributedlog.log.segments import SegmentRecord
-from distributedlog.log.settings import StoredSettings, conf_key
-from distributedlog.log.state import LogState
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
-from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.capabilities import Kind, capability
-from distributedlog.runtime.capability_messages import (
-    CapsAnswer,
-    CapsQuestion,
-    GateAnswer,
-    GateQuestion,
-)
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.client.bookie_client import BookieClient
+from distributedlog.bookie.format import bookie_messages as m
+from distributedlog.cluster.coordination.cookie import decode_cookie
+from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
+from distributedlog.cluster.repair.loss_declaration import close_at, give_up
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, Loss
+from distributedlog.ledger.placement.bookie_pool import BookiePool
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model import log_keys
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.segment_expiry import CLOCK_KEY, Stamps, encode_clock, stamps_key
+from distributedlog.log.model.segment_record import SegmentRecord
+from distributedlog.log.model.stored_settings import StoredSettings, conf_key
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.protocol.client_messages import MembersRequest
+from distributedlog.runtime.interfaces.errors import (
     CapabilityOutdated,
     ConnectionLost,
     DistributedLogError,
@@ -50,16 +43,23 @@ from distributedlog.runtime.errors import (
     NotAllowed,
     NotAuthenticated,
 )
-from distributedlog.runtime.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Host
+from distributedlog.runtime.interfaces.host import Address, Host
+from distributedlog.runtime.interfaces.principals import Credentials
 from distributedlog.runtime.machine import client_host, real_host
-from distributedlog.runtime.ops import ROWS
-from distributedlog.runtime.principals import Credentials
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import Tls, with_tls
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.net.tls import Tls, with_tls
+from distributedlog.runtime.protocol.capabilities import Kind, capability
+from distributedlog.runtime.protocol.capability_messages import (
+    CapsAnswer,
+    CapsQuestion,
+    GateAnswer,
+    GateQuestion,
+)
+from distributedlog.runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.runtime.protocol.operations import ROWS
 from distributedlog.uri import parse_uri
-from tests.bookie.test_gate import ATTEMPTS, attempt
+from tests.bookie.session.test_bookie_authorizer import ATTEMPTS, attempt
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.runtime.errors import DistributedLogError, NotAuthenticated
+from distributedlog.runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from tests.cluster.story import Cluster, dlog
 from tests.runtime.pki import directory_of
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.runtime.errors import DistributedLogError, NotAuthenticated
+from distributedlog.runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of
 

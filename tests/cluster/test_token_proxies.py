@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,

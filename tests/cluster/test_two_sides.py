@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 import trio
 
 from distributedlog import LogRecord, open_namespace
+from distributedlog.cluster.declarations.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.cluster.nodes import serve_node
-from distributedlog.cluster.options import BookieNodeConfig, MetadataNodeConfig
-from distributedlog.cluster.overview import status
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.cluster.status.cluster_overview import status
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 
 LOOPBACK = "127.0.0.1"
 STORE = {"journal_file_bytes": 4 << 20, "gather_bytes": 1 << 20}

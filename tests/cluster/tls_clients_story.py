@@ -22,14 +22,14 @@ from tempfile import TemporaryDirectory
 
 import trio
 
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.errors import ConnectionLost, DistributedLogError
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Connection
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.runtime.interfaces.errors import ConnectionLost, DistributedLogError
+from distributedlog.runtime.interfaces.host import Address, Connection
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tcp import TcpConnection
-from distributedlog.runtime.tls import Tls, with_tls
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.net.tcp import TcpConnection
+from distributedlog.runtime.net.tls import Tls, with_tls
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from distributedlog.bench.machine import cpu_seconds
-from distributedlog.cli import certificates
-from distributedlog.cluster.processes import environment
+from distributedlog.cli.access import certificates
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.testing.bench.measure.machine_info import cpu_seconds
 from tests.cluster.story import Cluster, dlog
 
 CASES = {

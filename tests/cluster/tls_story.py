@@ -17,8 +17,8 @@ from typing import Any
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cli import certificates
-from distributedlog.runtime.settled_files import SETTLED_S
+from distributedlog.cli.access import certificates
+from distributedlog.runtime.disk.reloaded_files import SETTLED_S
 from tests.cluster.story import Cluster
 
 LOG = "story"

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.bookie import entry as entries
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerMetadata
+from distributedlog.bookie.format import entry as entries
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
 from distributedlog.log.namespace import Namespace
-from distributedlog.runtime.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
-from distributedlog.runtime.host import Address
+from distributedlog.runtime.interfaces.errors import CorruptData, LedgerStateUnknown, NoSuchLedger
+from distributedlog.runtime.interfaces.host import Address
 
 ASK_S = 10.0
 Place = tuple[int, int]

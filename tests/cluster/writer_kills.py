@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 from distributedlog import DLSN, Position
 from distributedlog.blocking import Log, Namespace, PendingWrite, local_cluster, open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 ROOT = Path(__file__).parents[2]
 LOG = "killed"

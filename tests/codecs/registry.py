@@ -12,61 +12,54 @@ from typing import Any
 
 import xxhash
 
-from distributedlog.bookie import cold_blocks as cb
-from distributedlog.bookie import cutting
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie import index_records as ix
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie import messages as bm
-from distributedlog.bookie.runs import Located
-from distributedlog.cluster import cookie, plan
-from distributedlog.cluster.damaged import RECORDS
-from distributedlog.cluster.pulling import Move
-from distributedlog.cluster.reach import Reach
-from distributedlog.ledger import holes, ids, keys
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata, Loss
-from distributedlog.ledger.placement_policy import PlacementPolicy
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.log import keys as log_keys
-from distributedlog.log import record, tombstone
-from distributedlog.log.app_versions import AppVersion
-from distributedlog.log.codecs import LZ4, NAMES, ZSTD
-from distributedlog.log.compression import Compression
-from distributedlog.log.control import LastRecord, build_control, last_record
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.lock_record import LockRecord
-from distributedlog.log.positions import PositionRecord
-from distributedlog.log.producers import Kept, Open, Producer, ProducerTable, Span
-from distributedlog.log.producers_format import encode as encode_producers
-from distributedlog.log.producers_format import notes_of
-from distributedlog.log.retention import Stamps, decode_clock, encode_clock
-from distributedlog.log.segments import SegmentBegin, SegmentEnd, SegmentRecord, segment_begin
-from distributedlog.log.settings import StoredSettings
-from distributedlog.log.state import LogEnd, LogState
-from distributedlog.log.unlinked import UnlinkedLedger
-from distributedlog.log.work import Status, Stretch, WorkState
-from distributedlog.metadata import (
-    answers,
-    commands,
-    configuration,
-    forming,
-    ghost,
-    members,
-    messages,
-    recalling,
-    rescuing,
-    saves,
-    secret_keys,
-    token_messages,
-    trust_records,
-    wire,
+from distributedlog.bookie.format import bookie_messages as bm
+from distributedlog.bookie.format import compacted_format as cb
+from distributedlog.bookie.format import entry as entries
+from distributedlog.bookie.format import index_format as ix
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.format import record_slices as cutting
+from distributedlog.bookie.format.extent_map import Located
+from distributedlog.cluster.coordination import cookie
+from distributedlog.cluster.coordination.journal_sync_point import Reach
+from distributedlog.cluster.local import cluster_plan as plan
+from distributedlog.cluster.repair.pull_replication import Move
+from distributedlog.cluster.status.damaged_records import RECORDS
+from distributedlog.ledger.model import ledger_ids as ids
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import missing_range as holes
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.placement.placement_policy import PlacementPolicy
+from distributedlog.log.consumers.work_state import Status, Stretch, WorkState
+from distributedlog.log.declarations.compression_codecs import LZ4, NAMES, ZSTD
+from distributedlog.log.format import record
+from distributedlog.log.format.compression import Compression
+from distributedlog.log.format.control_record import LastRecord, build_control, last_record
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.producer_section import encode as encode_producers
+from distributedlog.log.format.producer_section import notes_of
+from distributedlog.log.format.producer_table import Kept, Open, Producer, ProducerTable, Span
+from distributedlog.log.model import deleted_log as tombstone
+from distributedlog.log.model import log_keys
+from distributedlog.log.model.lock_record import LockRecord
+from distributedlog.log.model.log_state import LogEnd, LogState
+from distributedlog.log.model.segment_expiry import Stamps, decode_clock, encode_clock
+from distributedlog.log.model.segment_record import (
+    SegmentBegin,
+    SegmentEnd,
+    SegmentRecord,
+    segment_begin,
 )
-from distributedlog.metadata.interface import Event, MemberStatus, RangePage, WatchBatch
-from distributedlog.metadata.kv import HEAD, KeyValueState
-from distributedlog.metadata.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
-from distributedlog.metadata.log_operations import Replay
-from distributedlog.metadata.ready import HardState
-from distributedlog.metadata.transaction import (
+from distributedlog.log.model.stored_settings import StoredSettings
+from distributedlog.log.segments.app_versions import AppVersion
+from distributedlog.log.segments.staged_ledgers import UnlinkedLedger
+from distributedlog.log.services.named_positions import PositionRecord
+from distributedlog.metadata.auth import quorum_secrets as secret_keys
+from distributedlog.metadata.model import acl_records as trust_records
+from distributedlog.metadata.model import command_results as answers
+from distributedlog.metadata.model import commands, configuration
+from distributedlog.metadata.model.interface import Event, MemberStatus, RangePage, WatchBatch
+from distributedlog.metadata.model.transaction import (
     Compare,
     Delete,
     KeyValue,
@@ -74,12 +67,26 @@ from distributedlog.metadata.transaction import (
     Transaction,
     TransactionReply,
 )
-from distributedlog.proxy import read_wire as prw
-from distributedlog.proxy import wire as pw
-from distributedlog.proxy.registration import ProxyRegistration
-from distributedlog.runtime import blocks, capability_messages, frames, hello, identity, schema
-from distributedlog.runtime.capabilities import Generation, Kind, issue_pass, read_pass
-from distributedlog.runtime.errors import (
+from distributedlog.metadata.node import admin_recovery as rescuing
+from distributedlog.metadata.peers import bootstrap as forming
+from distributedlog.metadata.peers import hard_state_recovery as recalling
+from distributedlog.metadata.protocol import client_messages as wire
+from distributedlog.metadata.protocol import token_messages
+from distributedlog.metadata.raft import raft_messages as messages
+from distributedlog.metadata.raft import recovered_hard_state as ghost
+from distributedlog.metadata.raft.ready import HardState
+from distributedlog.metadata.state.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
+from distributedlog.metadata.state.kv_state import HEAD, KeyValueState
+from distributedlog.metadata.storage import backup_format as saves
+from distributedlog.metadata.storage import member_identity as members
+from distributedlog.metadata.storage.log_replay import Replay
+from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
+from distributedlog.proxy.protocol import proxy_messages as pw
+from distributedlog.proxy.protocol import read_messages as prw
+from distributedlog.runtime.declarations.health_conditions import Code, condition
+from distributedlog.runtime.disk import checksummed_blocks as blocks
+from distributedlog.runtime.disk import node_identity as identity
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     ForeignData,
     InvalidRequest,
@@ -89,11 +96,13 @@ from distributedlog.runtime.errors import (
     TransactionTooLarge,
     UnsupportedFormat,
 )
-from distributedlog.runtime.frames import ENVELOPE_BYTES, pack, unpack
-from distributedlog.runtime.health_conditions import Code, condition
-from distributedlog.runtime.principals import Token, Welcome
-from distributedlog.runtime.schema import Misfit
-from distributedlog.runtime.tokens import opened, seal
+from distributedlog.runtime.interfaces.principals import Token, Welcome
+from distributedlog.runtime.protocol import capability_messages, frames, schema
+from distributedlog.runtime.protocol import handshake as hello
+from distributedlog.runtime.protocol.capabilities import Generation, Kind, issue_pass, read_pass
+from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES, pack, unpack
+from distributedlog.runtime.protocol.schema import Misfit
+from distributedlog.runtime.protocol.tokens import opened, seal
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
 PEER = (ProtocolError, UnsupportedFormat)
@@ -280,35 +289,35 @@ CODECS = [
         lambda b: hello.decode(b, "peer"),
         [HELLO, GREETED],
         PEER,
-        ("runtime/hello.py decode",),
+        ("distributedlog/runtime/protocol/handshake.py decode",),
     ),
     Codec(
         "AUTH",
         lambda b: hello.decode_auth(b, "peer"),
         [pack({"method": "none"}), hello.encode_auth("local", bytes(32))],
         PEER,
-        ("runtime/hello.py decode_auth",),
+        ("distributedlog/runtime/protocol/handshake.py decode_auth",),
     ),
     Codec(
         "the answer to AUTH",
         lambda b: hello.decode_welcome(b, "peer"),
         [hello.encode_welcome(Welcome("user/etl", 3, 1, bytes(32)))],
         PEER,
-        ("runtime/hello.py decode_welcome",),
+        ("distributedlog/runtime/protocol/handshake.py decode_welcome",),
     ),
     Codec(
         "an error reply",
         lambda b: frames.error_from(517, b),
         [pack(["no room", ""]), pack(["ask n2", "n2"])],
         (),
-        ("runtime/frames.py error_from",),
+        ("distributedlog/runtime/protocol/frames.py error_from",),
     ),
     Codec(
         "FORMAT",
         identity.identity_of,
         [json.dumps({f: getattr(NODE, f) for f in NODE.__slots__}).encode()],
         STORED,
-        ("runtime/identity.py identity_of",),
+        ("distributedlog/runtime/disk/node_identity.py identity_of",),
         "json",
         identity_file,
     ),
@@ -317,7 +326,10 @@ CODECS = [
         lambda b: list(blocks.scan(2, memoryview(b), 9)),
         [a_block()],
         STORED,
-        ("runtime/blocks.py block_at", "runtime/blocks.py announced"),
+        (
+            "distributedlog/runtime/disk/checksummed_blocks.py block_at",
+            "distributedlog/runtime/disk/checksummed_blocks.py announced",
+        ),
         "bytes",
     ),
     # --- metadata
@@ -326,14 +338,14 @@ CODECS = [
         messages.decode,
         [messages.encode(one, codes=False) for one in (*RAFT, STATE_REPLY)],
         PEER,
-        ("metadata/messages.py decode",),
+        ("metadata/raft/raft_messages.py decode",),
     ),
     Codec(
         "a Raft message to a peer with FEATURE_CODES",
         messages.decode,
         [messages.encode(STATE_REPLY)],
         PEER,
-        ("metadata/messages.py decode",),
+        ("metadata/raft/raft_messages.py decode",),
     ),
     Codec(
         "a command",
@@ -345,7 +357,7 @@ CODECS = [
             commands.encode_command(commands.TrustChange("c", 1, 2, TRANSACTION)),
         ],
         (*PEER, TransactionTooLarge, InvalidRequest),
-        ("metadata/commands.py decode_command",),
+        ("metadata/model/commands.py decode_command",),
     ),
     Codec(
         "an answer",
@@ -356,14 +368,14 @@ CODECS = [
             answers.encode_answer(answers.Answer(error=InvalidRequest("no"))),
         ],
         (*PEER, CorruptData),
-        ("metadata/answers.py decode_answer",),
+        ("metadata/model/command_results.py decode_answer",),
     ),
     Codec(
         "a configuration",
         configuration.decode_configuration,
         [MEMBERS.encode()],
         PEER,
-        ("metadata/configuration.py decode_configuration",),
+        ("metadata/model/configuration.py decode_configuration",),
         "marked",
     ),
     Codec(
@@ -371,7 +383,7 @@ CODECS = [
         forming.FormAnswer.decode,
         [forming.FormAnswer("m1", "n1", "", (("m1", "h:1"), ("m2", "h:2"))).encode()],
         PEER,
-        ("metadata/forming.py FormAnswer.decode",),
+        ("metadata/peers/bootstrap.py FormAnswer.decode",),
     ),
     Codec(
         "a founding",
@@ -381,7 +393,7 @@ CODECS = [
             forming.Founding("c1", {"m1": "n1"}, let_in=True).encode(),
         ],
         PEER,
-        ("metadata/forming.py Founding.decode",),
+        ("metadata/peers/bootstrap.py Founding.decode",),
     ),
     Codec(
         "a snapshot",
@@ -393,7 +405,7 @@ CODECS = [
             pack(["requests", [[3, "client", 1, 0, 7], [4, "client", 2, 517, "busy"]]]),
         ],
         STORED,
-        ("metadata/kv_snapshot.py SnapshotBuilder.add",),
+        ("metadata/state/kv_snapshot.py SnapshotBuilder.add",),
     ),
     Codec(
         "a snapshot's keys",
@@ -401,8 +413,8 @@ CODECS = [
         [KEYS + b"".join(map(snapshot_row, (b"a", b"b"), (1, 2), (3, 0)))],
         STORED,
         (
-            "metadata/kv_snapshot.py SnapshotBuilder._take_keys",
-            "metadata/kv_snapshot.py SnapshotBuilder._take",
+            "metadata/state/kv_snapshot.py SnapshotBuilder._take_keys",
+            "metadata/state/kv_snapshot.py SnapshotBuilder._take",
         ),
         "bytes",
     ),
@@ -411,28 +423,28 @@ CODECS = [
         members.decode_members,
         [pack([1, "c1", {"m1": "n1"}, True, 77])],
         STORED,
-        ("metadata/members.py decode_members",),
+        ("metadata/storage/member_identity.py decode_members",),
     ),
     Codec(
         "GHOST",
         ghost.decode_ghost,
         [ghost.encode_ghost(WORD)],
         STORED,
-        ("metadata/ghost.py decode_ghost",),
+        ("metadata/raft/recovered_hard_state.py decode_ghost",),
     ),
     Codec(
         "a voter's statement",
         recalling.Statement.decode,
         [recalling.Statement("n1", 3, WORD.last, MEMBERS).encode()],
         PEER,
-        ("metadata/recalling.py Statement.decode",),
+        ("metadata/peers/hard_state_recovery.py Statement.decode",),
     ),
     Codec(
         "a save's head",
         saves.SaveHead.decode,
         [saves.SaveHead("c1", 9, 2, MEMBERS).encode()],
         STORED,
-        ("metadata/saves.py SaveHead.decode",),
+        ("metadata/storage/backup_format.py SaveHead.decode",),
     ),
     Codec(
         "META_CAPS",
@@ -442,28 +454,28 @@ CODECS = [
             capability_messages.GateQuestion("b1").encode(),
         ],
         PEER,
-        ("runtime/capability_messages.py decode_question",),
+        ("distributedlog/runtime/protocol/capability_messages.py decode_question",),
     ),
     Codec(
         "capabilities",
         capability_messages.CapsAnswer.decode,
         [capability_messages.CapsAnswer("report", b"pass", {7: (b"c" * 16,), 8: ()}).encode()],
         PEER,
-        ("runtime/capability_messages.py CapsAnswer.decode",),
+        ("distributedlog/runtime/protocol/capability_messages.py CapsAnswer.decode",),
     ),
     Codec(
         "what a bookie checks by",
         capability_messages.GateAnswer.decode,
         [capability_messages.GateAnswer("required", (GENERATION,), {"user/a": 9}).encode()],
         PEER,
-        ("runtime/capability_messages.py GateAnswer.decode",),
+        ("distributedlog/runtime/protocol/capability_messages.py GateAnswer.decode",),
     ),
     Codec(
         "a pass",
         lambda body: read_pass(body, (GENERATION,)),
         [issue_pass(GENERATION, "user/a", 9)],
         (NotAuthenticated,),
-        ("runtime/capabilities.py read_pass",),
+        ("distributedlog/runtime/protocol/capabilities.py read_pass",),
         "bytes",
     ),
     Codec(
@@ -471,28 +483,28 @@ CODECS = [
         secret_keys.decode_generations,
         [secret_keys.encode_generations((GENERATION,))],
         STORED,
-        ("metadata/secret_keys.py decode_generations",),
+        ("metadata/auth/quorum_secrets.py decode_generations",),
     ),
     Codec(
         "META_SAVE",
         saves.SaveRequest.decode,
         [saves.SaveRequest().encode(), saves.SaveRequest(3, 4).encode()],
         PEER,
-        ("metadata/saves.py SaveRequest.decode",),
+        ("metadata/storage/backup_format.py SaveRequest.decode",),
     ),
     Codec(
         "the beginning of a save",
         saves.decode_begun,
         [saves.encode_begun(1, b"chunk")],
         PEER,
-        ("metadata/saves.py decode_begun",),
+        ("metadata/storage/backup_format.py decode_begun",),
     ),
     Codec(
         "a chunk of a save",
         saves.decode_chunk,
         [saves.encode_chunk(b"chunk"), saves.encode_chunk(b"")],
         PEER,
-        ("metadata/saves.py decode_chunk",),
+        ("metadata/storage/backup_format.py decode_chunk",),
     ),
     Codec(
         "operations of the log",
@@ -511,14 +523,14 @@ CODECS = [
             )
         ],
         (*PEER, Misfit),
-        ("metadata/storage.py RaftStorage._replay",),
+        ("metadata/storage/raft_storage.py RaftStorage._replay",),
     ),
     Codec(
         "META_READ",
         wire.ReadRequest.decode,
         [wire.ReadRequest(b"a", None).encode(), wire.ReadRequest(b"a", b"b", 10).encode()],
         PEER,
-        ("metadata/wire.py ReadRequest.decode",),
+        ("metadata/protocol/client_messages.py ReadRequest.decode",),
     ),
     Codec(
         "META_TRUST",
@@ -533,8 +545,8 @@ CODECS = [
         ],
         PEER,
         (
-            "metadata/wire.py TrustRequest.decode",
-            "metadata/token_messages.py decode_trust_question",
+            "metadata/protocol/client_messages.py TrustRequest.decode",
+            "metadata/protocol/token_messages.py decode_trust_question",
         ),
     ),
     Codec(
@@ -542,35 +554,35 @@ CODECS = [
         token_messages.decode_left,
         [token_messages.encode_left(60.5)],
         PEER,
-        ("metadata/token_messages.py decode_left",),
+        ("metadata/protocol/token_messages.py decode_left",),
     ),
     Codec(
         "the answer to a rescue",
         token_messages.decode_by,
         [token_messages.encode_by(["m1", "m2"])],
         PEER,
-        ("metadata/token_messages.py decode_by",),
+        ("metadata/protocol/token_messages.py decode_by",),
     ),
     Codec(
         "RESCUE",
         rescuing.decode_rescue,
         [rescuing.encode_rescue("ann")],
         STORED,
-        ("metadata/rescuing.py decode_rescue",),
+        ("metadata/node/admin_recovery.py decode_rescue",),
     ),
     Codec(
         "the answer to a rotation",
         token_messages.decode_number,
         [token_messages.encode_number(3)],
         PEER,
-        ("metadata/token_messages.py decode_number",),
+        ("metadata/protocol/token_messages.py decode_number",),
     ),
     Codec(
         "a token",
         lambda body: opened(body, lambda key: GENERATION.key),
         [TOKEN],
         (NotAuthenticated,),
-        ("runtime/tokens.py _parsed",),
+        ("distributedlog/runtime/protocol/tokens.py _parsed",),
         "bytes",
     ),
     Codec(
@@ -578,70 +590,70 @@ CODECS = [
         secret_keys.decode_token_secrets,
         [secret_keys.encode_token_secrets({2: b"t" * 32, 1: b"s" * 32})],
         STORED,
-        ("metadata/secret_keys.py decode_token_secrets",),
+        ("metadata/auth/quorum_secrets.py decode_token_secrets",),
     ),
     Codec(
         "the answer to META_TRUST",
         wire.decode_trust,
         [wire.encode_trust(wire.TrustReport("report", "user/a", 64, (("user/b", "no", 2),)))],
         PEER,
-        ("metadata/wire.py decode_trust",),
+        ("metadata/protocol/client_messages.py decode_trust",),
     ),
     Codec(
         "a user",
         trust_records.User.decode,
         [trust_records.User(1, True, 2, ("ab",), "q").encode()],
         (CorruptData,),
-        ("metadata/trust_records.py User.decode",),
+        ("metadata/model/acl_records.py User.decode",),
     ),
     Codec(
         "the quota of a namespace",
         trust_records.Bounds.decode,
         [trust_records.Bounds(1, 2, 3).encode()],
         (CorruptData,),
-        ("metadata/trust_records.py Bounds.decode",),
+        ("metadata/model/acl_records.py Bounds.decode",),
     ),
     Codec(
         "a line of the audit",
         trust_records.AuditLine.decode,
         [trust_records.AuditLine(1, "user/a", "h:1", "grant", "b reader").encode()],
         (CorruptData,),
-        ("metadata/trust_records.py AuditLine.decode",),
+        ("metadata/model/acl_records.py AuditLine.decode",),
     ),
     Codec(
         "a mode of trust",
         trust_records.decode_mode,
         [trust_records.encode_mode("report")],
         (CorruptData,),
-        ("metadata/trust_records.py decode_mode",),
+        ("metadata/model/acl_records.py decode_mode",),
     ),
     Codec(
         "a grant",
         trust_records.decode_grant,
         [trust_records.encode_grant("writer")],
         (CorruptData,),
-        ("metadata/trust_records.py decode_grant",),
+        ("metadata/model/acl_records.py decode_grant",),
     ),
     Codec(
         "META_WATCH",
         wire.WatchRequest.decode,
         [wire.WatchRequest(b"a", b"b", 9).encode()],
         PEER,
-        ("metadata/wire.py WatchRequest.decode",),
+        ("metadata/protocol/client_messages.py WatchRequest.decode",),
     ),
     Codec(
         "a key's answer",
         wire.decode_item,
         [wire.encode_item(4, 5, ITEM), wire.encode_item(4, 5, None)],
         PEER,
-        ("metadata/wire.py decode_item",),
+        ("metadata/protocol/client_messages.py decode_item",),
     ),
     Codec(
         "a range's answer",
         wire.decode_page,
         [wire.encode_page(4, RangePage((ITEM, ITEM), 5, True))],
         PEER,
-        ("metadata/wire.py decode_page",),
+        ("metadata/protocol/client_messages.py decode_page",),
     ),
     Codec(
         "a command's answer",
@@ -651,42 +663,42 @@ CODECS = [
             wire.encode_outcome(4, STALE, codes=False),
         ],
         (*PEER, CorruptData),
-        ("metadata/wire.py decode_outcome",),
+        ("metadata/protocol/client_messages.py decode_outcome",),
     ),
     Codec(
         "a command's answer to a peer with FEATURE_CODES",
         wire.decode_outcome,
         [wire.encode_outcome(4, STALE)],
         (*PEER, CorruptData),
-        ("metadata/wire.py decode_outcome",),
+        ("metadata/protocol/client_messages.py decode_outcome",),
     ),
     Codec(
         "META_DIFFERS",
         wire.decode_digest,
         [wire.encode_digest(64, 1 << 61)],
         PEER,
-        ("metadata/wire.py decode_digest",),
+        ("metadata/protocol/client_messages.py decode_digest",),
     ),
     Codec(
         "META_LEASE",
         wire.decode_lease,
         [pack(["renew", 7])],
         PEER,
-        ("metadata/wire.py decode_lease",),
+        ("metadata/protocol/client_messages.py decode_lease",),
     ),
     Codec(
         "META_WATCH_EVENTS",
         wire.decode_events,
         [wire.encode_events(WatchBatch(5, (Event("put", ITEM), Event("delete", ITEM))))],
         PEER,
-        ("metadata/wire.py decode_events",),
+        ("metadata/protocol/client_messages.py decode_events",),
     ),
     Codec(
         "META_STATUS",
         wire.decode_rows,
         [wire.encode_rows([wire.Row(STATUS, {"": "h:1"})])],
         PEER,
-        ("metadata/wire.py decode_rows",),
+        ("metadata/protocol/client_messages.py decode_rows",),
     ),
     Codec(
         "META_MEMBERS",
@@ -697,21 +709,21 @@ CODECS = [
             wire.MembersRequest("remove", "m4").encode(),
         ],
         PEER,
-        ("metadata/wire.py MembersRequest.decode",),
+        ("metadata/protocol/client_messages.py MembersRequest.decode",),
     ),
     Codec(
         "the members",
         wire.decode_members,
         [wire.encode_members([wire.Reach(m, "h:1") for m in MEMBERS.members])],
         PEER,
-        ("metadata/wire.py decode_members",),
+        ("metadata/protocol/client_messages.py decode_members",),
     ),
     Codec(
         "the question for a status",
         lambda b: schema.message(b, wire.STATUS_QUESTION, "META_STATUS"),
         [pack(["self"])],
         PEER,
-        ("metadata/sessions.py MetadataSession._status",),
+        ("metadata/node/metadata_session.py MetadataSession._status",),
     ),
     # --- bookie
     Codec(
@@ -719,7 +731,7 @@ CODECS = [
         bm.StreamOpen.decode,
         [bm.StreamOpen(7, bytes(16), True, 3).encode()],
         PEER,
-        ("bookie/messages.py _exactly",),
+        ("bookie/format/bookie_messages.py _exactly",),
         "bytes",
     ),
     Codec(
@@ -751,7 +763,7 @@ CODECS = [
         lambda b: bm.decode_pairs(b, "ADD_ACKS"),
         [bm.encode_acks([(1, 2), (3, 4)])],
         PEER,
-        ("bookie/messages.py decode_pairs",),
+        ("bookie/format/bookie_messages.py decode_pairs",),
         "bytes",
     ),
     Codec(
@@ -759,28 +771,28 @@ CODECS = [
         lambda b: bm.decode_refusal(517, b),
         [bm.encode_refusal(InvalidRequest("no"), 5)],
         PEER,
-        ("bookie/messages.py decode_refusal",),
+        ("bookie/format/bookie_messages.py decode_refusal",),
     ),
     Codec(
         "MEMBERS",
         pw.decode_members,
         [pw.encode_members([pw.MemberRow("write", "9f", "h7", 4183, True)])],
         PEER,
-        ("proxy/wire.py decode_members",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_members",),
     ),
     Codec(
         "PRODUCE_OPEN",
         pw.ProduceOpen.decode,
         [pw.ProduceOpen(1, "ns", "orders", "", "me", 3, 9, "9f").encode()],
         PEER,
-        ("proxy/wire.py ProduceOpen.decode",),
+        ("distributedlog/proxy/protocol/proxy_messages.py ProduceOpen.decode",),
     ),
     Codec(
         "the reply to PRODUCE_OPEN",
         pw.ProduceOpened.decode,
         [pw.ProduceOpened("00", 3, True, 9, 65_536, "ms", -1).encode()],
         PEER,
-        ("proxy/wire.py ProduceOpened.decode",),
+        ("distributedlog/proxy/protocol/proxy_messages.py ProduceOpened.decode",),
     ),
     Codec(
         "PRODUCE",
@@ -792,7 +804,7 @@ CODECS = [
             )[24:],
         ],
         (*PEER, CorruptData),
-        ("proxy/wire.py decode_produce",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_produce",),
         "bytes",
     ),
     Codec(
@@ -809,7 +821,7 @@ CODECS = [
         lambda b: list(pw.decode_acks(memoryview(b))),
         [pw.acks_frame([pw.ACK.pack(1, 2, 5, 1, 7, 0, 0, 9)] * 2)[24:]],
         PEER,
-        ("proxy/wire.py decode_acks",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_acks",),
         "bytes",
     ),
     Codec(
@@ -817,7 +829,7 @@ CODECS = [
         pw.decode_commit,
         [pw.encode_commit(7)],
         PEER,
-        ("proxy/wire.py decode_commit",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_commit",),
         "bytes",
     ),
     Codec(
@@ -825,7 +837,7 @@ CODECS = [
         lambda b: pw.Refusal.decode(517, b),
         [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],
         PEER,
-        ("proxy/wire.py Refusal.decode",),
+        ("distributedlog/proxy/protocol/proxy_messages.py Refusal.decode",),
     ),
     Codec(
         "LOG_CALL",
@@ -835,35 +847,35 @@ CODECS = [
             pw.LogCall("ns", "truncate", "orders", "", [[1, 0, 0], None, None]).encode(),
         ],
         PEER,
-        ("proxy/wire.py LogCall.decode",),
+        ("distributedlog/proxy/protocol/proxy_messages.py LogCall.decode",),
     ),
     Codec(
         "the reply to LOG_CALL",
         lambda b: pw.decode_answer(b, schema.row(schema.number(), schema.text()), "the reply"),
         [pack([1, "orders"])],
         PEER,
-        ("proxy/wire.py decode_answer",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_answer",),
     ),
     Codec(
         "the logs of a proxy",
         pw.decode_owned,
         [pack([["ns", "orders", 3, 7]])],
         PEER,
-        ("proxy/wire.py decode_owned",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_owned",),
     ),
     Codec(
         "whom a proxy would refuse",
         pw.decode_would_refuse,
         [pack([["user/etl", "it needs write", 3]])],
         PEER,
-        ("proxy/wire.py decode_would_refuse",),
+        ("distributedlog/proxy/protocol/proxy_messages.py decode_would_refuse",),
     ),
     Codec(
         "PROXY_CALL",
         pw.ProxyCall.decode,
         [pw.ProxyCall("owned", ["", 100]).encode()],
         PEER,
-        ("proxy/wire.py ProxyCall.decode",),
+        ("distributedlog/proxy/protocol/proxy_messages.py ProxyCall.decode",),
     ),
     Codec(
         "SUBSCRIBE",
@@ -883,7 +895,7 @@ CODECS = [
             prw.Subscribe("ns", "orders", at="latest", txid=5, since_ms=7, to_end=True).encode(),
         ],
         PEER,
-        ("proxy/read_wire.py Subscribe.decode",),
+        ("distributedlog/proxy/protocol/read_messages.py Subscribe.decode",),
     ),
     Codec(
         "the answer to SUBSCRIBE",
@@ -894,7 +906,7 @@ CODECS = [
             ).encode()
         ],
         PEER,
-        ("proxy/read_wire.py Subscribed.decode",),
+        ("distributedlog/proxy/protocol/read_messages.py Subscribed.decode",),
     ),
     Codec(
         "ENTRIES",
@@ -904,7 +916,7 @@ CODECS = [
             prw.SegmentHead(3, 100, 0, 44, 0, 2).encode() + RECORD,
         ],
         PEER,
-        ("proxy/read_wire.py SegmentHead.decode",),
+        ("distributedlog/proxy/protocol/read_messages.py SegmentHead.decode",),
         "bytes",
     ),
     Codec(
@@ -912,7 +924,7 @@ CODECS = [
         prw.decode_credit,
         [prw.encode_credit(65_536)],
         PEER,
-        ("proxy/read_wire.py decode_credit",),
+        ("distributedlog/proxy/protocol/read_messages.py decode_credit",),
         "bytes",
     ),
     Codec(
@@ -920,7 +932,7 @@ CODECS = [
         lambda b: ProxyRegistration.decode(b"proxy/write/9f", b),
         [ProxyRegistration("9f", "write", {"": ("h7", 4183)}).encode()],
         STORED,
-        ("proxy/registration.py ProxyRegistration.decode",),
+        ("distributedlog/proxy/membership/proxy_registration.py ProxyRegistration.decode",),
     ),
     Codec("WRITE_LAC", bm.decode_lac, [bm.lac_frame(1, 5)[ENVELOPE_BYTES:]], PEER, (), "bytes"),
     Codec(
@@ -928,7 +940,7 @@ CODECS = [
         lambda b: bm.decode_many(2, b),
         [bm.encode_many([1, 2], [len(RECORD), len(RECORD)]) + 2 * RECORD],
         PEER,
-        ("bookie/messages.py decode_many",),
+        ("bookie/format/bookie_messages.py decode_many",),
         "bytes",
     ),
     Codec(
@@ -936,7 +948,7 @@ CODECS = [
         bm.decode_lacs,
         [bm.encode_lacs({1: 5, 2: -1}.items())],
         PEER,
-        ("bookie/messages.py decode_lacs",),
+        ("bookie/format/bookie_messages.py decode_lacs",),
         "bytes",
     ),
     Codec("the ends", bm.decode_ends, [bm.encode_ends(5, 6)], PEER, (), "bytes"),
@@ -945,7 +957,7 @@ CODECS = [
         lambda b: bm.decode_read(memoryview(b))[:2],
         [bm.encode_read_head(5, 6) + RECORD],
         PEER,
-        ("bookie/messages.py _at_least",),
+        ("bookie/format/bookie_messages.py _at_least",),
         "bytes",
     ),
     Codec(
@@ -961,12 +973,17 @@ CODECS = [
         lambda b: [one.entry for one in entries.records(b)],
         [RECORD],
         STORED,
-        ("bookie/entry.py records",),
+        ("bookie/format/entry.py records",),
         "bytes",
         resealed_entry,
     ),
     Codec(
-        "records of a run", cut_of, [RECORD], STORED, ("bookie/cutting.py _check_header",), "bytes"
+        "records of a run",
+        cut_of,
+        [RECORD],
+        STORED,
+        ("bookie/format/record_slices.py _check_header",),
+        "bytes",
     ),
     Codec(
         "the sound records of a run",
@@ -981,7 +998,7 @@ CODECS = [
         jb.seed_of,
         [jb.Seed("b1", 77, True).encode()[:-8]],
         STORED,
-        ("bookie/journal_blocks.py seed_of",),
+        ("bookie/format/journal_format.py seed_of",),
         seal=lambda body: body + xxhash.xxh3_64_digest(body),
     ),
     Codec(
@@ -992,7 +1009,7 @@ CODECS = [
             ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [], 0, 0, [(9, 8192, 5000, 2)]).encode(),
         ],
         STORED,
-        ("bookie/index_records.py Saved.decode",),
+        ("bookie/format/index_format.py Saved.decode",),
         seal=sealed(ix.META_KEY),
     ),
     Codec(
@@ -1000,7 +1017,7 @@ CODECS = [
         lambda b: ix.located(RUN_KEY, b),
         [ix.RUN.pack(1, 2, 3, 4)],
         STORED,
-        ("bookie/index_records.py located",),
+        ("bookie/format/index_format.py located",),
         "bytes",
         sealed(RUN_KEY),
     ),
@@ -1009,7 +1026,7 @@ CODECS = [
         lambda b: ix.stated(STATE_KEY, b),
         [ix.STATE.pack(1, 2, bytes(16))],
         STORED,
-        ("bookie/index_records.py stated",),
+        ("bookie/format/index_format.py stated",),
         "bytes",
         sealed(STATE_KEY),
     ),
@@ -1018,14 +1035,14 @@ CODECS = [
         ix.ScrubPlace.decode,
         [ix.ScrubPlace(1, 2, True, 3, 4, 5, 6).encode()],
         STORED,
-        ("bookie/index_records.py ScrubPlace.decode",),
+        ("bookie/format/index_format.py ScrubPlace.decode",),
     ),
     Codec(
         "a note of rot",
         lambda b: ix.rot_noted({b[:9]: b[9:]}),
         [ix.ROT_KEY.pack(b"x", 7) + ix.ROT.pack(1, 2)],
         STORED,
-        ("bookie/index_records.py rot_noted",),
+        ("bookie/format/index_format.py rot_noted",),
         "bytes",
     ),
     Codec(
@@ -1044,14 +1061,14 @@ CODECS = [
             jb.Head("b1", 1, 0, 0, 5, (), 1, 2, 0, ((9, 8192, 5000, 2),)).encode(),
         ],
         STORED,
-        ("bookie/journal_blocks.py Head.decode",),
+        ("bookie/format/journal_format.py Head.decode",),
     ),
     Codec(
         "a COMMIT",
         lambda b: jb.split_commit(memoryview(b), "a block"),
         [RECORD + jb.state_record(7, 1, 2, bytes(16)) + jb.commit_end(jb.CONTROL_BYTES)],
         STORED,
-        ("bookie/journal_blocks.py split_commit",),
+        ("bookie/format/journal_format.py split_commit",),
         "bytes",
     ),
     Codec(
@@ -1059,7 +1076,7 @@ CODECS = [
         lambda b: jb.runs_of(memoryview(b), 0, "a block"),
         [RECORD],
         STORED,
-        ("bookie/journal_blocks.py runs_of",),
+        ("bookie/format/journal_format.py runs_of",),
         "bytes",
     ),
     Codec(
@@ -1067,7 +1084,7 @@ CODECS = [
         lambda b: list(jb.unpack_runs(memoryview(b), "a block")),
         [jb.pack_run(7, 0, 56, 112, 2)],
         STORED,
-        ("bookie/journal_blocks.py run_rows",),
+        ("bookie/format/journal_format.py run_rows",),
         "bytes",
     ),
     Codec(
@@ -1075,7 +1092,7 @@ CODECS = [
         lambda b: jb.Trailer.decode(memoryview(b), "a block"),
         [jb.Trailer(1, 2, 3, 4).encode()],
         STORED,
-        ("bookie/journal_blocks.py Trailer.decode",),
+        ("bookie/format/journal_format.py Trailer.decode",),
         "bytes",
     ),
     Codec(
@@ -1083,14 +1100,14 @@ CODECS = [
         lambda b: cb.decode_head(memoryview(b), "a block"),
         [cb.encode_head("b1", 9)],
         STORED,
-        ("bookie/cold_blocks.py decode_head",),
+        ("bookie/format/compacted_format.py decode_head",),
     ),
     Codec(
         "a cold file's runs",
         lambda b: list(cb.unpack_runs(memoryview(b), 9, "a block")),
         [cb.ColdRun(7, Located(0, 2, 9, 4096, 112), 5).encode()],
         (CorruptData,),
-        ("bookie/cold_blocks.py run_rows",),
+        ("bookie/format/compacted_format.py run_rows",),
         "bytes",
     ),
     Codec(
@@ -1098,7 +1115,7 @@ CODECS = [
         lambda b: cb.ColdTrailer.decode(memoryview(b), "a block"),
         [cb.ColdTrailer(8192, 1, 5000, 2, 7).encode()],
         (CorruptData,),
-        ("bookie/cold_blocks.py ColdTrailer.decode",),
+        ("bookie/format/compacted_format.py ColdTrailer.decode",),
         "bytes",
     ),
     # --- records of the store, each with its key
@@ -1107,7 +1124,7 @@ CODECS = [
         lambda b: LedgerMetadata.decode(keys.ledger_key(7), b),
         [LEDGER.encode(), CLOSED.encode(), LOST.encode()],
         STORED,
-        ("ledger/metadata.py LedgerMetadata.decode",),
+        ("ledger/model/ledger_metadata.py LedgerMetadata.decode",),
     ),
     Codec(
         "a registration",
@@ -1121,28 +1138,28 @@ CODECS = [
             ).encode()
         ],
         STORED,
-        ("ledger/registration.py BookieRegistration.decode",),
+        ("ledger/model/bookie_registration.py BookieRegistration.decode",),
     ),
     Codec(
         "a move of a ledger",
         Move.decode,
         [Move("b1", 0, 1 << 30, 3).encode()],
         STORED,
-        ("cluster/pulling.py Move.decode",),
+        ("cluster/repair/pull_replication.py Move.decode",),
     ),
     Codec(
         "the placement policy",
         PlacementPolicy.decode,
         [PlacementPolicy("zone", 3, True).encode()],
         STORED,
-        ("ledger/placement_policy.py PlacementPolicy.decode",),
+        ("ledger/placement/placement_policy.py PlacementPolicy.decode",),
     ),
     Codec(
         "a note of holes",
         holes.decode,
         [holes.encode([holes.Hole("b1", 0, 5), holes.Hole("b2", 3, None)])],
         STORED,
-        ("ledger/holes.py decode",),
+        ("ledger/model/missing_range.py decode",),
     ),
     Codec(
         "a cookie",
@@ -1152,14 +1169,14 @@ CODECS = [
             pack({"incarnation": 3, "label": "b", "principal": "bookie/b"}),
         ],
         STORED,
-        ("cluster/cookie.py decode_cookie",),
+        ("cluster/coordination/cookie.py decode_cookie",),
     ),
     Codec(
         "how far a journal was synced",
         lambda b: Reach.decode(keys.seen_key("b1"), b),
         [Reach(2, 77).encode()],
         STORED,
-        ("cluster/reach.py Reach.decode",),
+        ("cluster/coordination/journal_sync_point.py Reach.decode",),
     ),
     Codec(
         "a log's state",
@@ -1167,9 +1184,9 @@ CODECS = [
         [STATE.encode()],
         STORED,
         (
-            "log/state.py LogState.decode",
-            "log/state.py decode_fields",
-            "log/state.py format_and_fields",
+            "distributedlog/log/model/log_state.py LogState.decode",
+            "distributedlog/log/model/log_state.py decode_fields",
+            "distributedlog/log/model/log_state.py format_and_fields",
         ),
     ),
     Codec(
@@ -1177,14 +1194,17 @@ CODECS = [
         lambda b: LogEnd.of_list(unpack(b, "an end")),
         [pack(LogEnd(DLSN(1, 2, 3), 4, True).to_list())],
         (*STORED, ProtocolError),
-        ("log/state.py LogEnd.of_list",),
+        ("distributedlog/log/model/log_state.py LogEnd.of_list",),
     ),
     Codec(
         "tombstones",
         tombstone.decode,
         [tombstone.encode([tombstone.Tombstone(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)])],
         STORED,
-        ("log/tombstone.py decode", "log/tombstone.py _decoded"),
+        (
+            "distributedlog/log/model/deleted_log.py decode",
+            "distributedlog/log/model/deleted_log.py _decoded",
+        ),
     ),
     Codec(
         "a segment's record",
@@ -1195,35 +1215,35 @@ CODECS = [
             SegmentRecord(1, 7, 3, 9, 0, True, 8, base_entry=5, base_bytes=6).encode(),
         ],
         STORED,
-        ("log/segments.py SegmentRecord.decode",),
+        ("distributedlog/log/model/segment_record.py SegmentRecord.decode",),
     ),
     Codec(
         "a segment's end",
         SegmentEnd.decode,
         [SegmentEnd(1, 2, 3, 4, 5, 6, 7).encode()],
         STORED,
-        ("log/segments.py SegmentEnd.decode",),
+        ("distributedlog/log/model/segment_record.py SegmentEnd.decode",),
     ),
     Codec(
         "a lock",
         LockRecord.decode,
         [LockRecord("me", "w1", 9).encode(), LockRecord("me", "w1", 9, "9f").encode()],
         STORED,
-        ("log/lock_record.py LockRecord.decode",),
+        ("distributedlog/log/model/lock_record.py LockRecord.decode",),
     ),
     Codec(
         "an unlinked ledger",
         UnlinkedLedger.decode,
         [UnlinkedLedger("etl", 4, 9).encode()],
         STORED,
-        ("log/unlinked.py UnlinkedLedger.decode",),
+        ("distributedlog/log/segments/staged_ledgers.py UnlinkedLedger.decode",),
     ),
     Codec(
         "a link's note",
         AppVersion.decode,
         [AppVersion(4, "q", 9, 1, 2).encode()],
         STORED,
-        ("log/app_versions.py AppVersion.decode",),
+        ("distributedlog/log/segments/app_versions.py AppVersion.decode",),
     ),
     Codec(
         "a position",
@@ -1234,7 +1254,7 @@ CODECS = [
             PositionRecord(DLSN(1, 2, 3), 9, 4, 5, 6).encode(),
         ],
         STORED,
-        ("log/positions.py PositionRecord.decode",),
+        ("distributedlog/log/services/named_positions.py PositionRecord.decode",),
     ),
     Codec(
         "a work queue",
@@ -1251,28 +1271,28 @@ CODECS = [
             ).encode(),
         ],
         STORED,
-        ("log/work.py WorkState.decode",),
+        ("distributedlog/log/consumers/work_state.py WorkState.decode",),
     ),
     Codec(
         "a log's settings",
         StoredSettings.decode,
         [StoredSettings({"retention_s": 60.0, "rolling": False}, {"team": b"x"}).encode()],
         STORED,
-        ("log/settings.py StoredSettings.decode",),
+        ("distributedlog/log/model/stored_settings.py StoredSettings.decode",),
     ),
     Codec(
         "a log's stamps",
         Stamps.decode,
         [Stamps(((3, 10), (5, 20)), 6, 15).encode()],
         STORED,
-        ("log/retention.py Stamps.decode",),
+        ("distributedlog/log/model/segment_expiry.py Stamps.decode",),
     ),
     Codec(
         "the retention clock",
         decode_clock,
         [encode_clock(123456)],
         STORED,
-        ("log/retention.py decode_clock",),
+        ("distributedlog/log/model/segment_expiry.py decode_clock",),
     ),
     Codec("the next ledger's id", ids.next_of, [b"1000"], STORED, (), "bytes"),
     Codec("a log's id", log_keys.decode_log_id, [b"%016x" % 7], STORED, (), "bytes"),
@@ -1314,7 +1334,10 @@ CODECS = [
             entry_bytes(record_flags=b"\x01\x00"),
         ],
         STORED,
-        ("log/record.py decode_header", "log/record.py _check_sections"),
+        (
+            "distributedlog/log/format/record.py decode_header",
+            "distributedlog/log/format/record.py _check_sections",
+        ),
         "bytes",
     ),
     Codec(
@@ -1325,7 +1348,7 @@ CODECS = [
             entry_bytes(flags=record.FLAG_CONTROL, sections=((9, 0, b"more"), (4, 0, bytes(24)))),
         ],
         STORED,
-        ("log/control.py last_record",),
+        ("distributedlog/log/format/control_record.py last_record",),
         "bytes",
     ),
     Codec(
@@ -1336,7 +1359,10 @@ CODECS = [
             entry_bytes(sections=((9, 0, b"more"), (5, 0, bytes(16)))),
         ],
         STORED,
-        ("log/segments.py segment_begin", "log/record.py find_section"),
+        (
+            "distributedlog/log/model/segment_record.py segment_begin",
+            "distributedlog/log/format/record.py find_section",
+        ),
         "bytes",
     ),
     Codec(
@@ -1362,8 +1388,8 @@ CODECS = [
         ],
         STORED,
         (
-            "log/producers_format.py _Cut.next",
-            "log/producers_format.py _Cut.many",
+            "distributedlog/log/format/producer_section.py _Cut.next",
+            "distributedlog/log/format/producer_section.py _Cut.many",
         ),
         "bytes",
     ),
@@ -1373,9 +1399,9 @@ CODECS = [
         [compressed_entry(LZ4), compressed_entry(ZSTD)],
         STORED,
         (
-            "log/record.py _decompressed",
-            "log/codecs.py _Lz4.decompress",
-            "log/codecs.py _Zstd.decompress",
+            "distributedlog/log/format/record.py _decompressed",
+            "distributedlog/log/declarations/compression_codecs.py _Lz4.decompress",
+            "distributedlog/log/declarations/compression_codecs.py _Zstd.decompress",
         ),
         "bytes",
     ),
@@ -1384,7 +1410,7 @@ CODECS = [
         lambda b: plan.decode(b.decode(errors="replace"), "plan"),
         [plan.encode(PLAN).encode()],
         STORED,
-        ("cluster/plan.py decode",),
+        ("cluster/local/cluster_plan.py decode",),
         "json",
     ),
     Codec(
@@ -1392,54 +1418,80 @@ CODECS = [
         lambda b: Manifest.decode(b, "manifest"),
         [MANIFEST.encode()],
         (*STORED, ForeignData),
-        ("spark/archive/manifest.py Manifest.decode",),
+        ("distributedlog/spark/archive/manifest.py Manifest.decode",),
         "json",
         sealed_manifest,
     ),
 ]
 
 EXEMPT = {
-    "bookie/index_records.py sum_of_digests": "values that this process made, or that `checked` verified",
-    "log/segments.py stores_flag": "the fields that `SegmentRecord.decode` accepted",
-    "runtime/frames.py unpack": "gives trees; whoever takes them apart is above",
-    "runtime/schema.py message": "gives what its form allows; its users are above",
-    "runtime/schema.py stored": "as `message`",
-    "runtime/schema.py versioned": "as `message`",
-    "runtime/schema.py _unpacked": "as `message`",
-    "runtime/frame_reader.py FrameReader.received": "envelopes; test_frame_reader.py sends garbage",
-    "metadata/peers.py Peers.send_snapshot": "a number, matched by its type",
-    "metadata/kv.py _item": "what this process packed, or `SnapshotBuilder._take` looked at",
-    "metadata/kv.py KeyValueState._put": "as `_item`",
-    "metadata/kv.py KeyValueState._delete": "as `_item`",
-    "metadata/kv.py KeyValueState._leave": "as `_item`",
-    "metadata/judge.py _is_late": "as `_item`",
-    "metadata/ghost.py LastWords.take_mark": "what does not fit is no word; `test_rot.py`",
-    "metadata/snapshot_files.py checked_chunks": "after digests; `test_storage.py` damages files",
-    "bookie/adds.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
-    "bookie/index.py Index.recount": "the length of a run's key was looked at by `located`",
-    "bookie/index.py Index.runs_from": "likewise",
-    "bookie/client.py BookieClient.info": "a map for people; only its type is looked at",
-    "bookie/extent_relocation.py ExtentRelocation.runs_in": "`located` looks at the length of a key",
-    "bookie/cold_files.py _record": "looked for in rot; `entry.check` is above, and test_compaction.py",
-    "ledger/writer.py LedgerWriter._confirmed_length": "a record of our own",
-    "log/compression.py Compression.compress": "a header that this process has just made",
-    "log/record.py with_section": "as `Compression.compress`",
-    "cluster/health.py info_over": "a map of names; what shows its values looks at each one's type",
-    "bookie/journal_blocks.py controls_of": "after a block's digest; only the number of bytes counts",
-    "bookie/journal_verifier.py _record_bytes": "checked; `test_compaction_faults.py` rots lengths",
-    "cluster/child.py main": "a parent's word to its child",
-    "cluster/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",
-    "cluster/fork_server.py _Server._fork": "a parent's word to its child, over a socket pair",
-    "cluster/fork_server.py Forked._note_end": "a child's word to its parent, by its length",
-    "cluster/config.py parse_file": "an operator's file, read once at a start",
-    "cluster/processes.py start_child": "a child's word to its parent",
-    "cli/named_clusters.py load": "a user's own file; the command ends with one line",
-    "cli/formats.py JsonLines._parse": "a user's own input; tests/cli/test_formats.py",
-    "cli/formats.py Frames.feed": "a user's own input; tests/cli/test_formats.py",
-    "spark/archive/source.py ArchiveSource.writer": "Spark's word to its own worker",
-    "spark/query_metrics.py _offset": "Spark's word to its own driver; another source's is no offset",
-    "spark/query_metrics.py query_listener.QueryListener.onQueryProgress": "Spark's word to its own driver",
-    "spark/behind.py _json": "a caller's own argument, refused by name",
-    "spark/option_values.py position": "an option, refused by name",
+    "bookie/format/index_format.py sum_of_digests": (
+        "values that this process made, or that `checked` verified"
+    ),
+    "distributedlog/log/model/segment_record.py stores_flag": (
+        "the fields that `SegmentRecord.decode` accepted"
+    ),
+    "distributedlog/runtime/protocol/frames.py unpack": "gives trees; whoever takes them apart is above",
+    "distributedlog/runtime/protocol/schema.py message": "gives what its form allows; its users are above",
+    "distributedlog/runtime/protocol/schema.py stored": "as `message`",
+    "distributedlog/runtime/protocol/schema.py versioned": "as `message`",
+    "distributedlog/runtime/protocol/schema.py _unpacked": "as `message`",
+    "distributedlog/runtime/net/frame_reader.py FrameReader.received": (
+        "envelopes; test_frame_reader.py sends garbage"
+    ),
+    "metadata/peers/raft_peers.py Peers.send_snapshot": "a number, matched by its type",
+    "metadata/state/kv_state.py _item": "what this process packed, or `SnapshotBuilder._take` looked at",
+    "metadata/state/kv_state.py KeyValueState._put": "as `_item`",
+    "metadata/state/kv_state.py KeyValueState._delete": "as `_item`",
+    "metadata/state/kv_state.py KeyValueState._leave": "as `_item`",
+    "metadata/auth/authorizer.py _is_late": "as `_item`",
+    "metadata/raft/recovered_hard_state.py LastWords.take_mark": (
+        "what does not fit is no word; `test_rot.py`"
+    ),
+    "metadata/storage/snapshot_store.py checked_chunks": (
+        "after digests; `test_raft_storage.py` damages files"
+    ),
+    "bookie/store/add_handler.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
+    "bookie/storage/index.py Index.recount": "the length of a run's key was looked at by `located`",
+    "bookie/storage/index.py Index.runs_from": "likewise",
+    "bookie/client/bookie_client.py BookieClient.info": "a map for people; only its type is looked at",
+    "bookie/gc/extent_relocation.py ExtentRelocation.runs_in": "`located` looks at the length of a key",
+    "bookie/replay/compacted_file_scan.py _record": (
+        "looked for in rot; `entry.check` is above, and test_compactor.py"
+    ),
+    "ledger/write/ledger_writer.py LedgerWriter._confirmed_length": "a record of our own",
+    "distributedlog/log/format/compression.py Compression.compress": (
+        "a header that this process has just made"
+    ),
+    "distributedlog/log/format/record.py with_section": "as `Compression.compress`",
+    "cluster/status/node_health.py info_over": (
+        "a map of names; what shows its values looks at each one's type"
+    ),
+    "bookie/format/journal_format.py controls_of": "after a block's digest; only the number of bytes counts",
+    "bookie/store/journal_verifier.py _record_bytes": "checked; `test_compaction_faults.py` rots lengths",
+    "cluster/local/node_child.py main": "a parent's word to its child",
+    "cluster/local/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",
+    "cluster/local/fork_server.py _Server._fork": "a parent's word to its child, over a socket pair",
+    "cluster/local/fork_server.py Forked._note_end": "a child's word to its parent, by its length",
+    "cluster/declarations/config.py parse_file": "an operator's file, read once at a start",
+    "cluster/local/child_processes.py start_child": "a child's word to its parent",
+    "distributedlog/cli/framework/named_clusters.py load": (
+        "a user's own file; the command ends with one line"
+    ),
+    "distributedlog/cli/logs/record_formats.py JsonLines._parse": (
+        "a user's own input; tests/cli/logs/test_record_formats.py"
+    ),
+    "distributedlog/cli/logs/record_formats.py Frames.feed": (
+        "a user's own input; tests/cli/logs/test_record_formats.py"
+    ),
+    "distributedlog/spark/archive/archive_source.py ArchiveSource.writer": "Spark's word to its own worker",
+    "distributedlog/spark/monitor/query_metrics.py _offset": (
+        "Spark's word to its own driver; another source's is no offset"
+    ),
+    "distributedlog/spark/monitor/query_metrics.py query_listener.QueryListener.onQueryProgress": (
+        "Spark's word to its own driver"
+    ),
+    "distributedlog/spark/monitor/consumer_lag.py _json": "a caller's own argument, refused by name",
+    "distributedlog/spark/options/option_values.py position": "an option, refused by name",
 }
 """Functions that take bytes apart and are in nobody's reach, or only hand on to what is above."""

@@ -11,19 +11,20 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie import messages as m
-from distributedlog.bookie.opening import open_store
+from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.metadata import commands, wire
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.messages import encode as encode_raft
-from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import ConnectionLost
-from distributedlog.runtime.frames import Op, envelope, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.metadata.model import commands
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.protocol import client_messages as wire
+from distributedlog.metadata.raft.raft_messages import encode as encode_raft
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.bookie.kit import KEY, OPTIONS
 from tests.metadata.quorum import Quorum
 from tests.runtime.pipe import PipeNetwork

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from distributedlog.blocking import Namespace, open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cluster.story import dlog
 from tests.console.live import Browser
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from distributedlog.blocking import open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cluster.story import dlog
 from tests.console.cost import cpu_s
 from tests.console.live import Browser

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from distributedlog.blocking import open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests import preloaded
 from tests.cli.live import Cluster
 from tests.cluster.story import dlog

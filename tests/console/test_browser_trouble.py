@@ -16,9 +16,9 @@ import trio
 from distributedlog import DLSN, open_namespace
 from distributedlog.blocking import open_namespace as open_blocking
 from distributedlog.console.log_states import LOGS_SHOWN
-from distributedlog.ledger import keys
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.frames import pack
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.protocol.frames import pack
 from tests.cluster.many_logs import A_TRANSACTION, make
 from tests.cluster.story import Cluster
 from tests.console.chromium import PICTURES, faults, go, launched, let_in, picture, texts

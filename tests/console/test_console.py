@@ -15,9 +15,9 @@ import pytest
 from distributedlog import LogRecord
 from distributedlog.blocking import open_namespace
 from distributedlog.cli.main import run
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from distributedlog.console.log_states import LOGS_SHOWN
-from distributedlog.console.records import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
+from distributedlog.console.record_browser import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
 from distributedlog.console.server import STREAMS_MAX, STREAMS_OF_A_BROWSER
 from tests import preloaded
 from tests.cluster.story import dlog

@@ -22,8 +22,8 @@ from distributedlog.console.http import (
     serve_http,
 )
 from distributedlog.console.server import EVERY_S, REST, Shared
-from distributedlog.runtime.errors import ConnectionLost, QuorumUnreachable
-from distributedlog.runtime.host import Connection
+from distributedlog.runtime.interfaces.errors import ConnectionLost, QuorumUnreachable
+from distributedlog.runtime.interfaces.host import Connection
 
 from ..runtime.pipe import PipeNetwork
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 pytestmark = pytest.mark.processes
 

@@ -9,24 +9,25 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.leaving import ask_to_leave, find_bookie
-from distributedlog.cluster.local import LocalCluster, local_cluster
-from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY
+from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
+from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
+from distributedlog.cluster.repair.decommission import ask_to_leave, find_bookie
 from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label, is_in_limbo
-from distributedlog.console.node_links import node_links
-from distributedlog.console.records import PAYLOAD_SHOWN, Records
-from distributedlog.console.work_state import WorkState
-from distributedlog.ledger import holes, keys
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.registration import BookieRegistration
+from distributedlog.console.node_connections import node_links
+from distributedlog.console.record_browser import PAYLOAD_SHOWN, Records
+from distributedlog.console.work_state_poller import WorkState
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import missing_range as holes
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.missing_range import Hole
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.condition_texts import text_of
-from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.frames import pack
-from distributedlog.runtime.health_conditions import Code, condition
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.runtime.declarations.condition_texts import text_of
+from distributedlog.runtime.declarations.health_conditions import Code, condition
+from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.machine import real_host
+from distributedlog.runtime.protocol.frames import pack
 from tests.metadata.local_metadata import LocalMetadata
 from tests.proxy.test_node import proxies
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.console.guard import Guard
+from distributedlog.console.access_guard import Guard
 from distributedlog.console.http import Page, Request, Stream
 from distributedlog.console.server import STATES_MAX, STREAMS_MAX, STREAMS_OF_A_BROWSER, Console
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 DOCKER = Path(__file__).resolve().parents[2] / "docker"
 PLACES = re.compile(r"(?<![\w./])(/(?:var/lib/dlog|etc/dlog|authority|tls))")

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from distributedlog.runtime.errors import ConnectionLost, NotAuthenticated
-from distributedlog.runtime.host import Address
+from distributedlog.runtime.interfaces.errors import ConnectionLost, NotAuthenticated
+from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
 from tests import preloaded
 from tests.cluster.story import dlog

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from distributedlog.bookie.options import BookieOptions
-from distributedlog.cli.node_settings import read_file
-from distributedlog.cli.serve import command as serve
-from distributedlog.cluster.config import overlay, parse_named_addresses, parse_quorum
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.cli.server.node_settings import read_file
+from distributedlog.cli.server.serve import command as serve
+from distributedlog.cluster.declarations.config import overlay, parse_named_addresses, parse_quorum
 from distributedlog.uri import parse_uri
 
 from .compose_file import read_compose

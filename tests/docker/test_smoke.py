@@ -18,9 +18,9 @@ import pytest
 
 from distributedlog import LogRecord
 from distributedlog.blocking import open_namespace
-from distributedlog.chaos import engine
-from distributedlog.chaos.containers import PROJECT as CHAOS_PROJECT
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.testing.chaos.adapters import docker_engine as engine
+from distributedlog.testing.chaos.adapters.containers import PROJECT as CHAOS_PROJECT
 from tests.docker.test_files import base_image
 
 pytestmark = pytest.mark.processes

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import h11
 import trio
 
+from distributedlog.gateway.gateway_lifecycle import run_gateway
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.gateway.running import run_gateway
 
 TIMEOUT_S = 30.0
 JSON_LINES = {"content-type": "application/x-ndjson"}

@@ -19,13 +19,17 @@ pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 import trio
 import trio.testing
 
-from distributedlog.cluster.token_attempts import network_of
+from distributedlog.cluster.auth.token_attempts import network_of
 from distributedlog.gateway import app as gateway_app
-from distributedlog.gateway import door as gateway_door
+from distributedlog.gateway import request_guard as gateway_door
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
-from distributedlog.gateway.appending import Appending
-from distributedlog.gateway.door import (
+from distributedlog.gateway.append_handler import Appending
+from distributedlog.gateway.error_responses import TurnedAway, fault
+from distributedlog.gateway.metrics import GatewayMeters
+from distributedlog.gateway.options import GatewayOptions
+from distributedlog.gateway.request_format import Given, ProducerRef, is_json_lines, records_of
+from distributedlog.gateway.request_guard import (
     HEAD_BYTES_MAX,
     Door,
     Message,
@@ -34,18 +38,14 @@ from distributedlog.gateway.door import (
     Send,
     may_listen,
 )
-from distributedlog.gateway.faults import TurnedAway, fault
-from distributedlog.gateway.forms import Given, ProducerRef, is_json_lines, records_of
-from distributedlog.gateway.metrics import GatewayMeters
-from distributedlog.gateway.options import GatewayOptions
-from distributedlog.gateway.sessions import AsItself
-from distributedlog.runtime import descriptors
-from distributedlog.runtime.errors import (
+from distributedlog.gateway.request_sessions import AsItself
+from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
     OutcomeUnknown,
     ProducerForgotten,
     WriterFenced,
 )
+from distributedlog.runtime.process import descriptor_limit as descriptors
 
 from ..proxy.proxy_world import ONE, World, world
 from .http_kit import TIMEOUT_S, Answer, Gate, gate

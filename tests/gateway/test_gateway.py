@@ -12,9 +12,9 @@ import trio
 pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
-from distributedlog.cluster.options import READ_PROXY
-from distributedlog.gateway.forms import BYTES
-from distributedlog.log.record import LogRecord
+from distributedlog.cluster.declarations.options import READ_PROXY
+from distributedlog.gateway.request_format import BYTES
+from distributedlog.log.format.record import LogRecord
 from distributedlog.uri import format_address
 
 from ..proxy.proxy_world import ONE, World, world

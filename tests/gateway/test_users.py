@@ -20,22 +20,24 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from distributedlog.cluster.processes import environment
-from distributedlog.gateway import appending, https, running
-from distributedlog.gateway.appending import Appending
-from distributedlog.gateway.door import Door, Place
-from distributedlog.gateway.faults import fault
-from distributedlog.gateway.forms import Given, ProducerRef
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.gateway import append_handler as appending
+from distributedlog.gateway import gateway_lifecycle as running
+from distributedlog.gateway import https_certificates as https
+from distributedlog.gateway.append_handler import Appending
+from distributedlog.gateway.error_responses import fault
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.gateway.sessions import AsUsers
-from distributedlog.gateway.share import Share
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.producing import OpenedProducer
-from distributedlog.proxy.frame_sender import StoredFrame
-from distributedlog.proxy.proxied import ProxiedNamespace
-from distributedlog.runtime import settled_files
-from distributedlog.runtime.errors import (
+from distributedlog.gateway.request_format import Given, ProducerRef
+from distributedlog.gateway.request_guard import Door, Place
+from distributedlog.gateway.request_sessions import AsUsers
+from distributedlog.gateway.user_share import Share
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.write.producer_state_manager import OpenedProducer
+from distributedlog.proxy.client.batch_sender import StoredFrame
+from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
+from distributedlog.runtime.disk import reloaded_files as settled_files
+from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
     NamespaceFull,
     NotAllowed,
@@ -43,10 +45,10 @@ from distributedlog.runtime.errors import (
     OverQuota,
     TooBusy,
 )
-from distributedlog.runtime.host import Host
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.runtime.interfaces.principals import Token
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.principals import Token
-from distributedlog.runtime.tokens import seal
+from distributedlog.runtime.protocol.tokens import seal
 from tests import preloaded
 
 from ..cluster.story import dlog

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("hypercorn", reason="pip install '.[gateway]'")
 pytest.importorskip("starlette", reason="pip install '.[gateway]'")
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests import preloaded
 from tests.cluster.secured import Secured, secured
 from tests.cluster.story import dlog

@@ -1,8 +1,8 @@
 """The ledger drivers in a seeded world: the real client, writer, slot care, recovery, copier and swaps.
 
-Where `sim/ledger_world.py` runs the cores with drivers of its own, here the product's drivers run, over
-model bookies and a metadata store that loses answers, does things late, and refuses. A seed takes a few
-milliseconds of CPU for what takes seconds in a whole cluster.
+Where `testing/sim/ledger/ledger_world.py` runs the cores with drivers of its own, here the product's drivers
+run, over model bookies and a metadata store that loses answers, does things late, and refuses. A seed takes a
+few milliseconds of CPU for what takes seconds in a whole cluster.
 
 Judged at every step: an entry is confirmed when an ack quorum of the *stored* ensemble has it; what a
 reader gets is what was written. At the end: the ledger closes, nowhere below what was confirmed or read;
@@ -17,28 +17,28 @@ from typing import Any
 
 import trio
 
-from distributedlog.cluster.audit import EntryAudit
-from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.lost import Absences, LostBookies, RepairTargets
-from distributedlog.cluster.repair import Repair
-from distributedlog.ledger import keys
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
-from distributedlog.ledger.options import LedgerOptions
-from distributedlog.ledger.striping import Striping
-from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.answers import Answer
-from distributedlog.metadata.commands import Command, Transact
-from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.transaction import KeyValue, Put, Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.cluster.repair.copier import Copier
+from distributedlog.cluster.repair.ledger_audit import EntryAudit
+from distributedlog.cluster.repair.lost_bookies import Absences, LostBookies, RepairTargets
+from distributedlog.cluster.repair.replication_worker import Repair
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from distributedlog.ledger.model.striping import Striping
+from distributedlog.ledger.write.ledger_writer import LedgerWriter
+from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.commands import Command, Transact
+from distributedlog.metadata.model.interface import RangePage
+from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     BookieReadOnly,
     DistributedLogError,
     OutcomeUnknown,
     QuorumUnreachable,
 )
-from distributedlog.runtime.host import Host
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.testing.sim.world.scheduler import Simulation
 from tests.metadata.local_metadata import LocalMetadata
 
 from .model_bookie import LATENCY_S, ModelClient, ModelCluster, ModelPool, Node, no_endpoint

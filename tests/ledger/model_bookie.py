@@ -1,6 +1,7 @@
 """Bookies in memory that speak the `BookieClient` API, with hooks to delay, drop and refuse; and their pool.
 
-The rules are those of `sim/ledger_model.py`; here they get trio's time. Each message takes `LATENCY_S`.
+The rules are those of `testing/sim/ledger/ledger_model.py`; here they get trio's time. Each message takes
+`LATENCY_S`.
 """
 
 import heapq
@@ -12,25 +13,25 @@ from typing import Any
 
 import trio
 
-from distributedlog.bookie.client import (
+from distributedlog.bookie.client.bookie_client import (
     EntryList,
     FenceAnswer,
     ReadAnswer,
     WaitAnswer,
     raise_it,
 )
-from distributedlog.bookie.messages import ReadRequest, WaitLac
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.holes import Hole
-from distributedlog.ledger.holes import decode as decode_holes
-from distributedlog.ledger.keys import ledger_key, under_key
-from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.options import LedgerOptions
-from distributedlog.ledger.pool import BookiePool
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.format.bookie_messages import ReadRequest, WaitLac
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_keys import ledger_key, under_key
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import decode as decode_holes
+from distributedlog.ledger.placement.bookie_pool import BookiePool
+from distributedlog.ledger.write.ledger_writer import LedgerWriter
+from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
     OutcomeUnknown,
@@ -38,9 +39,9 @@ from distributedlog.runtime.errors import (
     RequestTimeout,
     TooBusy,
 )
-from distributedlog.runtime.host import Buffer, Host
-from distributedlog.runtime.work_failures import WorkFailures
-from distributedlog.sim.ledger_model import ModelBookie, ModelStream, header_of
+from distributedlog.runtime.interfaces.host import Buffer, Host
+from distributedlog.runtime.schedule.work_failures import WorkFailures
+from distributedlog.testing.sim.ledger.ledger_model import ModelBookie, ModelStream, header_of
 from tests.metadata.local_metadata import LocalMetadata
 
 LATENCY_S = 0.001

@@ -1,8 +1,8 @@
 """Rounds end: a failure that a round has dealt with does not ask for another one (found by sim seed 2)."""
 
-from distributedlog.ledger.ensemble_change import EnsembleChange
-from distributedlog.ledger.metadata import LedgerMetadata
-from tests.ledger.test_metadata import ledger
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.ledger.write.ensemble_change import EnsembleChange
+from tests.ledger.model.test_ledger_metadata import ledger
 
 
 def nobody(slots: list[int], kept: dict[int, str], taken: list[str]) -> dict[int, str]:

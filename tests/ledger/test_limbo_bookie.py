@@ -3,8 +3,8 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.holes import Hole
-from distributedlog.runtime.errors import LedgerStateUnknown
+from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.runtime.interfaces.errors import LedgerStateUnknown
 
 from .model_bookie import holes_of, model_cluster
 

@@ -6,16 +6,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.resting_lacs import (
+from distributedlog.ledger.write.explicit_lac import (
     BEAT_WITHIN_S,
     LAC_REST_S,
     MANY_LACS,
     Resting,
     RestingLacs,
 )
-from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.runtime.errors import WriteFailed
-from distributedlog.runtime.turns import LOOKED_AT_A_TURN
+from distributedlog.ledger.write.ledger_writer import LedgerWriter
+from distributedlog.runtime.interfaces.errors import WriteFailed
+from distributedlog.runtime.schedule.call_scheduler import LOOKED_AT_A_TURN
 
 from ..plant import plant
 from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster

@@ -1,5 +1,5 @@
-"""One contract for the model bookie (`sim/ledger_model.py`) and the real one: what is found over the first
-holds of the second.
+"""One contract for the model bookie (`testing/sim/ledger/ledger_model.py`) and the real one: what is found
+over the first holds of the second.
 
 Both sides are asked the same drawn things through the same client API and must answer the same. Where the
 model is coarser than a bookie, it is written here.
@@ -14,9 +14,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.entry import encode
-from distributedlog.bookie.entry import records as records_in
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.bookie.format.entry import encode
+from distributedlog.bookie.format.entry import records as records_in
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from tests.examples import few
 
 from .model_bookie import model_cluster

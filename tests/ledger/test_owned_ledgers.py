@@ -3,10 +3,10 @@
 import pytest
 from trio.testing import MockClock
 
-from distributedlog.ledger.keys import ledger_key
-from distributedlog.ledger.metadata import LedgerState
-from distributedlog.metadata.transaction import Put, Transaction, TransactionReply
-from distributedlog.runtime.errors import InvalidRequest
+from distributedlog.ledger.model.ledger_keys import ledger_key
+from distributedlog.ledger.model.ledger_metadata import LedgerState
+from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import InvalidRequest
 
 from .model_bookie import model_cluster, record_of
 

@@ -2,13 +2,13 @@
 
 import trio.testing
 
-from distributedlog.ledger.keys import bookie_key, cookie_key
-from distributedlog.ledger.pool import BookiePool
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.hello import Hello
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_keys import bookie_key, cookie_key
+from distributedlog.ledger.placement.bookie_pool import BookiePool
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.metadata.local_metadata import LocalMetadata
-from tests.runtime.test_principals import of, served
+from tests.runtime.interfaces.test_principals import of, served
 
 
 async def test_a_bookies_certificate_does_not_stand_behind_another_ones_id(

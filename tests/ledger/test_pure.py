@@ -6,15 +6,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.ledger.ensemble_change import EnsembleChange
-from distributedlog.ledger.holes import Hole, decode, encode, ended, merged
-from distributedlog.ledger.metadata import LedgerState
-from distributedlog.ledger.placement import Candidate, choose_ensemble, choose_replacements
-from distributedlog.ledger.striping import Striping
-from distributedlog.runtime.errors import CorruptData, LedgerClosed, LedgerFenced, NoSuchLedger
+from distributedlog.ledger.model.ledger_metadata import LedgerState
+from distributedlog.ledger.model.missing_range import Hole, decode, encode, ended, merged
+from distributedlog.ledger.model.striping import Striping
+from distributedlog.ledger.placement.ensemble_placement import (
+    Candidate,
+    choose_ensemble,
+    choose_replacements,
+)
+from distributedlog.ledger.write.ensemble_change import EnsembleChange
+from distributedlog.runtime.interfaces.errors import (
+    CorruptData,
+    LedgerClosed,
+    LedgerFenced,
+    NoSuchLedger,
+)
 from tests.examples import examples
 
-from .test_metadata import ledger
+from .model.test_ledger_metadata import ledger
 
 quorums = st.integers(1, 7).flatmap(
     lambda e: st.integers(1, e).flatmap(

@@ -10,16 +10,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie import entry as entries
-from distributedlog.bookie.gate import Gate
-from distributedlog.bookie.opening import open_store
-from distributedlog.bookie.options import BookieOptions
+from distributedlog.bookie.declarations.options import BookieOptions
+from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.store import Store
-from distributedlog.cluster.repair_now import RepairNow
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.ids import KEPT_S, next_ledger
-from distributedlog.ledger.keys import (
+from distributedlog.bookie.session.bookie_authorizer import Gate
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.startup import open_store
+from distributedlog.cluster.repair.manual_repair import RepairNow
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.ledger.model.ledger_ids import KEPT_S, next_ledger
+from distributedlog.ledger.model.ledger_keys import (
     PLACEMENT,
     bookie_key,
     cookie_key,
@@ -27,14 +29,13 @@ from distributedlog.ledger.keys import (
     ledger_key,
     under_key,
 )
-from distributedlog.ledger.metadata import LedgerMetadata, Loss
-from distributedlog.ledger.options import LedgerOptions
-from distributedlog.ledger.placement_policy import PlacementPolicy
-from distributedlog.ledger.pool import GONE_S, BookiePool
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.runtime.errors import (
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, Loss
+from distributedlog.ledger.placement.bookie_pool import GONE_S, BookiePool
+from distributedlog.ledger.placement.placement_policy import PlacementPolicy
+from distributedlog.ledger.write.ledger_writer import LedgerWriter
+from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     CorruptData,
     DistributedLogError,
@@ -44,10 +45,9 @@ from distributedlog.runtime.errors import (
     NotEnoughBookies,
     QuorumUnreachable,
 )
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.principals import Credentials
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.interfaces.principals import Credentials
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.pipe import PipeNetwork
 

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.holes import Hole
+from distributedlog.ledger.model.missing_range import Hole
 
 from .model_bookie import add, confirmed, holes_of, model_cluster, written
 

@@ -6,20 +6,24 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.pool import PASS_S
-from distributedlog.ledger.writer import LedgerWriter
-from distributedlog.metadata.capability_desk import CapabilityDesk
-from distributedlog.metadata.secret_keys import GENERATIONS_KEY, encode_generations
-from distributedlog.metadata.transaction import Put
-from distributedlog.metadata.trust_records import MODE_KEY, encode_mode, ended_key
-from distributedlog.runtime.capabilities import Generation, Kind
-from distributedlog.runtime.capability_messages import GateAnswer, GateQuestion, decode_question
-from distributedlog.runtime.errors import (
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.ledger.placement.bookie_pool import PASS_S
+from distributedlog.ledger.write.ledger_writer import LedgerWriter
+from distributedlog.metadata.auth.capability_issuer import CapabilityDesk
+from distributedlog.metadata.auth.quorum_secrets import GENERATIONS_KEY, encode_generations
+from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode, ended_key
+from distributedlog.metadata.model.transaction import Put
+from distributedlog.runtime.interfaces.errors import (
     CapabilityOutdated,
     DistributedLogError,
     NotAllowed,
     QuorumUnreachable,
+)
+from distributedlog.runtime.protocol.capabilities import Generation, Kind
+from distributedlog.runtime.protocol.capability_messages import (
+    GateAnswer,
+    GateQuestion,
+    decode_question,
 )
 
 from .test_real_bookies import RealCluster, confirmed, real_cluster
@@ -70,7 +74,7 @@ class TrustedCluster(RealCluster):
         self.nursery.start_soon(self._keep, bookie_id)
 
     async def _keep(self, bookie_id: str) -> None:
-        """As `cluster/gate_keeping.py`: who shows what a bookie does not know makes it ask."""
+        """As `cluster/auth/authorizer_feed.py`: who shows what a bookie does not know makes it ask."""
         gate = self.gates[bookie_id]
         while True:
             await gate.wanted.wait()

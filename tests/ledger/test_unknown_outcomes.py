@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.ids import LedgerIds
-from distributedlog.ledger.keys import LEDGER_ID_BLOCK
-from distributedlog.ledger.metadata import LedgerMetadata, LedgerState
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import LedgerFenced, WriteFailed
+from distributedlog.ledger.model.ledger_ids import LedgerIds
+from distributedlog.ledger.model.ledger_keys import LEDGER_ID_BLOCK
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.interfaces.errors import LedgerFenced, WriteFailed
 
 from .model_bookie import add, confirmed, model_cluster, record_of, written
 

@@ -9,11 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.handle import Log
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.limits.memory_budget import PROCESS_BYTES_MAX
+from distributedlog.log.log import Log
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.options import LogOptions
-from distributedlog.log.process_bytes import PROCESS_BYTES_MAX
-from distributedlog.runtime.options import overlaid
+from distributedlog.runtime.declarations.options import overlaid
 from tests.log.model_ledger import ModelLedgers
 from tests.metadata.local_metadata import LocalMetadata
 

@@ -24,12 +24,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import Columns, LogRecord
+from distributedlog.log.log import Log
+from distributedlog.log.model.position import Position
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.position import Position
-from distributedlog.log.record import Columns, LogRecord
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     ClaimLost,
     DistributedLogError,
     EndOfStream,
@@ -43,10 +43,10 @@ from distributedlog.runtime.errors import (
     SubscriptionLost,
     WriterFenced,
 )
-from distributedlog.runtime.host import Host
-from distributedlog.sim.cluster import Shape, SimCluster
-from distributedlog.sim.host import leaves
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_cluster import Shape, SimCluster
+from distributedlog.testing.sim.world.sim_host import leaves
 from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 from tests.sim import planted_cluster  # noqa: F401
 from tests.sim.planting import BUGS

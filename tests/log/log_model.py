@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 
 
 @dataclass(frozen=True, slots=True)

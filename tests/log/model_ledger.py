@@ -12,10 +12,10 @@ from typing import Any
 import trio
 import xxhash
 
-from distributedlog.bookie.entry import encode
-from distributedlog.log.ledgers import EntryRecord
-from distributedlog.metadata.transaction import Compare, Put, Transaction
-from distributedlog.runtime.errors import (
+from distributedlog.bookie.format.entry import encode
+from distributedlog.log.interfaces.segment_store import EntryRecord
+from distributedlog.metadata.model.transaction import Compare, Put, Transaction
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     CorruptData,
     DistributedLogError,
@@ -26,8 +26,8 @@ from distributedlog.runtime.errors import (
     RecoveryIncomplete,
     VersionConflict,
 )
-from distributedlog.runtime.frames import pack, unpack
-from distributedlog.runtime.host import Buffer
+from distributedlog.runtime.interfaces.host import Buffer
+from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.metadata.local_metadata import LocalMetadata
 
 DELAY_S = 0.001

@@ -1,11 +1,11 @@
 """Records as the tests of logs write and read them."""
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.keeper import SegmentKeeper
-from distributedlog.log.record import FLAG_CONTROL, LogRecord, build
-from distributedlog.log.writer import LogWriter
-from distributedlog.runtime.host import Buffer
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import FLAG_CONTROL, LogRecord, build
+from distributedlog.log.log import Log
+from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.log.write.segment_roller import SegmentKeeper
+from distributedlog.runtime.interfaces.host import Buffer
 
 
 def rec(txid: int, payload: bytes = b"x") -> LogRecord:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.byte_stream import RECORD_BYTES, ByteReader
-from distributedlog.log.handle import Log
+from distributedlog.log.log import Log
 from distributedlog.log.namespace import Namespace
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     InvalidRequest,
     LogDeleted,

@@ -5,14 +5,14 @@ import random
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.options import LedgerOptions
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.format.record import LogRecord
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.options import LogOptions
-from distributedlog.log.record import LogRecord
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.runtime.host import Host
-from distributedlog.runtime.options import overlaid
+from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.interfaces.errors import DistributedLogError
+from distributedlog.runtime.interfaces.host import Host
 from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
 from tests.log.conftest import World
 

@@ -6,12 +6,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import entry_queue, fetcher, range_reader
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.reader import LogReader
-from distributedlog.log.record import LogRecord
-from distributedlog.runtime.errors import CorruptData, LogNotFound, LogTruncated, ReaderIdle
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.log import Log
+from distributedlog.log.read import entry_queue, fetcher, range_reader
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.runtime.interfaces.errors import (
+    CorruptData,
+    LogNotFound,
+    LogTruncated,
+    ReaderIdle,
+)
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelReader
 

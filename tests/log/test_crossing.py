@@ -11,22 +11,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import open_segment
-from distributedlog.log.compression import Compression
-from distributedlog.log.control import LastRecord, build_control, last_record
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keeper import SegmentKeeper
-from distributedlog.log.next_segment import NextSegment
-from distributedlog.log.packed import own_packed
-from distributedlog.log.reader import LogReader
-from distributedlog.log.record import LogRecord, Origin, build, decode, decode_header
-from distributedlog.log.segments import SegmentBegin, SegmentRecord, segment_begin
-from distributedlog.metadata.transaction import Transaction, TransactionReply
-from distributedlog.runtime.errors import InternalError, WriteFailed
-from distributedlog.runtime.host import Buffer
+from distributedlog.log.format.compression import Compression
+from distributedlog.log.format.control_record import LastRecord, build_control, last_record
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.packed_columns import own_packed
+from distributedlog.log.format.record import LogRecord, Origin, build, decode, decode_header
+from distributedlog.log.model.segment_record import SegmentBegin, SegmentRecord, segment_begin
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.log.read.next_segment import NextSegment
+from distributedlog.log.write import open_segment
+from distributedlog.log.write.segment_roller import SegmentKeeper
+from distributedlog.metadata.model.transaction import Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import InternalError, WriteFailed
+from distributedlog.runtime.interfaces.host import Buffer
 from tests.log.conftest import World
-from tests.log.records import everything, rec
-from tests.log.test_next_segment import (
+from tests.log.read.test_next_segment import (
     AHEAD_ENTRIES,
     FULL_ENTRIES,
     ONE_EACH,
@@ -34,6 +33,7 @@ from tests.log.test_next_segment import (
     SEGMENT_BYTES,
     send,
 )
+from tests.log.records import everything, rec
 
 READY = AHEAD_ENTRIES + 1
 """Records, after which the next segment is ready."""

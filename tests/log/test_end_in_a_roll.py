@@ -6,11 +6,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.handle import Log
-from distributedlog.log.locate import ROLL_WAIT_S
+from distributedlog.log.log import Log
+from distributedlog.log.read.position_search import ROLL_WAIT_S
 from tests.log.conftest import World
+from tests.log.read.test_next_segment import ONE_EACH, send
 from tests.log.test_crossing import ALL, READY, rolled
-from tests.log.test_next_segment import ONE_EACH, send
 
 ASKS: dict[str, Callable[[Log], Awaitable[int]]] = {
     "a reader to the end": lambda log: _read(log),

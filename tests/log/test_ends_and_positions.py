@@ -4,13 +4,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.keys import name_key
-from distributedlog.log.record import LogRecord
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.transaction import Delete, Transaction
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.log import Log
+from distributedlog.log.model.log_keys import name_key
+from distributedlog.metadata.model.transaction import Delete, Transaction
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     EndOfStream,
     InvalidRequest,
@@ -179,7 +179,7 @@ async def test_a_watch_that_fell_behind_the_history_tells_the_difference(
     """H29: with a short history, and a watcher that takes nothing meanwhile."""
     world.metadata = LocalMetadata(KeyValueState(history_bytes_max=500))
     world.ledgers.metadata = world.metadata
-    monkeypatch.setattr("distributedlog.log.watch.CHANGES_MAX", 1)
+    monkeypatch.setattr("distributedlog.log.services.log_watch.CHANGES_MAX", 1)
     async with world.process() as ns:
         await ns.create_log("stays")
         await ns.create_log("goes")

@@ -6,15 +6,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.frames import Frame
-from distributedlog.log.keys import state_key
-from distributedlog.log.pipeline import Pipeline
-from distributedlog.log.sequenced_writer import SequencedWriter
-from distributedlog.log.state import LogState
-from distributedlog.log.writer import LogWriter
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.log_keys import state_key
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.log.write.send_queue import Pipeline
+from distributedlog.log.write.sequenced_batch import Frame
+from distributedlog.log.write.sequenced_writer import SequencedWriter
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
     PositionConflict,
     ProducerForgotten,
@@ -111,7 +111,9 @@ async def test_where_the_last_record_is(
                 await writer.write(rec(7), expect=last)
             last = await writer.write(rec(7))
             with monkeypatch.context() as patch:  # no bookie knows yet that it may be read
-                patch.setattr("distributedlog.log.sequenced_writer.last_readable", nothing_readable)
+                patch.setattr(
+                    "distributedlog.log.write.sequenced_writer.last_readable", nothing_readable
+                )
                 await writer.write(rec(8), expect=last)
 
 

@@ -7,22 +7,30 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from distributedlog.log.app_versions import AppVersion, LinkContent
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.keys import segment_key, state_key
-from distributedlog.log.lock_record import LockRecord
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord
+from distributedlog.log.log import Log
+from distributedlog.log.model.deleted_log import Tombstone
+from distributedlog.log.model.deleted_log import encode as encode_tombstones
+from distributedlog.log.model.lock_record import LockRecord
+from distributedlog.log.model.log_keys import segment_key, state_key
+from distributedlog.log.model.log_state import (
+    AUTO,
+    COUNT,
+    GIVEN,
+    WRITER_FORMAT,
+    Added,
+    LogEnd,
+    LogState,
+)
+from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.purge import last_below, purge
-from distributedlog.log.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord
-from distributedlog.log.segments import SegmentEnd, SegmentRecord
-from distributedlog.log.state import AUTO, COUNT, GIVEN, WRITER_FORMAT, Added, LogEnd, LogState
-from distributedlog.log.tombstone import Tombstone
-from distributedlog.log.tombstone import encode as encode_tombstones
-from distributedlog.log.unlinked import UnlinkedLedger
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import CorruptData, InvalidRequest, UnsupportedFormat
-from distributedlog.runtime.frames import pack, unpack
+from distributedlog.log.segments.app_versions import AppVersion, LinkContent
+from distributedlog.log.segments.segment_purge import last_below, purge
+from distributedlog.log.segments.staged_ledgers import UnlinkedLedger
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.log.conftest import World
 from tests.log.records import everything, put
 

@@ -10,11 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.batch import PendingWrite
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import LogRecord
-from distributedlog.metadata.transaction import Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.write.entry_batch import PendingWrite
+from distributedlog.metadata.model.transaction import Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     OutcomeUnknown,
     QuorumUnreachable,

@@ -14,16 +14,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.handle import Log
-from distributedlog.log.keys import state_key
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.log import Log
+from distributedlog.log.model.log_keys import state_key
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.segment_record import SegmentEnd
+from distributedlog.log.model.writer_log_state import OwnedLog
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.ownership import OwnedLog
-from distributedlog.log.record import LogRecord
-from distributedlog.log.segments import SegmentEnd
-from distributedlog.log.state import LogState
-from distributedlog.log.takeover import SegmentOpening, close_segment, read_segment
-from distributedlog.metadata.transaction import Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.log.takeover.takeover import SegmentOpening, close_segment, read_segment
+from distributedlog.metadata.model.transaction import Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     EndOfStream,
     OutcomeUnknown,

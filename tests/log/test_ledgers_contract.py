@@ -1,5 +1,5 @@
-"""What the log part needs of ledgers (`log/ledgers.py`), asked of the model that its tests stand on and of
-the real client over model bookies: the same answers."""
+"""What the log part needs of ledgers (`distributedlog/log/interfaces/segment_store.py`), asked of the model
+that its tests stand on and of the real client over model bookies: the same answers."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.ledgers import LedgerWriter
-from distributedlog.metadata.transaction import Transaction
-from distributedlog.runtime.errors import (
+from distributedlog.log.interfaces.segment_store import LedgerWriter
+from distributedlog.metadata.model.transaction import Transaction
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
     InvalidRequest,

@@ -9,15 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.batch import PendingBulk
-from distributedlog.log.options import LogOptions
-from distributedlog.log.pipeline import Pipeline
-from distributedlog.log.process_bytes import FREE_BYTES, STEP_BYTES, ProcessBytes
-from distributedlog.log.record import LogRecord
-from distributedlog.log.write_throttle import Rate
-from distributedlog.log.writer import LogWriter
-from distributedlog.runtime.errors import AlreadyClosed, InvalidRequest, RecordTooLarge, TooBusy
-from distributedlog.runtime.options import overlaid
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.limits.memory_budget import FREE_BYTES, STEP_BYTES, ProcessBytes
+from distributedlog.log.limits.write_throttle import Rate
+from distributedlog.log.write.entry_batch import PendingBulk
+from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.log.write.send_queue import Pipeline
+from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.interfaces.errors import (
+    AlreadyClosed,
+    InvalidRequest,
+    RecordTooLarge,
+    TooBusy,
+)
 from distributedlog.write_buffer import WriteBuffer, open_buffer
 from tests.examples import examples
 from tests.log.conftest import World

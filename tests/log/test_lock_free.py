@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.keys import lock_key
-from distributedlog.metadata.transaction import Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.log.model.log_keys import lock_key
+from distributedlog.metadata.model.transaction import Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     EndOfStream,
     InvalidRequest,
     LogNotFound,

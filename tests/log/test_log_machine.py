@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.runtime.errors import LogTruncated, WriteFailed
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.runtime.interfaces.errors import LogTruncated, WriteFailed
 from tests.log.log_machine import LogMachine, quick
 from tests.log.log_model import HeldModel, LogModel, QueueModel, Read
 

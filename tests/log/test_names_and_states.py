@@ -6,22 +6,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keys import name_key, name_of, segment_key
-from distributedlog.log.names import (
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.interfaces.log_names import (
     check_log_name,
     check_namespace_path,
     check_new_log_name,
 )
-from distributedlog.log.options import LogOptions
-from distributedlog.log.segments import (
+from distributedlog.log.model.log_keys import name_key, name_of, segment_key
+from distributedlog.log.model.log_state import STATE_BYTES_MAX, Added, LogState
+from distributedlog.log.model.segment_record import (
     EMPTY_END,
     SegmentEnd,
     SegmentRecord,
     why_roll,
 )
-from distributedlog.log.state import STATE_BYTES_MAX, Added, LogState
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     EndOfStream,
     InvalidLogName,
@@ -29,8 +30,7 @@ from distributedlog.runtime.errors import (
     InvalidUri,
     UnsupportedFormat,
 )
-from distributedlog.runtime.frames import pack, unpack
-from distributedlog.runtime.options import overlaid
+from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.examples import examples
 
 BAD_NAMES = ["", " bad<name", "a b", ".hidden", "<default>", "a//b", "a/../b", "./a", "a/.", "/a",

@@ -4,9 +4,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.keys import state_key
-from distributedlog.log.record import LogRecord
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.model.log_keys import state_key
+from distributedlog.runtime.interfaces.errors import (
     InvalidLogName,
     InvalidRequest,
     LogEmpty,

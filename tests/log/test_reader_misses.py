@@ -7,12 +7,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keys import state_key
-from distributedlog.metadata.transaction import Delete, Transaction
-from distributedlog.runtime.errors import LogNotFound, LogTruncated, NoSuchLedger
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.log_keys import state_key
+from distributedlog.metadata.model.transaction import Delete, Transaction
+from distributedlog.runtime.interfaces.errors import LogNotFound, LogTruncated, NoSuchLedger
 from tests.log.conftest import World
-from tests.log.test_reader import change_state, fill
+from tests.log.read.test_log_reader import change_state, fill
 
 
 class SilentWatch:

@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.segments import SegmentRecord
-from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.segment_record import SegmentRecord
+from distributedlog.metadata.model.transaction import KeyValue, Transaction, TransactionReply
+from distributedlog.runtime.interfaces.errors import (
     NamespaceFull,
     NotEnoughBookies,
     OutcomeUnknown,

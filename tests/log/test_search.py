@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.keys import incarnation_id, segment_key, state_key
-from distributedlog.log.locate import Looks, first_reaching
-from distributedlog.log.record import build
-from distributedlog.log.segments import EMPTY_END, SegmentEnd, SegmentRecord
-from distributedlog.log.state import LogState
-from distributedlog.metadata.interface import RangePage
-from distributedlog.metadata.transaction import KeyValue, Put, Transaction
-from distributedlog.runtime.errors import InvalidRequest, LogEmpty, LogTruncated
-from distributedlog.runtime.frames import pack
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import build
+from distributedlog.log.log import Log
+from distributedlog.log.model.log_keys import incarnation_id, segment_key, state_key
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.segment_record import EMPTY_END, SegmentEnd, SegmentRecord
+from distributedlog.log.read.position_search import Looks, first_reaching
+from distributedlog.metadata.model.interface import RangePage
+from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
+from distributedlog.runtime.interfaces.errors import InvalidRequest, LogEmpty, LogTruncated
+from distributedlog.runtime.protocol.frames import pack
 from tests.examples import examples, few
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelLedgers, ModelReader, Store

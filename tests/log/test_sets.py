@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.admission import SET_RECORD_BYTES, set_bytes, sets_of_frame
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.record import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import (
     RECORD_BYTES_MAX,
     RECORD_MORE,
     LogRecord,
@@ -18,8 +16,10 @@ from distributedlog.log.record import (
     decode,
     decode_header,
 )
-from distributedlog.log.state import BYTES, COUNT, GIVEN
-from distributedlog.runtime.errors import (
+from distributedlog.log.log import Log
+from distributedlog.log.model.log_state import BYTES, COUNT, GIVEN
+from distributedlog.log.write.record_validation import SET_RECORD_BYTES, set_bytes, sets_of_frame
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
     InvalidRequest,

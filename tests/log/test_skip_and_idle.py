@@ -4,10 +4,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import build
-from distributedlog.log.skips import KEPT, SkipNotes, Skipped
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import build
+from distributedlog.log.read.skipped_entries import KEPT, SkipNotes, Skipped
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     InvalidRequest,
     LedgerStateUnknown,

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.packed import PACKED_BYTES_MAX, check_packed, own_packed
-from distributedlog.log.record import Origin, decode, decode_header
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.packed_columns import PACKED_BYTES_MAX, check_packed, own_packed
+from distributedlog.log.format.record import Origin, decode, decode_header
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
     InvalidRequest,

@@ -2,8 +2,8 @@
 
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.record import LogRecord
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.format.record import LogRecord
 from tests.log.conftest import World
 
 

@@ -13,17 +13,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.options import LedgerOptions
-from distributedlog.log.lock import claim
+from distributedlog.ledger.declarations.options import LedgerOptions
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.format.record import LogRecord
+from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.options import LogOptions
-from distributedlog.log.record import LogRecord
-from distributedlog.log.state import LogState
-from distributedlog.metadata.transaction import KeyValue, Transaction, TransactionReply
-from distributedlog.runtime.errors import DistributedLogError, WriterFenced
-from distributedlog.runtime.host import Host
-from distributedlog.runtime.options import overlaid
+from distributedlog.log.takeover.log_lock import claim
+from distributedlog.metadata.model.transaction import KeyValue, Transaction, TransactionReply
+from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.interfaces.errors import DistributedLogError, WriterFenced
+from distributedlog.runtime.interfaces.host import Host
 from tests.examples import few
 from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
 from tests.log.conftest import World

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from distributedlog.metadata.answers import Answer
-from distributedlog.metadata.commands import (
+from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.commands import (
     Command,
     Expire,
     Grant,
@@ -19,16 +19,22 @@ from distributedlog.metadata.commands import (
     Transact,
     encode_command,
 )
-from distributedlog.metadata.interface import Event, MemberStatus, RangePage, Watch, WatchBatch
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.transaction import (
+from distributedlog.metadata.model.interface import (
+    Event,
+    MemberStatus,
+    RangePage,
+    Watch,
+    WatchBatch,
+)
+from distributedlog.metadata.model.transaction import (
     KeyValue,
     Transaction,
     TransactionReply,
     check_number,
 )
-from distributedlog.metadata.wire import WatchRequest
-from distributedlog.runtime.errors import LeaseExpired
+from distributedlog.metadata.protocol.client_messages import WatchRequest
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.interfaces.errors import LeaseExpired
 
 WATCH_EVENTS_MAX = 10_000
 """Changes that wait for a slow watcher; above it, it resumes from the history, as over the network."""

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import trio
 
-from distributedlog.metadata.classes import Classes
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.options import MetadataOptions
+from distributedlog.metadata.auth.key_space import Classes
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.declarations.options import MetadataOptions
+from distributedlog.metadata.model.interface import MemberStatus
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.metadata.protocol.client_messages import decode_rows
 from distributedlog.metadata.server import serve_metadata
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.metadata.wire import decode_rows
-from distributedlog.runtime.errors import ConnectionLost
-from distributedlog.runtime.frames import Op, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.interfaces.host import Address, Buffer, Connection, Host, Listener
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, pack
+from distributedlog.runtime.protocol.handshake import Hello
 
 from ..runtime.pipe import PipeNetwork
 

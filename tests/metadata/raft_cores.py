@@ -2,12 +2,18 @@
 
 from typing import TypeVar
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.messages import AppendReply, Entry, Message, PreVoteReply, VoteReply
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import DurableState, Raft
-from distributedlog.metadata.raft_log import RaftLog
-from distributedlog.metadata.ready import HardState, Role
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft import DurableState, Raft
+from distributedlog.metadata.raft.raft_log import RaftLog
+from distributedlog.metadata.raft.raft_messages import (
+    AppendReply,
+    Entry,
+    Message,
+    PreVoteReply,
+    VoteReply,
+)
+from distributedlog.metadata.raft.ready import HardState, Role
 
 OPTIONS = RaftOptions(commit_lag_s=0.0)
 """What is committed is told at once: most tests look at one message at a time."""

@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 
-from distributedlog.sim.raft_world import RaftWorld, run_seeds
+from distributedlog.testing.sim.raft.raft_world import RaftWorld, run_seeds
 
 
 def main(arguments: list[str]) -> int:

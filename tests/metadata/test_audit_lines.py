@@ -2,17 +2,17 @@
 
 import pytest
 
-from distributedlog.ledger import keys as ledger_keys
-from distributedlog.ledger.metadata import Fragment, LedgerMetadata, LedgerState, Loss
-from distributedlog.log import keys as log_keys
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.segments import SegmentRecord
-from distributedlog.log.state import LogState
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.transaction import Compare, Delete, Put, Transaction
-from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
-from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.errors import NotAllowed
+from distributedlog.ledger.model import ledger_keys
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Loss
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model import log_keys
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.segment_record import SegmentRecord
+from distributedlog.metadata.model.acl_records import AUDIT_PREFIX, AuditLine
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.protocol.client_messages import MembersRequest
+from distributedlog.runtime.interfaces.errors import NotAllowed
 
 from .test_trust import LOG, NAME, STATE, begin
 from .trusted import believe, trusted_quorum

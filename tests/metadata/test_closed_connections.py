@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.runtime.errors import ConnectionLost, LeaseExpired
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.runtime.interfaces.errors import ConnectionLost, LeaseExpired
 from tests.examples import few
 
 from .quorum import Quorum, put, serving_quorum

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft import TERM_LEAD_MAX, Raft
+from distributedlog.metadata.raft.raft_messages import (
     NUMBER_MAX,
     TERM_MAX,
     Append,
@@ -27,9 +28,8 @@ from distributedlog.metadata.messages import (
     decode,
     encode,
 )
-from distributedlog.metadata.raft import TERM_LEAD_MAX, Raft
-from distributedlog.metadata.ready import Ready, Snapshot
-from distributedlog.runtime.errors import DistributedLogError, ProtocolError
+from distributedlog.metadata.raft.ready import Ready, Snapshot
+from distributedlog.runtime.interfaces.errors import DistributedLogError, ProtocolError
 from tests.examples import few
 
 from .raft_cores import elected, node, settle

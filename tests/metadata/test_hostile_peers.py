@@ -6,8 +6,10 @@ import pytest
 import trio
 import xxhash
 
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.protocol.client_messages import MembersRequest
+from distributedlog.metadata.raft.raft import TERM_LEAD_MAX
+from distributedlog.metadata.raft.raft_messages import (
     TERM_MAX,
     Append,
     Entry,
@@ -21,15 +23,13 @@ from distributedlog.metadata.messages import (
     decode,
     encode,
 )
-from distributedlog.metadata.raft import TERM_LEAD_MAX
-from distributedlog.metadata.ready import Role, Snapshot
-from distributedlog.metadata.snapshot_files import CHUNK
-from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import ConnectionLost, ProtocolError
-from distributedlog.runtime.frames import Op, envelope, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.metadata.raft.ready import Role, Snapshot
+from distributedlog.metadata.storage.snapshot_store import CHUNK
+from distributedlog.runtime.interfaces.errors import ConnectionLost, ProtocolError
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
 
 from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .raft_cores import elected, node, settle
@@ -270,7 +270,7 @@ async def test_a_change_of_the_leader_is_logged_once(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Who leads since when is what an operator asks first; a term in which nobody does says nothing."""
-    caplog.set_level(logging.INFO, logger="distributedlog.metadata.replica")
+    caplog.set_level(logging.INFO, logger="distributedlog.metadata.replica.replica")
     async with serving_quorum() as (nodes, client):
         await client.transact(put(b"k"))
         leader = await nodes.leader()

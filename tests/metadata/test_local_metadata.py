@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.runtime.errors import Compacted, TooBusy
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.interfaces.errors import Compacted, TooBusy
 from tests.metadata.local_metadata import WATCH_EVENTS_MAX, LocalMetadata
 
 

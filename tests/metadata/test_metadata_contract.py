@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trio
 
-from distributedlog.metadata.interface import Event, Metadata, Scan, Watch, prefix_end
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.transaction import (
+from distributedlog.metadata.model.interface import Event, Metadata, Scan, Watch, prefix_end
+from distributedlog.metadata.model.transaction import (
     BYTES_MAX,
     Compare,
     Delete,
@@ -16,7 +15,8 @@ from distributedlog.metadata.transaction import (
     Transaction,
     TransactionReply,
 )
-from distributedlog.runtime.errors import (
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.interfaces.errors import (
     Compacted,
     InvalidRequest,
     LeaseExpired,

@@ -7,15 +7,21 @@ from typing import NoReturn
 import pytest
 import trio
 
-from distributedlog.metadata import quorum_links, receiving, replica
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import MemberStatus
-from distributedlog.metadata.progress import Progress
-from distributedlog.metadata.raft import Raft
-from distributedlog.metadata.ready import Role
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.errors import MembersRefused, QuorumUnreachable, UnsupportedFormat
+from distributedlog.metadata.client import node_connections as quorum_links
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.interface import MemberStatus
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.metadata.protocol.client_messages import MembersRequest
+from distributedlog.metadata.raft.progress import Progress
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.metadata.raft.ready import Role
+from distributedlog.metadata.replica import replica
+from distributedlog.metadata.replica import snapshot_receiver as receiving
+from distributedlog.runtime.interfaces.errors import (
+    MembersRefused,
+    QuorumUnreachable,
+    UnsupportedFormat,
+)
 
 from .quorum import Quorum, fill, filled_quorum, put, quorum, serving_quorum
 from .test_metadata_quorum import MIB, damage

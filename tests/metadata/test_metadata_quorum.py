@@ -6,14 +6,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.metadata import kv_snapshot, replica
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.commands import Transact, encode_command
-from distributedlog.metadata.interface import Event, WatchBatch
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.transaction import Compare, Put, Transaction
-from distributedlog.metadata.wire import ReadRequest, WatchRequest, decode_events, decode_outcome
-from distributedlog.runtime.errors import (
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.commands import Transact, encode_command
+from distributedlog.metadata.model.interface import Event, WatchBatch
+from distributedlog.metadata.model.transaction import Compare, Put, Transaction
+from distributedlog.metadata.protocol.client_messages import (
+    ReadRequest,
+    WatchRequest,
+    decode_events,
+    decode_outcome,
+)
+from distributedlog.metadata.replica import replica
+from distributedlog.metadata.state import kv_snapshot
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     ConnectionLost,
     DiskFailed,
@@ -24,17 +31,16 @@ from distributedlog.runtime.errors import (
     OutcomeUnknown,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op, envelope, pack, unpack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.hello import encode as encode_hello
-from distributedlog.runtime.host import Buffer, File
-from distributedlog.runtime.link import Link
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.interfaces.host import Buffer, File
+from distributedlog.runtime.net.link import Link
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope, pack, unpack
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.runtime.protocol.handshake import encode as encode_hello
 from tests.examples import few
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
-from .test_storage import cannot_read, flip
+from .storage.test_raft_storage import cannot_read, flip
 
 MIB = 1024 * 1024
 

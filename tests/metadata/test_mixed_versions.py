@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog.metadata.answers import Answer
-from distributedlog.metadata.commands import Command, Transact, encode_command
-from distributedlog.metadata.interface import Event
-from distributedlog.metadata.kv import KeyValueState
-from distributedlog.metadata.replica import Replica
-from distributedlog.runtime.errors import UnsupportedFormat
-from distributedlog.runtime.frames import pack
+from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.commands import Command, Transact, encode_command
+from distributedlog.metadata.model.interface import Event
+from distributedlog.metadata.replica.replica import Replica
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.runtime.interfaces.errors import UnsupportedFormat
+from distributedlog.runtime.protocol.frames import pack
 from tests.examples import few
 from tests.metadata.quorum import put, serving_quorum
 from tests.metadata.test_metadata_quorum import caught_up

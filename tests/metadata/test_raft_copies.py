@@ -2,13 +2,13 @@
 
 import pytest
 
-from distributedlog.sim.raft_copies import (
+from distributedlog.testing.sim.raft.raft_disk_copies import (
     CopiedWorld,
     CountsAsBeforeWorld,
     CountsLateAnswersWorld,
     OlderMajorityWorld,
 )
-from distributedlog.sim.raft_world import run_seeds
+from distributedlog.testing.sim.raft.raft_world import run_seeds
 from tests.examples import few
 
 SEEDS = 40

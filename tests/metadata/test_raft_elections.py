@@ -6,8 +6,10 @@
 
 import pytest
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft import DurableState, Raft
+from distributedlog.metadata.raft.raft_log import RaftLog
+from distributedlog.metadata.raft.raft_messages import (
     Append,
     AppendReply,
     Entry,
@@ -19,10 +21,8 @@ from distributedlog.metadata.messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.raft import DurableState, Raft
-from distributedlog.metadata.raft_log import RaftLog
-from distributedlog.metadata.ready import HardState, Role
-from distributedlog.runtime.errors import ProtocolError
+from distributedlog.metadata.raft.ready import HardState, Role
+from distributedlog.runtime.interfaces.errors import ProtocolError
 
 from .raft_cores import OPTIONS, elected, node, settle, to
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import Raft
-from distributedlog.sim.raft_faults import Faults
-from distributedlog.sim.raft_node import RaftNode
-from distributedlog.sim.raft_planted import PLANTS, Plant, hunt
-from distributedlog.sim.raft_world import RaftWorld, run_seeds
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.testing.sim.raft.raft_faults import Faults
+from distributedlog.testing.sim.raft.raft_injected_bugs import PLANTS, Plant, hunt
+from distributedlog.testing.sim.raft.raft_node import RaftNode
+from distributedlog.testing.sim.raft.raft_world import RaftWorld, run_seeds
 
 from .transcript import run_transcript
 
@@ -19,7 +19,8 @@ SEEDS = int(os.environ.get("DLOG_RAFT_SEEDS", "2000"))
 SCENARIOS = Path(__file__).parent / "scenarios"
 
 FOUND_WITHIN = 600
-"""Seeds; the plants that need more (`python -m distributedlog.sim.raft_planted`) have a scenario."""
+"""Seeds; the plants that need more (`python -m distributedlog.testing.sim.raft.raft_injected_bugs`) have a
+scenario."""
 
 SCENARIO_OF = {
     "ChangesMembersTooEarly": "two_changes",

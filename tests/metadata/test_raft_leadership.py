@@ -4,7 +4,8 @@
 2014); "thesis" is Ongaro: Consensus (2014). Longer plays are in scenarios/*.txt.
 """
 
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.metadata.raft.raft_messages import (
     AppendReply,
     Heartbeat,
     HeartbeatReply,
@@ -12,8 +13,7 @@ from distributedlog.metadata.messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.raft import Raft
-from distributedlog.metadata.ready import Role
+from distributedlog.metadata.raft.ready import Role
 
 from .raft_cores import acked, elected, node, settle, to
 

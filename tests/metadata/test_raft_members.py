@@ -5,8 +5,10 @@
 
 import pytest
 
-from distributedlog.metadata.configuration import UNKNOWN, Configuration
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.model.configuration import UNKNOWN, Configuration
+from distributedlog.metadata.raft.raft import DurableState, Raft
+from distributedlog.metadata.raft.raft_log import RaftLog
+from distributedlog.metadata.raft.raft_messages import (
     Append,
     AppendReply,
     Entry,
@@ -17,10 +19,8 @@ from distributedlog.metadata.messages import (
     TimeoutNow,
     Vote,
 )
-from distributedlog.metadata.raft import DurableState, Raft
-from distributedlog.metadata.raft_log import RaftLog
-from distributedlog.metadata.ready import HardState, Role, Snapshot
-from distributedlog.runtime.errors import InvalidRequest, NotReady
+from distributedlog.metadata.raft.ready import HardState, Role, Snapshot
+from distributedlog.runtime.interfaces.errors import InvalidRequest, NotReady
 
 from .raft_cores import OPTIONS, acked, elected, node, settle, to
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.metadata import messages as m
-from distributedlog.runtime.errors import ProtocolError
+from distributedlog.metadata.raft import raft_messages as m
+from distributedlog.runtime.interfaces.errors import ProtocolError
 from tests.examples import examples
 
 EXAMPLES: list[m.WireMessage] = [

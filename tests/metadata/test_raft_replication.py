@@ -8,9 +8,10 @@ from math import inf
 
 import pytest
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.ghost import Place
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.metadata.raft.raft_messages import (
     Append,
     AppendReply,
     Entry,
@@ -20,10 +21,9 @@ from distributedlog.metadata.messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import Raft
-from distributedlog.metadata.ready import Snapshot
-from distributedlog.runtime.errors import InvalidRequest, ProtocolError, TooBusy
+from distributedlog.metadata.raft.ready import Snapshot
+from distributedlog.metadata.raft.recovered_hard_state import Place
+from distributedlog.runtime.interfaces.errors import InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to
 

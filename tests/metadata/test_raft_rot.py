@@ -1,7 +1,11 @@
 """Seeds of Raft worlds whose disks rot, and what must be found in them (H106)."""
 
-from distributedlog.sim.raft_rot import RemembersNothing, RottingWorld, TrustingWorld
-from distributedlog.sim.raft_world import run_seeds
+from distributedlog.testing.sim.raft.raft_corruption import (
+    RemembersNothing,
+    RottingWorld,
+    TrustingWorld,
+)
+from distributedlog.testing.sim.raft.raft_world import run_seeds
 
 SEEDS = 80
 

@@ -6,8 +6,11 @@
 
 import pytest
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.messages import (
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft import DurableState, Raft
+from distributedlog.metadata.raft.raft_log import RaftLog
+from distributedlog.metadata.raft.raft_messages import (
     Append,
     AppendReply,
     Entry,
@@ -15,10 +18,7 @@ from distributedlog.metadata.messages import (
     HeartbeatReply,
     Vote,
 )
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import DurableState, Raft
-from distributedlog.metadata.raft_log import RaftLog
-from distributedlog.metadata.ready import HardState, Ready, SendSnapshot, Snapshot
+from distributedlog.metadata.raft.ready import HardState, Ready, SendSnapshot, Snapshot
 
 from .raft_cores import OPTIONS, acked, elected, node, settle, to
 

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from distributedlog.metadata import messages as m
-from distributedlog.metadata.raft import Raft
-from distributedlog.metadata.ready import Role, Snapshot
-from distributedlog.runtime.errors import CorruptData, ProtocolError
+from distributedlog.metadata.raft import raft_messages as m
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.metadata.raft.ready import Role, Snapshot
+from distributedlog.runtime.interfaces.errors import CorruptData, ProtocolError
 
 from .raft_cores import elected, node, settle
 

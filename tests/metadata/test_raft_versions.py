@@ -2,13 +2,13 @@
 
 import pytest
 
-from distributedlog.sim.raft_versions import (
+from distributedlog.testing.sim.raft.raft_versions import (
     LimitsOfTheProgramWorld,
     PassesOverWorld,
     SnapshotsForgetLimits,
     VersionsWorld,
 )
-from distributedlog.sim.raft_world import run_seeds
+from distributedlog.testing.sim.raft.raft_world import run_seeds
 
 SEEDS = 40
 

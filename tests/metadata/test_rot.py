@@ -7,22 +7,38 @@ from dataclasses import replace
 import pytest
 import trio
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.ghost import GHOST, LastWords, Place, Word, mark_payload
-from distributedlog.metadata.members import load_members, new_members, store_ghost, store_members
-from distributedlog.metadata.ready import HardState
-from distributedlog.metadata.recalling import GIVEN_AWAY, TERMS_AHEAD, Statement, recalled
-from distributedlog.metadata.refounding import read_survivor
-from distributedlog.metadata.room import RESERVE
-from distributedlog.metadata.storage import RaftStorage
-from distributedlog.runtime.blocks import ALIGN
-from distributedlog.runtime.errors import CommittedEntriesLost, CorruptData
-from distributedlog.runtime.health_conditions import Code
-from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.node.force_new_cluster import read_survivor
+from distributedlog.metadata.peers.hard_state_recovery import (
+    GIVEN_AWAY,
+    TERMS_AHEAD,
+    Statement,
+    recalled,
+)
+from distributedlog.metadata.raft.ready import HardState
+from distributedlog.metadata.raft.recovered_hard_state import (
+    GHOST,
+    LastWords,
+    Place,
+    Word,
+    mark_payload,
+)
+from distributedlog.metadata.storage.member_identity import (
+    load_members,
+    new_members,
+    store_ghost,
+    store_members,
+)
+from distributedlog.metadata.storage.metadata_disk_space import RESERVE
+from distributedlog.metadata.storage.raft_storage import RaftStorage
+from distributedlog.runtime.declarations.health_conditions import Code
+from distributedlog.runtime.disk.checksummed_blocks import ALIGN
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.interfaces.errors import CommittedEntriesLost, CorruptData
 from tests.conditions import codes_of
 from tests.metadata.quorum import Quorum, fill, put, quorum, serving_quorum
+from tests.metadata.storage.test_raft_storage import cannot_read, log_name
 from tests.metadata.test_metadata_quorum import caught_up
-from tests.metadata.test_storage import cannot_read, log_name
 
 KEYS = 20
 
@@ -386,7 +402,7 @@ def test_after_a_gap_nothing_of_before_it_is_believed() -> None:
 
 
 def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
-    from distributedlog.metadata.configuration import Configuration
+    from distributedlog.metadata.model.configuration import Configuration
 
     members = Configuration.of_ids("abcd")
     said = {

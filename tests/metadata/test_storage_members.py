@@ -1,14 +1,14 @@
 """Who the members are, over restarts, snapshots, and files of before they could change."""
 
-from distributedlog.metadata.configuration import Configuration
-from distributedlog.metadata.log_operations import Replay
-from distributedlog.metadata.members import store_members
-from distributedlog.metadata.messages import Entry
-from distributedlog.metadata.ready import HardState, Snapshot
-from distributedlog.metadata.storage import RaftStorage
-from distributedlog.runtime.memory import MemoryDisk
+from distributedlog.metadata.model.configuration import Configuration
+from distributedlog.metadata.raft.raft_messages import Entry
+from distributedlog.metadata.raft.ready import HardState, Snapshot
+from distributedlog.metadata.storage.log_replay import Replay
+from distributedlog.metadata.storage.member_identity import store_members
+from distributedlog.metadata.storage.raft_storage import RaftStorage
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
 
-from .test_storage import MEMBERS_OF_ONE, SEED, ready, started
+from .storage.test_raft_storage import MEMBERS_OF_ONE, SEED, ready, started
 
 
 async def test_the_members_are_found_again_at_the_base_and_after_it() -> None:

@@ -7,19 +7,19 @@ from functools import partial
 import pytest
 import trio
 
-from distributedlog.metadata.members import Members, load_members, store_members
-from distributedlog.metadata.messages import Entry
-from distributedlog.metadata.raft_log import RaftLog
-from distributedlog.metadata.ready import HardState, Ready, Snapshot
-from distributedlog.metadata.storage import Loaded, RaftStorage
-from distributedlog.runtime.errors import DiskFull
-from distributedlog.sim.disk import DiskFaults, SimDisk
-from distributedlog.sim.disk_handle import DiskHandle
-from distributedlog.sim.machine_state import HostDown
+from distributedlog.metadata.raft.raft_log import RaftLog
+from distributedlog.metadata.raft.raft_messages import Entry
+from distributedlog.metadata.raft.ready import HardState, Ready, Snapshot
+from distributedlog.metadata.storage.member_identity import Members, load_members, store_members
+from distributedlog.metadata.storage.raft_storage import Loaded, RaftStorage
+from distributedlog.runtime.interfaces.errors import DiskFull
+from distributedlog.testing.sim.world.disk import DiskFaults, SimDisk
+from distributedlog.testing.sim.world.disk_handle import DiskHandle
+from distributedlog.testing.sim.world.machine_state import HostDown
 from tests.examples import few
 
 from ..runtime.sim_sides import Unwalled, running
-from .test_storage import ready
+from .storage.test_raft_storage import ready
 
 State = tuple[HardState, int, int, tuple[Entry, ...]]
 LIVES = 6

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pytest
 import trio
 
-from distributedlog.cluster.key_classes import KEY_CLASSES
-from distributedlog.log import keys as log_keys
-from distributedlog.log.state import LogState
-from distributedlog.metadata import quotas
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.metadata.member_node import MemberNode
-from distributedlog.metadata.rights import READ, WRITE
-from distributedlog.metadata.sessions import MetadataSession
-from distributedlog.metadata.token_messages import RotateRequest
-from distributedlog.metadata.transaction import Put, Transaction
-from distributedlog.metadata.trust_records import AUDIT_PREFIX, AuditLine
-from distributedlog.runtime.errors import (
+from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
+from distributedlog.log.model import log_keys
+from distributedlog.log.model.log_state import LogState
+from distributedlog.metadata.auth import principal_quotas as quotas
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.acl_records import AUDIT_PREFIX, AuditLine
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.metadata.model.rights import READ, WRITE
+from distributedlog.metadata.model.transaction import Put, Transaction
+from distributedlog.metadata.node.metadata_session import MetadataSession
+from distributedlog.metadata.node.quorum_member import MemberNode
+from distributedlog.metadata.protocol.token_messages import RotateRequest
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
     InvalidRequest,
@@ -29,12 +29,19 @@ from distributedlog.runtime.errors import (
     OverQuota,
     QuorumUnreachable,
 )
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Host
-from distributedlog.runtime.principals import Credentials, Narrowing
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import CERTIFICATE, EITHER, TLS, Tls, token_credentials, with_tls
-from distributedlog.runtime.tokens import TOLERANCE_S, read_token, seal
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.runtime.interfaces.principals import Credentials, Narrowing
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.net.tls import (
+    CERTIFICATE,
+    EITHER,
+    TLS,
+    Tls,
+    token_credentials,
+    with_tls,
+)
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.runtime.protocol.tokens import TOLERANCE_S, read_token, seal
 
 from ..runtime.pki import authority, directory_of
 from .quorum import Quorum, put, quorum

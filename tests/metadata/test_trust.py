@@ -3,17 +3,12 @@
 import pytest
 import trio
 
-from distributedlog.cluster.overview import status
-from distributedlog.log import keys as log_keys
-from distributedlog.log.state import LogState
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.interface import Scan, prefix_end
-from distributedlog.metadata.member_node import MemberNode
-from distributedlog.metadata.rights import ADMIN, OPERATOR
-from distributedlog.metadata.saves import SaveRequest, decode_begun
-from distributedlog.metadata.transaction import Compare, Delete, KeyValue, Put, Transaction
-from distributedlog.metadata.trust_changes import compose
-from distributedlog.metadata.trust_records import (
+from distributedlog.cluster.status.cluster_overview import status
+from distributedlog.log.model import log_keys
+from distributedlog.log.model.log_state import LogState
+from distributedlog.metadata.auth.acl_commands import compose
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.acl_records import (
     AUDIT_PREFIX,
     MODE_KEY,
     AuditLine,
@@ -21,8 +16,13 @@ from distributedlog.metadata.trust_records import (
     ended_key,
     grant_key,
 )
-from distributedlog.metadata.wire import MembersRequest
-from distributedlog.runtime.errors import (
+from distributedlog.metadata.model.interface import Scan, prefix_end
+from distributedlog.metadata.model.rights import ADMIN, OPERATOR
+from distributedlog.metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
+from distributedlog.metadata.node.quorum_member import MemberNode
+from distributedlog.metadata.protocol.client_messages import MembersRequest
+from distributedlog.metadata.storage.backup_format import SaveRequest, decode_begun
+from distributedlog.runtime.interfaces.errors import (
     ConfirmationRequired,
     ConnectionLost,
     DistributedLogError,
@@ -32,13 +32,13 @@ from distributedlog.runtime.errors import (
     NotReady,
     QuorumUnreachable,
 )
-from distributedlog.runtime.frames import Op, envelope, pack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.principals import BY_CERTIFICATE
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.interfaces.principals import BY_CERTIFICATE
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope, pack
+from distributedlog.runtime.protocol.handshake import Hello
 
+from .auth.test_authorizer import world
 from .quorum import put
-from .test_judge import world
 from .trusted import Trusted, believe, trusted_quorum
 
 ROOT = ("root", "admin", "", "")
@@ -108,7 +108,7 @@ async def test_what_was_put_before_it_meant_anything_is_cleared(
     async with trusted_quorum() as world:
         client = await world.nodes.client()
         with monkeypatch.context() as older:  # a node of before took it
-            older.setattr("distributedlog.metadata.judge.KEPT", ())
+            older.setattr("distributedlog.metadata.auth.authorizer.KEPT", ())
             await client.transact(put(grant_key("eve", "", ""), pack([1, "admin"])))
             await client.transact(put(MODE_KEY, pack([1, "required"])))
             assert (await client.transact(put(b"k", b""))).succeeded

@@ -27,17 +27,17 @@ writes wait until `persist`, time stands still until `time` or `timeout`. The co
 from dataclasses import fields
 from pathlib import Path
 
-from distributedlog.metadata.configuration import (
+from distributedlog.metadata.declarations.options import RaftOptions
+from distributedlog.metadata.model.configuration import (
     Configuration,
     decode_configuration,
     is_configuration,
 )
-from distributedlog.metadata.messages import Append, Entry, Message
-from distributedlog.metadata.options import RaftOptions
-from distributedlog.metadata.raft import DurableState, Raft
-from distributedlog.metadata.ready import Ready
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.sim.raft_disk import RaftDisk, StoredSnapshot
+from distributedlog.metadata.raft.raft import DurableState, Raft
+from distributedlog.metadata.raft.raft_messages import Append, Entry, Message
+from distributedlog.metadata.raft.ready import Ready
+from distributedlog.runtime.interfaces.errors import DistributedLogError
+from distributedlog.testing.sim.raft.raft_disk import RaftDisk, StoredSnapshot
 
 
 def run_transcript(path: Path, core_class: type[Raft] = Raft) -> str:

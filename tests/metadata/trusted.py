@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from distributedlog.cluster.key_classes import KEY_CLASSES
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.node import MetadataNode
-from distributedlog.metadata.owners import is_principal
-from distributedlog.metadata.sessions import MetadataSession
-from distributedlog.runtime.link import Link
+from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.request_identity import is_principal
+from distributedlog.metadata.node.metadata_node import MetadataNode
+from distributedlog.metadata.node.metadata_session import MetadataSession
+from distributedlog.runtime.net.link import Link
 
 from .quorum import Quorum, quorum
 

@@ -24,17 +24,17 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.config import parse_address
-from distributedlog.cluster.local import LocalCluster, local_cluster
+from distributedlog.cluster.declarations.config import parse_address
+from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
 from distributedlog.log.namespace import Namespace
-from distributedlog.proxy.read_wire import CREDIT_MAX, Subscribe
-from distributedlog.proxy.wire import ProduceOpen, produce_frame
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.runtime.frames import Op, envelope
-from distributedlog.runtime.hello import Hello
+from distributedlog.proxy.protocol.proxy_messages import ProduceOpen, produce_frame
+from distributedlog.proxy.protocol.read_messages import CREDIT_MAX, Subscribe
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, envelope
+from distributedlog.runtime.protocol.handshake import Hello
 
 LOGS = 8
 EVERY_S = 0.02

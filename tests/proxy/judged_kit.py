@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.transaction import Delete, Put, Transaction
-from distributedlog.metadata.trust_records import (
+from distributedlog.metadata.auth.acl_cache import TrustTable
+from distributedlog.metadata.model.acl_records import (
     MODE_KEY,
     User,
     encode_grant,
@@ -18,28 +18,34 @@ from distributedlog.metadata.trust_records import (
     grant_key,
     user_key,
 )
-from distributedlog.metadata.trust_table import TrustTable
-from distributedlog.proxy import wire
-from distributedlog.proxy.client_rights import ClientRights
-from distributedlog.proxy.common_session import CommonSession
-from distributedlog.proxy.log_calls import LogCalls
-from distributedlog.proxy.members import Members
-from distributedlog.proxy.namespaces import Namespaces
-from distributedlog.proxy.options import ProxyOptions
-from distributedlog.proxy.owner import Owner
-from distributedlog.proxy.peers import Peers
-from distributedlog.proxy.produce_session import Limits, ProduceSession
-from distributedlog.proxy.read_server import ReadServer, ReadSession
-from distributedlog.proxy.read_wire import Subscribe, Subscribed
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.frames import Op, error_from, unpack
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Host
-from distributedlog.runtime.link import Link, Session
-from distributedlog.runtime.principals import PROXY, Credentials, Narrowing, Token, Welcome
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.runtime.tls import EITHER, Tls, token_credentials, with_tls
-from distributedlog.runtime.tokens import METHOD, opened, read_token, seal
+from distributedlog.metadata.model.transaction import Delete, Put, Transaction
+from distributedlog.proxy.declarations.options import ProxyOptions
+from distributedlog.proxy.membership.proxy_members import Members
+from distributedlog.proxy.protocol import proxy_messages as wire
+from distributedlog.proxy.protocol.read_messages import Subscribe, Subscribed
+from distributedlog.proxy.read.read_server import ReadServer, ReadSession
+from distributedlog.proxy.session.client_authorizer import ClientRights
+from distributedlog.proxy.session.log_calls import LogCalls
+from distributedlog.proxy.session.namespace_cache import Namespaces
+from distributedlog.proxy.session.proxy_session import CommonSession
+from distributedlog.proxy.write.log_manager import Owner
+from distributedlog.proxy.write.produce_session import Limits, ProduceSession
+from distributedlog.proxy.write.write_proxy_peers import Peers
+from distributedlog.runtime.interfaces.host import Address, Host
+from distributedlog.runtime.interfaces.principals import (
+    PROXY,
+    Credentials,
+    Narrowing,
+    Token,
+    Welcome,
+)
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.net.link import Link, Session
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.net.tls import EITHER, Tls, token_credentials, with_tls
+from distributedlog.runtime.protocol.frames import Op, error_from, unpack
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.runtime.protocol.tokens import METHOD, opened, read_token, seal
 from tests.log.conftest import World
 from tests.runtime.pipe import PipeNetwork
 from tests.runtime.pki import authority, directory_of

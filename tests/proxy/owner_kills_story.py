@@ -24,16 +24,16 @@ from tempfile import TemporaryDirectory
 import trio
 
 from distributedlog import DLSN, PendingWrite, open_namespace
-from distributedlog.cluster.config import parse_address
-from distributedlog.cluster.fork_server import ForkServer
-from distributedlog.cluster.local import local_cluster
-from distributedlog.cluster.options import WRITE_PROXY, ProxyNodeConfig, to_json
-from distributedlog.cluster.processes import Child, start_child, start_fork_server
-from distributedlog.log.lock_record import holder_of
+from distributedlog.cluster.declarations.config import parse_address
+from distributedlog.cluster.declarations.options import WRITE_PROXY, ProxyNodeConfig, to_json
+from distributedlog.cluster.local.child_processes import Child, start_child, start_fork_server
+from distributedlog.cluster.local.fork_server import ForkServer
+from distributedlog.cluster.local.local_cluster import local_cluster
+from distributedlog.log.interfaces.open_call import Opening
+from distributedlog.log.model.lock_record import holder_of
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.opening import Opening
-from distributedlog.log.writer import LogWriter
-from distributedlog.runtime.errors import DistributedLogError
+from distributedlog.log.write.log_writer import LogWriter
+from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.uri import parse_uri
 
 LOG = "shared"

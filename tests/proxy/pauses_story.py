@@ -25,9 +25,9 @@ from typing import Any
 import trio
 
 from distributedlog import PendingWrite, open_namespace
-from distributedlog.cluster.local import LocalCluster, local_cluster
-from distributedlog.cluster.processes import start_fork_server
-from distributedlog.cluster.proxy_view import drain, move, owned
+from distributedlog.cluster.local.child_processes import start_fork_server
+from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
+from distributedlog.cluster.status.proxy_overview import drain, move, owned
 from distributedlog.log.namespace import Namespace
 
 from .owner_kills_story import Proxies

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.local import local_cluster
+from distributedlog.cluster.declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+from distributedlog.cluster.local.local_cluster import local_cluster
 from distributedlog.cluster.nodes import serve_node
-from distributedlog.cluster.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from distributedlog.log.namespace import Namespace
-from distributedlog.runtime.hello import Hello
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 
 from .raw_producer import RawProducer

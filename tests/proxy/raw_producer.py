@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.proxy import wire
-from distributedlog.runtime.client_link import ClientLink
-from distributedlog.runtime.frames import Op
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.proxy.protocol import proxy_messages as wire
+from distributedlog.runtime.net.client_link import ClientLink
+from distributedlog.runtime.protocol.frames import Op
 
 
 @dataclass

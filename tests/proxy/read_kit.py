@@ -7,21 +7,21 @@ from typing import Any
 
 import trio
 
-from distributedlog.log.metrics import LogMeters
+from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.options import LogOptions
-from distributedlog.log.reader import LogReader
-from distributedlog.metadata.trust_table import TrustTable
-from distributedlog.proxy.client_rights import ClientRights
-from distributedlog.proxy.entry_source import ReadLinks, open_proxied_reader
-from distributedlog.proxy.read_server import ReadServer, ReadSession
-from distributedlog.proxy.read_wire import Subscribe
-from distributedlog.runtime.errors import TooBusy
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
-from distributedlog.runtime.link import Link
-from distributedlog.runtime.options import overlaid
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.log.services.log_metrics import LogMeters
+from distributedlog.metadata.auth.acl_cache import TrustTable
+from distributedlog.proxy.client.entry_source import ReadLinks, open_proxied_reader
+from distributedlog.proxy.protocol.read_messages import Subscribe
+from distributedlog.proxy.read.read_server import ReadServer, ReadSession
+from distributedlog.proxy.session.client_authorizer import ClientRights
+from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.interfaces.errors import TooBusy
+from distributedlog.runtime.interfaces.host import Address
+from distributedlog.runtime.net.link import Link
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from tests.log.conftest import World
 from tests.runtime.pipe import PipeNetwork
 

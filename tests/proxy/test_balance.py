@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog import open_namespace
-from distributedlog.cluster import proxy_view
-from distributedlog.cluster.log_overview import describe
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.proxy.route import Move, balance
+from distributedlog.cluster.status import proxy_overview as proxy_view
+from distributedlog.cluster.status.log_overview import describe
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.proxy.membership.rendezvous_hash import Move, balance
 
 from ..examples import examples
 from .proxy_world import world

@@ -8,17 +8,22 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.local import LocalCluster, local_cluster
+from distributedlog.cluster.declarations.options import (
+    READ_PROXY,
+    WRITE_PROXY,
+    NodeReady,
+    ProxyNodeConfig,
+)
+from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
 from distributedlog.cluster.nodes import serve_node
-from distributedlog.cluster.options import READ_PROXY, WRITE_PROXY, NodeReady, ProxyNodeConfig
-from distributedlog.log.state import LogState
-from distributedlog.proxy import wire
-from distributedlog.runtime.client_link import ClientLink, Reply
-from distributedlog.runtime.errors import DistributedLogError, LogExists, LogNotFound
-from distributedlog.runtime.frames import Op, unpack
-from distributedlog.runtime.hello import Hello
+from distributedlog.log.model.log_state import LogState
+from distributedlog.proxy.protocol import proxy_messages as wire
+from distributedlog.runtime.interfaces.errors import DistributedLogError, LogExists, LogNotFound
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.client_link import ClientLink, Reply
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op, unpack
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 
 

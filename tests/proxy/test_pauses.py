@@ -8,19 +8,19 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
-from distributedlog.cluster.proxies import serve_proxy_node
-from distributedlog.log.lock_record import holder_of
+from distributedlog.cluster.declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+from distributedlog.cluster.node.proxy_assembly import serve_proxy_node
+from distributedlog.log.model.lock_record import holder_of
 from distributedlog.log.namespace import Namespace
-from distributedlog.proxy.route import order
-from distributedlog.proxy.wire import ProxyCall
-from distributedlog.runtime.frames import Op
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Host
-from distributedlog.runtime.rpc import Endpoint
-from distributedlog.sim.cluster import PORT, Shape, SimCluster
-from distributedlog.sim.host import SimHost
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.proxy.membership.rendezvous_hash import order
+from distributedlog.proxy.protocol.proxy_messages import ProxyCall
+from distributedlog.runtime.interfaces.host import Address, Host
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op
+from distributedlog.runtime.protocol.handshake import Hello
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_cluster import PORT, Shape, SimCluster
+from distributedlog.testing.sim.world.sim_host import SimHost
 
 SHAPE = Shape(
     metadata_nodes=1,

@@ -7,9 +7,9 @@ import trio
 
 from distributedlog import DLSN, LogRecord, Position, open_namespace
 from distributedlog.blocking import open_namespace as open_blocking
-from distributedlog.cluster.options import READ_PROXY
-from distributedlog.log.handle import Log
-from distributedlog.runtime.errors import (
+from distributedlog.cluster.declarations.options import READ_PROXY
+from distributedlog.log.log import Log
+from distributedlog.runtime.interfaces.errors import (
     EndOfStream,
     InvalidRequest,
     LogNotFound,

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from distributedlog import DLSN, InvalidRequest, LogEvent, LogRecord, blocking, open_namespace
-from distributedlog.cluster.options import READ_PROXY
+from distributedlog.cluster.declarations.options import READ_PROXY
 from distributedlog.log.namespace import Namespace
 from distributedlog.uri import format_address
 from tests.mutation import ROOT

@@ -8,15 +8,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.handle import Log
-from distributedlog.log.reader import LogReader
-from distributedlog.metadata.transaction import KeyValue
-from distributedlog.proxy import cold, read_server
-from distributedlog.proxy.feed import LINK_BYTES_MAX, Feed, Subscriber
-from distributedlog.proxy.pusher import BLOCKED_S
-from distributedlog.proxy.read_server import ReadServer
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.log import Log
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.metadata.model.transaction import KeyValue
+from distributedlog.proxy.read import history_reads as cold
+from distributedlog.proxy.read import read_server
+from distributedlog.proxy.read.push_loop import BLOCKED_S
+from distributedlog.proxy.read.read_server import ReadServer
+from distributedlog.proxy.read.tail_feed import LINK_BYTES_MAX, Feed, Subscriber
+from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     EndOfStream,
     LogDeleted,
@@ -24,11 +25,11 @@ from distributedlog.runtime.errors import (
     LogRecreated,
     LogTruncated,
 )
-from distributedlog.runtime.link import Link
+from distributedlog.runtime.net.link import Link
 from tests.log.conftest import World
 from tests.log.model_ledger import ModelReader
 from tests.log.records import put, rec
-from tests.log.test_merge import filled, forget_old
+from tests.log.segments.test_segment_merge import filled, forget_old
 from tests.proxy.read_kit import Proxies, proxies
 
 Read = list[tuple[DLSN, int, int, bytes]]

@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.proxy.read_wire import Subscribe, encode_credit
-from distributedlog.runtime.errors import ConnectionLost
-from distributedlog.runtime.frames import Op, envelope, pack
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.proxy.protocol.read_messages import Subscribe, encode_credit
+from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.protocol.frames import Op, envelope, pack
 from tests.codecs import mutations
 from tests.log.conftest import World
 from tests.log.records import rec

@@ -8,20 +8,27 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log import producing
-from distributedlog.log.dlsn import DLSN
-from distributedlog.log.keys import lock_key
-from distributedlog.proxy import owner as owner_module
-from distributedlog.proxy import produce_session, wire
-from distributedlog.proxy.options import ProxyOptions
-from distributedlog.proxy.owner import LEAVES_AT_ONCE, SWEEP_S, TAKEN_S, TAKEN_SHARE, Owner
-from distributedlog.proxy.produce_session import ProduceSession
-from distributedlog.proxy.registration import ProxyRegistration
-from distributedlog.proxy.route import order
-from distributedlog.proxy.streams import ProducerStream
-from distributedlog.proxy.written_log import WrittenLog
-from distributedlog.runtime import link as links
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.log.model.log_keys import lock_key
+from distributedlog.log.write import producer_state_manager as producing
+from distributedlog.proxy.declarations.options import ProxyOptions
+from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
+from distributedlog.proxy.membership.rendezvous_hash import order
+from distributedlog.proxy.protocol import proxy_messages as wire
+from distributedlog.proxy.write import log_manager as owner_module
+from distributedlog.proxy.write import produce_session
+from distributedlog.proxy.write.hosted_log import WrittenLog
+from distributedlog.proxy.write.log_manager import (
+    LEAVES_AT_ONCE,
+    SWEEP_S,
+    TAKEN_S,
+    TAKEN_SHARE,
+    Owner,
+)
+from distributedlog.proxy.write.produce_session import ProduceSession
+from distributedlog.proxy.write.producer_stream import ProducerStream
+from distributedlog.runtime.declarations.options import KIB
+from distributedlog.runtime.interfaces.errors import (
     REFUSED,
     AlreadyClosed,
     ConnectionLost,
@@ -40,12 +47,12 @@ from distributedlog.runtime.errors import (
     TransactionIdOutOfOrder,
     WrongPeer,
 )
-from distributedlog.runtime.frames import Op, unpack
-from distributedlog.runtime.link import Link
-from distributedlog.runtime.options import KIB
-from distributedlog.runtime.places import HEALTH
-from distributedlog.sim.planting import planted
-from distributedlog.sim.proxied_planted import PLANTED
+from distributedlog.runtime.net import link as links
+from distributedlog.runtime.net.connection_limiter import HEALTH
+from distributedlog.runtime.net.link import Link
+from distributedlog.runtime.protocol.frames import Op, unpack
+from distributedlog.testing.sim.bugs.proxy_injected_bugs import PLANTED
+from distributedlog.testing.sim.world.bug_injection import planted
 
 from .proxy_world import world
 from .raw_producer import RawProducer

@@ -25,17 +25,17 @@ from typing import Any
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.health import ask_info
-from distributedlog.cluster.processes import environment
-from distributedlog.log.metrics import LogMeters
-from distributedlog.log.options import LogOptions
-from distributedlog.log.reader import LogReader
-from distributedlog.proxy.entry_source import ReadLinks, open_proxied_reader
-from distributedlog.proxy.read_wire import Subscribe
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.cluster.status.node_health import ask_info
+from distributedlog.log.declarations.options import LogOptions
+from distributedlog.log.read.log_reader import LogReader
+from distributedlog.log.services.log_metrics import LogMeters
+from distributedlog.proxy.client.entry_source import ReadLinks, open_proxied_reader
+from distributedlog.proxy.protocol.read_messages import Subscribe
+from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.handshake import Hello
 from distributedlog.uri import parse_uri
 from tests.cluster.story import Cluster, dlog
 

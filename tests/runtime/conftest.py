@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.runtime.host import Disk
+from distributedlog.runtime.interfaces.host import Disk
 from tests.runtime.contract_sides import DISK_SIDES, NETWORK_SIDES, DiskWorld, NetworkWorld
 
 

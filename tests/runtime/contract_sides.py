@@ -1,4 +1,5 @@
-"""The sides that the contract tests of `runtime/host.py` run on: add a factory here, and no test.
+"""The sides that the contract tests of `distributedlog/runtime/interfaces/host.py` run on: add a factory
+here, and no test.
 
 A *world* is what survives a node's restart: `DiskWorld.look` gives a disk over the same storage each
 time, as the next process would see it.
@@ -11,12 +12,12 @@ from typing import Protocol
 
 import trio
 
-from distributedlog.runtime.files import DirectoryDisk
-from distributedlog.runtime.host import Address, Connection, Disk, Host
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
+from distributedlog.runtime.disk.sync_mode import SyncMode
+from distributedlog.runtime.interfaces.host import Address, Connection, Disk, Host
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
-from distributedlog.runtime.sync_mode import SyncMode
-from distributedlog.runtime.tls import Tls, TlsConnection, with_tls
+from distributedlog.runtime.net.tls import Tls, TlsConnection, with_tls
 from tests.runtime.pipe import PipeNetwork
 from tests.runtime.pki import directory_of
 from tests.runtime.sim_sides import SimDiskWorld, SimNetworkWorld

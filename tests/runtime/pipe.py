@@ -1,7 +1,7 @@
 """A byte stream in memory that splits and merges as a network may: for tests of links.
 
-Honest to `runtime/host.py`: bytes arrive in order, at any cut; a full pipe takes no more; a closed end
-is news to the other. Chance is seeded.
+Honest to `distributedlog/runtime/interfaces/host.py`: bytes arrive in order, at any cut; a full pipe takes no
+more; a closed end is news to the other. Chance is seeded.
 """
 
 import random
@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from distributedlog.runtime.errors import REFUSED, AddressInUse, ConnectionLost
-from distributedlog.runtime.host import Address, Buffer, Connection, Host, Listener
-from distributedlog.runtime.principals import Identity
+from distributedlog.runtime.interfaces.errors import REFUSED, AddressInUse, ConnectionLost
+from distributedlog.runtime.interfaces.host import Address, Buffer, Connection, Host, Listener
+from distributedlog.runtime.interfaces.principals import Identity
 
 
 class _Way:

@@ -6,7 +6,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from distributedlog.cli.certificates import issue, make_authority
+from distributedlog.cli.access.certificates import issue, make_authority
 
 DOMAIN = "test"
 

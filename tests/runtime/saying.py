@@ -2,12 +2,12 @@
 
 import trio
 
-from distributedlog.runtime.errors import DistributedLogError
-from distributedlog.runtime.frames import Op
-from distributedlog.runtime.hello import Hello
-from distributedlog.runtime.host import Address, Host
-from distributedlog.runtime.link import Link
-from distributedlog.runtime.rpc import Endpoint
+from distributedlog.runtime.interfaces.errors import DistributedLogError
+from distributedlog.runtime.interfaces.host import Address, Host
+from distributedlog.runtime.net.link import Link
+from distributedlog.runtime.net.rpc import Endpoint
+from distributedlog.runtime.protocol.frames import Op
+from distributedlog.runtime.protocol.handshake import Hello
 
 
 class Saying:

@@ -6,13 +6,13 @@ from typing import Any
 
 import trio
 
-from distributedlog.runtime.host import Address, Disk, Host
-from distributedlog.sim.disk import DiskFaults, SimDisk
-from distributedlog.sim.disk_handle import DiskHandle
-from distributedlog.sim.host import SimHost
-from distributedlog.sim.machine_state import MachineState
-from distributedlog.sim.network import NetworkFaults, SimNetwork
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.runtime.interfaces.host import Address, Disk, Host
+from distributedlog.testing.sim.world.disk import DiskFaults, SimDisk
+from distributedlog.testing.sim.world.disk_handle import DiskHandle
+from distributedlog.testing.sim.world.machine_state import MachineState
+from distributedlog.testing.sim.world.network import NetworkFaults, SimNetwork
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_host import SimHost
 
 
 class Unwalled(Simulation):

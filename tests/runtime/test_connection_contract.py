@@ -1,4 +1,5 @@
-"""What every `Connection` and `Listener` does, real and simulated (runtime/host.py)."""
+"""What every `Connection` and `Listener` does, real and simulated
+(distributedlog/runtime/interfaces/host.py)."""
 
 import random
 from collections.abc import AsyncIterator
@@ -7,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.runtime.errors import AddressInUse, ConnectionLost
-from distributedlog.runtime.host import Connection, Host
+from distributedlog.runtime.interfaces.errors import AddressInUse, ConnectionLost
+from distributedlog.runtime.interfaces.host import Connection, Host
 from tests.runtime.contract_sides import NetworkWorld, settle
 
 

@@ -1,12 +1,13 @@
-"""What every `Disk` and `File` does, real, in memory and simulated (runtime/host.py)."""
+"""What every `Disk` and `File` does, real, in memory and simulated
+(distributedlog/runtime/interfaces/host.py)."""
 
 import ctypes
 
 import pytest
 import trio
 
-from distributedlog.runtime.errors import AlreadyClosed, DataDirectoryInUse
-from distributedlog.runtime.host import Disk
+from distributedlog.runtime.interfaces.errors import AlreadyClosed, DataDirectoryInUse
+from distributedlog.runtime.interfaces.host import Disk
 from tests.runtime.contract_sides import DiskWorld
 
 PAGE = 4096

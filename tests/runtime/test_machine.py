@@ -2,8 +2,8 @@
 
 import time
 
+from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.memory import MemoryDisk
 
 
 def test_hosts_draw_differently() -> None:

@@ -1,4 +1,4 @@
-"""What every `OrderedMap` does, LMDB, in memory and simulated (runtime/host.py)."""
+"""What every `OrderedMap` does, LMDB, in memory and simulated (distributedlog/runtime/interfaces/host.py)."""
 
 import random
 from bisect import bisect_right
@@ -6,8 +6,8 @@ from bisect import bisect_right
 import pytest
 import trio
 
-from distributedlog.runtime.errors import AlreadyClosed
-from distributedlog.runtime.host import Disk
+from distributedlog.runtime.interfaces.errors import AlreadyClosed
+from distributedlog.runtime.interfaces.host import Disk
 from tests.runtime.contract_sides import DiskWorld
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.runtime.atomic_file import read_file
-from distributedlog.runtime.blocks import judge, scan
-from distributedlog.runtime.files import DirectoryDisk
-from distributedlog.runtime.lmdb_map import probe_map
+from distributedlog.runtime.disk.atomic_file import read_file
+from distributedlog.runtime.disk.checksummed_blocks import judge, scan
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
+from distributedlog.runtime.disk.lmdb_map import probe_map
 
 FS_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
 WITHOUT_LOG_FLUSH = 2
@@ -27,10 +27,10 @@ SEED = 77
 
 WRITER = """
 import sys, trio
-from distributedlog.runtime import blocks
-from distributedlog.runtime.atomic_file import replace_file
-from distributedlog.runtime.errors import DiskFailed
-from distributedlog.runtime.files import DirectoryDisk
+from distributedlog.runtime.disk import checksummed_blocks as blocks
+from distributedlog.runtime.disk.atomic_file import replace_file
+from distributedlog.runtime.interfaces.errors import DiskFailed
+from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 
 path, sync, direct = sys.argv[1], sys.argv[2], sys.argv[3] == "direct"
 

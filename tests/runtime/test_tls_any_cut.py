@@ -9,7 +9,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.runtime.tls import (
+from distributedlog.runtime.net.tls import (
     BURST_BYTES,
     PIECE_BYTES,
     RECORD_BYTES,

@@ -6,7 +6,8 @@
 
 Each bug runs in a process of its own, with the product as it is. A bug that survives its budget is a
 finding about the faults that are drawn, and is listed as such. The cores have tables of their own
-(sim/raft_planted.py, sim/ledger_planted.py); ``--all`` prints them too.
+(testing/sim/raft/raft_injected_bugs.py, testing/sim/ledger/ledger_injected_bugs.py); ``--all`` prints them
+too.
 """
 
 import argparse
@@ -23,10 +24,10 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 
-from distributedlog.sim import ledger_planted  # noqa: E402
-from distributedlog.sim.bookie_world import BookieWorld  # noqa: E402
-from distributedlog.sim.planting import cause_of  # noqa: E402
-from distributedlog.sim.seed import LogRun  # noqa: E402
+from distributedlog.testing.sim.ledger import ledger_injected_bugs as ledger_planted  # noqa: E402
+from distributedlog.testing.sim.ledger.bookie_world import BookieWorld  # noqa: E402
+from distributedlog.testing.sim.workloads.seed import LogRun  # noqa: E402
+from distributedlog.testing.sim.world.bug_injection import cause_of  # noqa: E402
 from tests.ledger.driver_world import DriverWorld  # noqa: E402
 from tests.sim import planted_bookie, planted_cluster, planted_driver  # noqa: E402, F401 (they register)
 from tests.sim.planting import BUGS, Bug  # noqa: E402
@@ -109,7 +110,10 @@ def main(arguments: list[str] | None = None) -> int:
             print(
                 f"{name} | ledger core | {verdict} | {'' if seed is None else 'seeds'}", flush=True
             )
-        subprocess.run([sys.executable, "-m", "distributedlog.sim.raft_planted", "500"], cwd=ROOT)
+        subprocess.run(
+            [sys.executable, "-m", "distributedlog.testing.sim.raft.raft_injected_bugs", "500"],
+            cwd=ROOT,
+        )
     return 1 if survivors else 0
 
 

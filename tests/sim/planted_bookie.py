@@ -1,19 +1,20 @@
-"""Bugs of one bookie, to be found in its own world (`sim/bookie_world.py`)."""
+"""Bugs of one bookie, to be found in its own world (`testing/sim/ledger/bookie_world.py`)."""
 
 import sys
 from typing import Any
 
 import trio
 
-from distributedlog.bookie import first_journal_file, index_rebuild, journal_verifier, replay
-from distributedlog.bookie import journal_blocks as jb
-from distributedlog.bookie.adds import Adds
-from distributedlog.bookie.commits import Commits
-from distributedlog.bookie.index import Index
-from distributedlog.bookie.journal import Journal
-from distributedlog.bookie.reads import Reader
-from distributedlog.bookie.store import Store
-from distributedlog.runtime import blocks
+from distributedlog.bookie.format import journal_format as jb
+from distributedlog.bookie.replay import journal_replay as replay
+from distributedlog.bookie.storage.entry_reader import Reader
+from distributedlog.bookie.storage.group_commit import Commits
+from distributedlog.bookie.storage.index import Index
+from distributedlog.bookie.storage.journal import Journal
+from distributedlog.bookie.store import first_journal_file, index_rebuild, journal_verifier
+from distributedlog.bookie.store.add_handler import Adds
+from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.runtime.disk import checksummed_blocks as blocks
 from tests.sim.planting import bug, patch
 
 
@@ -70,8 +71,8 @@ def fence_answered_before_it_is_durable() -> None:
 def fence_kept_in_memory_only() -> None:
     """Inv. 12: a restarted bookie has forgotten it."""
 
-    from distributedlog.bookie import journal_blocks
-    from distributedlog.bookie.ledgers import Ledger
+    from distributedlog.bookie.format import journal_format as journal_blocks
+    from distributedlog.bookie.ledgers.ledger_table import Ledger
 
     original = Ledger.state_record
 
@@ -164,7 +165,7 @@ def tail_judged_by_bytes() -> None:
     patch(blocks, "judge", judge)
 
 
-@bug("bookie", directed="tests/bookie/test_replay.py")
+@bug("bookie", directed="tests/bookie/replay/test_journal_replay.py")
 def old_blocks_after_a_cut_tail_come_back() -> None:
     """H4: what an earlier start left after its tail is replayed by a later one."""
 

@@ -1,35 +1,37 @@
-"""Bugs that seeds of the whole cluster are to find (`sim/seed.py`)."""
+"""Bugs that seeds of the whole cluster are to find (`testing/sim/workloads/seed.py`)."""
 
 import math
 from typing import Any
 
 import trio
 
-from distributedlog.bookie import entry as entries
-from distributedlog.cluster.audit import EntryAudit
-from distributedlog.cluster.copying import Copier
-from distributedlog.cluster.limbo import LimboHealing
-from distributedlog.ledger import ids, keys, transactions
-from distributedlog.ledger.add_window import AddWindow
-from distributedlog.ledger.client import LedgerClient
-from distributedlog.ledger.evidence import Evidence
-from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.slot_care import SlotCare
-from distributedlog.ledger.striping import Striping
-from distributedlog.log.keeper import SegmentKeeper
-from distributedlog.log.ownership import OwnedLog
-from distributedlog.log.pipeline import Pipeline
-from distributedlog.log.state import LogState
-from distributedlog.metadata.history import History
-from distributedlog.metadata.leadership import Leadership
-from distributedlog.metadata.raft import Raft
-from distributedlog.metadata.ready import HardState
-from distributedlog.metadata.replica import Replica
-from distributedlog.metadata.request_ring import RequestRing
-from distributedlog.metadata.storage import RaftStorage
-from distributedlog.metadata.transaction import Transaction
-from distributedlog.runtime.errors import WriteFailed
-from distributedlog.runtime.work_failures import WorkFailures
+from distributedlog.bookie.format import entry as entries
+from distributedlog.cluster.repair.copier import Copier
+from distributedlog.cluster.repair.ledger_audit import EntryAudit
+from distributedlog.cluster.repair.limbo_repair import LimboHealing
+from distributedlog.ledger.ledger_client import LedgerClient
+from distributedlog.ledger.model import ledger_ids as ids
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.ledger.model.striping import Striping
+from distributedlog.ledger.recovery.quorum_coverage import Evidence
+from distributedlog.ledger.write.ensemble_monitor import SlotCare
+from distributedlog.ledger.write.pending_adds import AddWindow
+from distributedlog.log.model.log_state import LogState
+from distributedlog.log.model.writer_log_state import OwnedLog
+from distributedlog.log.write.segment_roller import SegmentKeeper
+from distributedlog.log.write.send_queue import Pipeline
+from distributedlog.metadata.model.transaction import Transaction
+from distributedlog.metadata.raft.leader_state import Leadership
+from distributedlog.metadata.raft.raft import Raft
+from distributedlog.metadata.raft.ready import HardState
+from distributedlog.metadata.replica.replica import Replica
+from distributedlog.metadata.state.request_dedup import RequestRing
+from distributedlog.metadata.state.watch_history import History
+from distributedlog.metadata.storage.raft_storage import RaftStorage
+from distributedlog.runtime.interfaces.errors import WriteFailed
+from distributedlog.runtime.schedule.work_failures import WorkFailures
 from tests.sim.planting import bug, patch
 
 
@@ -48,7 +50,7 @@ def one_ack_confirms() -> None:
 @bug("cluster")
 def a_takeover_does_not_fence() -> None:
     """D1: neither the fence nor the recovery's reads fence."""
-    from distributedlog.bookie import client as bookie_client
+    from distributedlog.bookie.client import bookie_client
 
     async def fence(self: Any, ledger: int, key: bytes, timeout_s: float) -> Any:
         return await self.read_lac(ledger, key, timeout_s)
@@ -62,15 +64,15 @@ def a_takeover_does_not_fence() -> None:
     patch(bookie_client.BookieClient, "read", read)
 
 
-@bug("cluster", directed="sim/ledger_planted.py")
+@bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
 def recovery_trusts_silence() -> None:
     """Inv. 16, G3: who does not answer does not have it."""
-    from distributedlog.sim.ledger_planted import _silence
+    from distributedlog.testing.sim.ledger.ledger_injected_bugs import _silence
 
     patch(Evidence, "absence", _silence)
 
 
-@bug("cluster", directed="sim/ledger_planted.py")
+@bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
 def ensemble_change_acknowledged_before_the_metadata() -> None:
     """D4: acks on the new ensemble count before the store has it."""
 
@@ -88,7 +90,7 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
     patch(SlotCare, "_propose", propose)
 
 
-@bug("cluster", directed="sim/ledger_planted.py")
+@bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
 def a_ledger_is_closed_without_compare_and_set() -> None:
     """Inv. 19: a writer closes over a recovery, or the reverse."""
     original = transactions.closing_share
@@ -169,7 +171,7 @@ def an_unknown_outcome_counts_as_not_done() -> None:
     patch(OwnedLog, "_change", change)
 
 
-@bug("cluster", directed="sim/raft_planted.py")
+@bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
 def votes_are_not_stored() -> None:
     """M4."""
     original = RaftStorage.save
@@ -188,10 +190,10 @@ def votes_are_not_stored() -> None:
     patch(RaftStorage, "save", save)
 
 
-@bug("cluster", directed="sim/raft_planted.py")
+@bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
 def raft_acknowledges_from_memory() -> None:
     """A follower's acks do not wait for its disk."""
-    from distributedlog.metadata.messages import AppendReply
+    from distributedlog.metadata.raft.raft_messages import AppendReply
 
     def accept(self: Any, leader_id: str, index: int) -> None:
         self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0))
@@ -199,7 +201,7 @@ def raft_acknowledges_from_memory() -> None:
     patch(Raft, "_accept", accept)
 
 
-@bug("cluster", directed="sim/raft_planted.py")
+@bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
 def reads_by_a_lone_leader() -> None:
     """H26: a leader serves reads without a quorum round."""
 
@@ -209,7 +211,7 @@ def reads_by_a_lone_leader() -> None:
     patch(Leadership, "_confirmed_round", confirmed_round)
 
 
-@bug("cluster", directed="sim/raft_planted.py")
+@bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
 def a_vote_for_an_older_log() -> None:
     """Paper 5.4.1."""
 
@@ -238,8 +240,10 @@ def records_of_other_bytes_are_served() -> None:
             at += length
         return original(view)
 
-    from distributedlog.cluster import copying
-    from distributedlog.ledger import reader, recovery_driver, tail
+    from distributedlog.cluster.repair import copier as copying
+    from distributedlog.ledger.read import ledger_reader as reader
+    from distributedlog.ledger.read import tail_polls as tail
+    from distributedlog.ledger.recovery import recovery_driver
 
     for module in (reader, recovery_driver, tail, copying):
         patch(module, "records", records)
@@ -282,7 +286,7 @@ def nobody_leaves_who_is_in_limbo() -> None:
     patch(SlotCare, "_waits", lambda self, bookie, below: False)
 
 
-@bug("cluster", directed="tests/cluster/test_audit.py")
+@bug("cluster", directed="tests/cluster/repair/test_ledger_audit.py")
 def holes_that_nobody_noted_stay() -> None:
     """L8, H22b: the audit of entry lists sees nothing."""
 
@@ -328,7 +332,7 @@ def a_recovered_ledger_is_cut_by_one() -> None:
 @bug("cluster")
 def nobody_looks_where_a_bookie_stands() -> None:
     """H111: copies of an entry in one rack, where there is another one."""
-    from distributedlog.ledger.registration import BookieRegistration
+    from distributedlog.ledger.model.bookie_registration import BookieRegistration
 
     patch(BookieRegistration, "where", lambda self: {})
 

@@ -6,17 +6,23 @@ from typing import Any
 
 import trio
 
-from distributedlog.bookie.entry import EntryRecord, records
-from distributedlog.cluster import copying
-from distributedlog.ledger import hole_note, slot_care, transactions
-from distributedlog.ledger.add_window import AddWindow
-from distributedlog.ledger.evidence import Evidence
-from distributedlog.ledger.recovery import Recovery
-from distributedlog.ledger.recovery_driver import RecoveryDriver
-from distributedlog.ledger.striping import Striping
-from distributedlog.metadata.transaction import Transaction
-from distributedlog.runtime.errors import CorruptData, OutcomeUnknown
-from distributedlog.sim.ledger_planted import _confirm_while_changing, _no_unset, _silence
+from distributedlog.bookie.format.entry import EntryRecord, records
+from distributedlog.cluster.repair import copier as copying
+from distributedlog.ledger.model import ledger_transactions as transactions
+from distributedlog.ledger.model.striping import Striping
+from distributedlog.ledger.recovery.ledger_recovery import Recovery
+from distributedlog.ledger.recovery.quorum_coverage import Evidence
+from distributedlog.ledger.recovery.recovery_driver import RecoveryDriver
+from distributedlog.ledger.write import ensemble_monitor as slot_care
+from distributedlog.ledger.write import missing_range_recorder as hole_note
+from distributedlog.ledger.write.pending_adds import AddWindow
+from distributedlog.metadata.model.transaction import Transaction
+from distributedlog.runtime.interfaces.errors import CorruptData, OutcomeUnknown
+from distributedlog.testing.sim.ledger.ledger_injected_bugs import (
+    _confirm_while_changing,
+    _no_unset,
+    _silence,
+)
 from tests.sim.planting import bug, patch
 
 
@@ -100,7 +106,7 @@ def a_change_counts_before_the_metadata_has_it() -> None:
     patch(slot_care.SlotCare, "_propose", propose)
 
 
-@bug("driver", directed="tests/ledger/test_writer.py")
+@bug("driver", directed="tests/ledger/write/test_ledger_writer.py")
 def the_writer_closes_whatever_the_version() -> None:
     """Inv. 19."""
     original = transactions.closing_share
@@ -111,7 +117,7 @@ def the_writer_closes_whatever_the_version() -> None:
     patch(transactions, "closing_share", closing_share)
 
 
-@bug("driver", directed="tests/ledger/test_recovery_driver.py")
+@bug("driver", directed="tests/ledger/recovery/test_recovery_driver.py")
 def a_recovery_closes_whatever_the_version() -> None:
     """Inv. 19."""
     original = transactions.recovered_share
@@ -134,7 +140,7 @@ def one_negative_is_enough() -> None:
     patch(Striping, "absent_quorum", property(lambda self: 1))
 
 
-@bug("driver", directed="tests/cluster/test_copying.py")
+@bug("driver", directed="tests/cluster/repair/test_copier.py")
 def the_first_ack_counts_for_the_batch() -> None:
     """Inv. 28: the rest of a copied batch may not be there."""
     original = copying._store
@@ -197,7 +203,7 @@ def a_recovery_notes_no_holes() -> None:
     )
 
 
-@bug("driver", directed="tests/ledger/test_recovery_driver.py")
+@bug("driver", directed="tests/ledger/recovery/test_recovery_driver.py")
 def limbo_counts_as_absence() -> None:
     """Inv. 22."""
     original = Recovery.on_read
@@ -237,7 +243,7 @@ def acks_confirm_while_a_change_is_undecided() -> None:
     patch(AddWindow, "_confirm", _confirm_while_changing)
 
 
-@bug("driver", directed="tests/ledger/test_reader.py")
+@bug("driver", directed="tests/ledger/read/test_ledger_reader.py")
 def an_lac_comes_from_a_minority() -> None:
     """G5: too few answered to know."""
     patch(Striping, "covered", lambda self, known: bool(known))

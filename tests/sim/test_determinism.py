@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def hashes(hash_seed: str, seeds: list[int]) -> list[str]:
     code = (
         "import logging, sys; logging.disable(logging.CRITICAL);"
-        "from distributedlog.sim.seed import LogRun;"
-        "from distributedlog.sim.bookie_world import BookieWorld;"
+        "from distributedlog.testing.sim.workloads.seed import LogRun;"
+        "from distributedlog.testing.sim.ledger.bookie_world import BookieWorld;"
         "print(*(LogRun(int(seed), chaos_s=6.0).run().trace_hash for seed in sys.argv[1:]),"
         " *(BookieWorld(int(seed), chaos_s=3.0).run().trace_hash for seed in sys.argv[1:]))"
     )

@@ -2,13 +2,13 @@
 
 import pytest
 
-from distributedlog.sim.bookie_world import BookieWorld
-from distributedlog.sim.campaign import describe_failure
-from distributedlog.sim.ledger_world import run_seed
-from distributedlog.sim.once import OnceRun
-from distributedlog.sim.pipeline import PipelineRun
-from distributedlog.sim.raft_world import run_seeds
-from distributedlog.sim.seed import LogRun
+from distributedlog.testing.sim.ledger.bookie_world import BookieWorld
+from distributedlog.testing.sim.ledger.ledger_world import run_seed
+from distributedlog.testing.sim.raft.raft_world import run_seeds
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.exactly_once import OnceRun
+from distributedlog.testing.sim.workloads.pipeline import PipelineRun
+from distributedlog.testing.sim.workloads.seed import LogRun
 
 CHAOS_S = 6.0
 """Virtual seconds of faults per seed of the whole cluster."""

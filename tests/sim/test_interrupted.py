@@ -1,4 +1,4 @@
-"""`python -m distributedlog.sim`, interrupted."""
+"""`python -m distributedlog.testing.sim`, interrupted."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 
 pytestmark = pytest.mark.processes
 
@@ -17,7 +17,15 @@ pytestmark = pytest.mark.processes
 @pytest.mark.parametrize("seeds", [1, 50])
 def test_an_interruption_is_no_failure_of_a_seed(seeds: int) -> None:
     """It was told as one, with the command that replays it, and the next seed began."""
-    command = [sys.executable, "-m", "distributedlog.sim", "--seeds", str(seeds), "--minutes", "60"]
+    command = [
+        sys.executable,
+        "-m",
+        "distributedlog.testing.sim",
+        "--seeds",
+        str(seeds),
+        "--minutes",
+        "60",
+    ]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as sim:

@@ -7,8 +7,12 @@ import os
 
 import pytest
 
-from distributedlog.sim.ledger_planted import DIRECTED_ONLY, PLANTED, seeds_until_found
-from distributedlog.sim.ledger_world import run_seed
+from distributedlog.testing.sim.ledger.ledger_injected_bugs import (
+    DIRECTED_ONLY,
+    PLANTED,
+    seeds_until_found,
+)
+from distributedlog.testing.sim.ledger.ledger_world import run_seed
 
 BUDGET = int(os.environ.get("DLOG_LEDGER_SEEDS", "2000"))
 FIRST = int(os.environ.get("DLOG_LEDGER_FIRST_SEED", "0"))

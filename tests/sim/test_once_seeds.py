@@ -1,7 +1,7 @@
 """Seeds of a log with producers, judged from the log alone (G9, G10), and a planted bug that they must find.
 
 ``DLOG_ONCE_SEEDS`` sets how many seeds (1), ``DLOG_SIM_START`` the first one. More bugs, at less cost:
-tests/log/test_producers.py, tests/log/test_expected_position.py.
+tests/log/format/test_producer_table.py, tests/log/test_expected_position.py.
 """
 
 import os
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from distributedlog.log import takeover
-from distributedlog.log.producers import ProducerTable
-from distributedlog.log.producers_replay import replay
-from distributedlog.sim.campaign import describe_failure
-from distributedlog.sim.once import OnceRun
-from distributedlog.sim.seed import CHAOS_S
+from distributedlog.log.format.producer_table import ProducerTable
+from distributedlog.log.takeover import takeover
+from distributedlog.log.takeover.producer_recovery import replay
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.exactly_once import OnceRun
+from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
 SEEDS = int(os.environ.get("DLOG_ONCE_SEEDS", "1"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))

@@ -1,17 +1,17 @@
 """Seeds of a log under pipelines, and two planted bugs that they must find; past failures by name.
 
 ``DLOG_PIPELINE_SEEDS`` sets how many seeds (4), ``DLOG_SIM_START`` the first one. All planted bugs:
-``python -m distributedlog.sim.pipeline_planted``.
+``python -m distributedlog.testing.sim.bugs.pipeline_injected_bugs``.
 """
 
 import os
 
 import pytest
 
-from distributedlog.sim.campaign import describe_failure
-from distributedlog.sim.pipeline import PipelineRun
-from distributedlog.sim.pipeline_planted import seeds_until_found
-from distributedlog.sim.seed import CHAOS_S
+from distributedlog.testing.sim.bugs.pipeline_injected_bugs import seeds_until_found
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.pipeline import PipelineRun
+from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
 SEEDS = int(os.environ.get("DLOG_PIPELINE_SEEDS", "4"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))

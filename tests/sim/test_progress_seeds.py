@@ -1,15 +1,15 @@
 """Honest writers beside a greedy user (T5), and a bug by which he starves them.
 
-Beside each adversary: ``python -m distributedlog.sim.progress``.
+Beside each adversary: ``python -m distributedlog.testing.sim.workloads.writer_progress``.
 """
 
 import pytest
 
-from distributedlog.metadata.quotas import Quotas, is_free
-from distributedlog.runtime.errors import TooBusy
-from distributedlog.sim.planting import planted
-from distributedlog.sim.progress import Progress, progress_beside
-from distributedlog.sim.trusted import GREEDY
+from distributedlog.metadata.auth.principal_quotas import Quotas, is_free
+from distributedlog.runtime.interfaces.errors import TooBusy
+from distributedlog.testing.sim.workloads.authorized_world import GREEDY
+from distributedlog.testing.sim.workloads.writer_progress import Progress, progress_beside
+from distributedlog.testing.sim.world.bug_injection import planted
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -1,7 +1,7 @@
 """A seed of a log behind proxies, and a planted bug that it must find.
 
 ``DLOG_PROXIED_SEEDS`` sets how many seeds (1), ``DLOG_SIM_START`` the first one; they are short. All planted
-bugs: ``python -m distributedlog.sim.proxied_planted``.
+bugs: ``python -m distributedlog.testing.sim.bugs.proxy_injected_bugs``.
 """
 
 import os
@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
-from distributedlog.sim.campaign import describe_failure
-from distributedlog.sim.moments import AT_PROXIES
-from distributedlog.sim.proxied import ProxiedRun
-from distributedlog.sim.proxied_planted import PLANTED, STARTS, seed_that_finds
+from distributedlog.testing.sim.bugs.proxy_injected_bugs import PLANTED, STARTS, seed_that_finds
+from distributedlog.testing.sim.faults.trigger_points import AT_PROXIES
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.proxy_world import ProxiedRun
 
 SEEDS = int(os.environ.get("DLOG_PROXIED_SEEDS", "1"))
 START = int(os.environ.get("DLOG_SIM_START", "1"))

@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from distributedlog import LogRecord
-from distributedlog.bookie.session import BookieSession
+from distributedlog.bookie.session.bookie_session import BookieSession
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.client import MetadataClient
-from distributedlog.metadata.node import MetadataNode
-from distributedlog.metadata.sessions import MetadataSession
-from distributedlog.runtime.errors import DistributedLogError, NotAllowed
-from distributedlog.runtime.host import Host
-from distributedlog.runtime.link import Link
-from distributedlog.sim.cluster import PATH, Shape, SimCluster
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.node.metadata_node import MetadataNode
+from distributedlog.metadata.node.metadata_session import MetadataSession
+from distributedlog.runtime.interfaces.errors import DistributedLogError, NotAllowed
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.runtime.net.link import Link
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_cluster import PATH, Shape, SimCluster
 
 SHAPE = Shape(
     metadata_nodes=1,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from distributedlog.sim.ambush import WORST
-from distributedlog.sim.bookie_world import BookieWorld
-from distributedlog.sim.campaign import AT, describe_failure
-from distributedlog.sim.seed import CHAOS_S, LogRun, Result
+from distributedlog.testing.sim.faults.targeted_faults import WORST
+from distributedlog.testing.sim.ledger.bookie_world import BookieWorld
+from distributedlog.testing.sim.workloads.campaign import AT, describe_failure
+from distributedlog.testing.sim.workloads.seed import CHAOS_S, LogRun, Result
 
 SEEDS = int(os.environ.get("DLOG_SIM_SEEDS", "20"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))

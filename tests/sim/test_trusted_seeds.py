@@ -1,17 +1,21 @@
 """Seeds where it counts who asks, and planted bugs that they must find.
 
 ``DLOG_TRUSTED_SEEDS`` sets how many seeds (2), ``DLOG_SIM_START`` the first one (2). All bugs:
-``python -m distributedlog.sim.trusted_planted``.
+``python -m distributedlog.testing.sim.bugs.authorization_injected_bugs``.
 """
 
 import os
 
 import pytest
 
-from distributedlog.sim.campaign import describe_failure
-from distributedlog.sim.seed import CHAOS_S
-from distributedlog.sim.trusted import TrustedRun
-from distributedlog.sim.trusted_planted import AT_A_PROXY, PLANTED, seed_that_finds
+from distributedlog.testing.sim.bugs.authorization_injected_bugs import (
+    AT_A_PROXY,
+    PLANTED,
+    seed_that_finds,
+)
+from distributedlog.testing.sim.workloads.authorized_world import TrustedRun
+from distributedlog.testing.sim.workloads.campaign import describe_failure
+from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
 SEEDS = int(os.environ.get("DLOG_TRUSTED_SEEDS", "2"))
 START = int(os.environ.get("DLOG_SIM_START", "2"))

@@ -4,15 +4,15 @@ import pytest
 import trio
 
 from distributedlog import LogRecord
-from distributedlog.cluster.cookie import decode_cookie
-from distributedlog.ledger import keys
-from distributedlog.ledger.metadata import LedgerMetadata
-from distributedlog.ledger.pool import BookiePool
+from distributedlog.cluster.coordination.cookie import decode_cookie
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
+from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.interface import Scan
-from distributedlog.runtime.host import Host
-from distributedlog.sim.cluster import Shape, SimCluster
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.metadata.model.interface import Scan
+from distributedlog.runtime.interfaces.host import Host
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_cluster import Shape, SimCluster
 
 RECORDS = 50
 APART_S = 45.0

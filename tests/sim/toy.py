@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from distributedlog.runtime.errors import ConnectionLost
-from distributedlog.runtime.host import Connection, Host
-from distributedlog.sim.disk import SimDisk
-from distributedlog.sim.host import SimHost
-from distributedlog.sim.network import SimNetwork
-from distributedlog.sim.scheduler import Simulation
+from distributedlog.runtime.interfaces.errors import ConnectionLost
+from distributedlog.runtime.interfaces.host import Connection, Host
+from distributedlog.testing.sim.world.disk import SimDisk
+from distributedlog.testing.sim.world.network import SimNetwork
+from distributedlog.testing.sim.world.scheduler import Simulation
+from distributedlog.testing.sim.world.sim_host import SimHost
 
 PORT = 4181
 SERVER_IP = "10.0.0.1"

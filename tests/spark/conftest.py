@@ -17,8 +17,8 @@ import pytest
 import trio
 
 from distributedlog import Namespace, open_namespace
-from distributedlog.cluster.processes import environment
-from distributedlog.spark.settings import recommended_conf
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.spark.session_settings import recommended_conf
 from tests.cluster.story import Cluster
 from tests.spark.registered_stores import registered
 

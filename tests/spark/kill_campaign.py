@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from tests.cluster.story import Cluster
 from tests.spark.conftest import ROOT, payload
 

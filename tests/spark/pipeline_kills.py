@@ -21,9 +21,9 @@ from typing import Any
 
 import trio
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from distributedlog.spark import read_with_history, session
-from distributedlog.spark.archive.folder import manifest_name
+from distributedlog.spark.archive.archive_folder import manifest_name
 from examples.spark import snapshot_and_truncate
 from examples.spark.change_feed import ChangeFeed, write
 from tests.cluster.story import Cluster, dlog

@@ -23,9 +23,9 @@ import pyspark
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.log.keys import incarnation_id, unlinked_prefix
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.spark.settings import package_zip, recommended_conf
+from distributedlog.log.model.log_keys import incarnation_id, unlinked_prefix
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.spark.session_settings import package_zip, recommended_conf
 from tests.cluster.story import Cluster
 from tests.spark.conftest import spark_env
 

@@ -14,8 +14,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     CorruptData,
     DistributedLogError,
@@ -23,9 +23,9 @@ from distributedlog.runtime.errors import (
     InvalidRequest,
     VersionConflict,
 )
-from distributedlog.spark.archive import folder
+from distributedlog.spark.archive import archive_folder as folder
+from distributedlog.spark.archive.archive_store import Bucket, Directory, Store, store_of
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
-from distributedlog.spark.archive.store import Bucket, Directory, Store, store_of
 from tests.examples import examples
 
 START = Manifest("a" * 16, 0, "orders", "b" * 16, DLSN(1, 0, 0), DLSN(1, 0, 0), 0, 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cluster.processes import environment
+from distributedlog.cluster.local.child_processes import environment
 from distributedlog.spark.doc_tables import renewed
 from tests.spark.conftest import plain, why_not
 
@@ -46,7 +46,8 @@ def test_no_document_names_an_install_that_does_not_resolve() -> None:
 def test_importing_it_loads_neither_servers_nor_spark() -> None:
     """Executors need no lmdb; the module that Spark looks for must import fast."""
     program = (
-        "import sys, distributedlog.spark, distributedlog.spark.client, distributedlog.spark.task_entries\n"
+        "import sys, distributedlog.spark, distributedlog.spark.client.spark_client, "
+        "distributedlog.spark.read.task_entries\n"
         "print([name for name in ('lmdb', 'pyspark', 'click') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from distributedlog.log.dlsn import DLSN
-from distributedlog.runtime.errors import (
+from distributedlog.log.format.dlsn import DLSN
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
     ForeignData,

@@ -20,13 +20,13 @@ pa = pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("pyspark", reason=INSTALL)
 
 from distributedlog import Namespace, blocking, open_namespace  # noqa: E402
-from distributedlog.runtime.errors import CorruptData  # noqa: E402
-from distributedlog.spark.archive.store import store_of  # noqa: E402
-from distributedlog.spark.client import run  # noqa: E402
-from distributedlog.spark.narrowing import narrowed  # noqa: E402
-from distributedlog.spark.options import SourceOptions  # noqa: E402
-from distributedlog.spark.read import BatchReader  # noqa: E402
-from distributedlog.spark.schema import Projection, projection  # noqa: E402
+from distributedlog.runtime.interfaces.errors import CorruptData  # noqa: E402
+from distributedlog.spark.archive.archive_store import store_of  # noqa: E402
+from distributedlog.spark.client.spark_client import run  # noqa: E402
+from distributedlog.spark.options.filter_pushdown import narrowed  # noqa: E402
+from distributedlog.spark.options.options import SourceOptions  # noqa: E402
+from distributedlog.spark.read.batch_reader import BatchReader  # noqa: E402
+from distributedlog.spark.read.table_schema import Projection, projection  # noqa: E402
 
 pytestmark = pytest.mark.extra
 
@@ -134,7 +134,7 @@ class LessThanOrEqual(GreaterThanOrEqual):
 
 
 def iso(ms: int) -> str:
-    from distributedlog.log.log_time import iso_of
+    from distributedlog.log.format.log_clock import iso_of
 
     return iso_of(ms)
 
@@ -181,7 +181,7 @@ def test_a_filter_reads_less_than_all(uri: str) -> None:
 def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_path: Path) -> None:
     """Through a file's records and back through a link: txids and payloads, in order."""
     from distributedlog.spark.archive.parquet_file import SCHEMA, PartWriter, records_of
-    from distributedlog.spark.sink_columns import columns_of
+    from distributedlog.spark.sink.sink_columns import columns_of
 
     async def payloads(held: Any) -> list[tuple[int, bytes]]:
         async with held.namespace.open_log(name).open_reader(to="end") as reader:
@@ -218,8 +218,8 @@ def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_pa
 
 def test_an_entry_is_not_decoded_without_its_segments_word(uri: str) -> None:
     """The door: a range whose base was lost on the way is refused, it does not read zeros."""
-    from distributedlog.log.range_reader import RangeReader
-    from distributedlog.log.record import TXIDS_OWN
+    from distributedlog.log.format.record import TXIDS_OWN
+    from distributedlog.log.read.range_reader import RangeReader
 
     async def read(held: Any) -> None:
         log = held.namespace.open_log("count")

@@ -18,26 +18,26 @@ from distributedlog import (  # noqa: E402
     local_cluster,
     open_namespace,
 )
-from distributedlog.log.app_versions import LinkContent  # noqa: E402
-from distributedlog.runtime.backoff import Backoff  # noqa: E402
-from distributedlog.runtime.errors import (  # noqa: E402
+from distributedlog.log.segments.app_versions import LinkContent  # noqa: E402
+from distributedlog.runtime.interfaces.errors import (  # noqa: E402
     LinkMismatch,
     LogRecreated,
     OutcomeUnknown,
     RecoveryIncomplete,
     TransactionIdOutOfOrder,
 )
-from distributedlog.spark import patience as waiting  # noqa: E402
-from distributedlog.spark.client import SparkClient, run  # noqa: E402
-from distributedlog.spark.options import SinkOptions  # noqa: E402
-from distributedlog.spark.sink import BatchWriter, StreamWriter, contents_of  # noqa: E402
-from distributedlog.spark.sink_columns import columns_of  # noqa: E402
-from distributedlog.spark.sink_task import (  # noqa: E402
+from distributedlog.runtime.primitives.backoff import Backoff  # noqa: E402
+from distributedlog.spark.client import retry as waiting  # noqa: E402
+from distributedlog.spark.client.spark_client import SparkClient, run  # noqa: E402
+from distributedlog.spark.options.options import SinkOptions  # noqa: E402
+from distributedlog.spark.sink.sink_columns import columns_of  # noqa: E402
+from distributedlog.spark.sink.sink_task import (  # noqa: E402
     AppendTarget,
     Identity,
     Message,
     SegmentTarget,
 )
+from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter, contents_of  # noqa: E402
 
 pytestmark = pytest.mark.extra
 WHO = Identity("etl", 3, "")

@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from distributedlog import LogRecord, open_namespace
-from distributedlog.cluster.processes import environment
-from distributedlog.metadata.rights import MANAGE, READ, WRITE
-from distributedlog.runtime.errors import InvalidRequest
-from distributedlog.runtime.principals import Token
-from distributedlog.runtime.tokens import read_token, seal
-from distributedlog.spark import client as spark_client
-from distributedlog.spark.lending import (
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.metadata.model.rights import MANAGE, READ, WRITE
+from distributedlog.runtime.interfaces.errors import InvalidRequest
+from distributedlog.runtime.interfaces.principals import Token
+from distributedlog.runtime.protocol.tokens import read_token, seal
+from distributedlog.spark.client import spark_client
+from distributedlog.spark.client.delegation_token import (
     BATCH_S,
     CHARS_MAX,
     LOGS_MAX,
@@ -28,7 +28,7 @@ from distributedlog.spark.lending import (
     narrowing_of,
     paths_of,
 )
-from distributedlog.spark.options import SinkOptions, SourceOptions
+from distributedlog.spark.options.options import SinkOptions, SourceOptions
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of
 from tests.spark.conftest import why_not
@@ -167,8 +167,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, P
 def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, Path]) -> None:
     """Threat 5: what an executor holds reads that one log."""
     cluster, file = world
-    from distributedlog.spark import client
-    from distributedlog.spark.client import lent_for
+    from distributedlog.spark.client import spark_client as client
+    from distributedlog.spark.client.spark_client import lent_for
 
     given = {"uri": cluster.uri, "credentials": f"file:{file}", "requestTimeout": "60s"}
     options = SourceOptions.parse({**given, "log": "in"}, "batch")
@@ -204,10 +204,10 @@ def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
     cluster, file = world
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from distributedlog.spark.read import BatchReader, Task
-    from distributedlog.spark.schema import Projection
-    from distributedlog.spark.sink import BatchWriter, StreamWriter
-    from distributedlog.spark.stream import StreamReader
+    from distributedlog.spark.read.batch_reader import BatchReader, Task
+    from distributedlog.spark.read.stream_reader import StreamReader
+    from distributedlog.spark.read.table_schema import Projection
+    from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter
 
     async def fill() -> None:
         async with (

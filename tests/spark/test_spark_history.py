@@ -8,7 +8,7 @@ import pytest
 
 from distributedlog import DLSN, Namespace
 from distributedlog.cli.main import run
-from distributedlog.runtime.errors import (
+from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     ForeignData,
     InvalidRequest,

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from distributedlog import DLSN, Namespace
-from distributedlog.log.log_time import iso_of
-from distributedlog.runtime.errors import LogTruncated
+from distributedlog.log.format.log_clock import iso_of
+from distributedlog.runtime.interfaces.errors import LogTruncated
 from distributedlog.spark import cause
 from tests.cluster.story import Cluster
 from tests.spark.conftest import fill, on, payload, plain

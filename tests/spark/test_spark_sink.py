@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
-from distributedlog.log.app_versions import LinkContent
-from distributedlog.log.keys import incarnation_id, unlinked_prefix
-from distributedlog.metadata.interface import prefix_end
-from distributedlog.runtime.errors import InvalidRequest, OutcomeUnknown
+from distributedlog.log.model.log_keys import incarnation_id, unlinked_prefix
+from distributedlog.log.segments.app_versions import LinkContent
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.runtime.interfaces.errors import InvalidRequest, OutcomeUnknown
 from distributedlog.spark import plain_errors
 from tests.spark.conftest import fill, on, payload, plain
 from tests.spark.test_spark_stream import WAIT_S, change, until
@@ -166,7 +166,7 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink_task import Identity, Message
+    from distributedlog.spark.sink.sink_task import Identity, Message
 
     make(uri, "out")
 
@@ -206,7 +206,7 @@ def test_s12_a_link_whose_answer_is_lost(
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink_task import Identity, Message
+    from distributedlog.spark.sink.sink_task import Identity, Message
 
     make(uri, "out")
 

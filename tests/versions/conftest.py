@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.bench.builds import export
+from distributedlog.testing.bench.compare_builds import export
 
 OLDER_COMMIT = os.environ.get("DLOG_OLDER_COMMIT", "fea56d70")
 """The build before 1.0 whose data directories, messages and clients stay supported."""

@@ -18,8 +18,8 @@ import json, sys
 sys.path.insert(0, {root!r})
 from tests.codecs.registry import CODECS
 from tests import test_events, test_metrics, test_options
-from distributedlog.runtime import errors
-from distributedlog.runtime.options import described
+from distributedlog.runtime.interfaces import errors
+from distributedlog.runtime.declarations.options import described
 
 samples = {{}}
 for codec in CODECS:

@@ -11,21 +11,23 @@ from typing import Any
 
 import pytest
 
-from distributedlog.ledger.registration import BookieRegistration
-from distributedlog.metadata import answers, messages, wire
-from distributedlog.metadata.interface import MemberRole, MemberStatus
-from distributedlog.metadata.room import is_disk_low
-from distributedlog.runtime import condition_texts
-from distributedlog.runtime.condition_texts import report_of, texts_of
-from distributedlog.runtime.errors import OutcomeUnknown
-from distributedlog.runtime.frames import pack, unpack
-from distributedlog.runtime.health_conditions import (
+from distributedlog.ledger.model.bookie_registration import BookieRegistration
+from distributedlog.metadata.model import command_results as answers
+from distributedlog.metadata.model.interface import MemberRole, MemberStatus
+from distributedlog.metadata.protocol import client_messages as wire
+from distributedlog.metadata.raft import raft_messages as messages
+from distributedlog.metadata.storage.metadata_disk_space import is_disk_low
+from distributedlog.runtime.declarations import condition_texts
+from distributedlog.runtime.declarations.condition_texts import report_of, texts_of
+from distributedlog.runtime.declarations.health_conditions import (
     Code,
     HealthCondition,
     Severity,
     condition,
     either_form,
 )
+from distributedlog.runtime.interfaces.errors import OutcomeUnknown
+from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.conditions import codes_of, every_condition
 
 from .health_reports import READ, RECORD, run

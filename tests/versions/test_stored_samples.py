@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog.runtime.options import REMOVED
+from distributedlog.runtime.declarations.options import REMOVED
 from tests.codecs.registry import CODECS, Codec
 
 from .stored_samples import collect
@@ -32,8 +32,8 @@ REMOVED_OPTIONS = {
     "store.idle_watermark_s",
     "store.wait_ms_max",
 }
-"""``part.option`` of the older build that this one does not have. `REMOVED` of runtime/options.py has the
-advice for a configuration that names one."""
+"""``part.option`` of the older build that this one does not have. `REMOVED` of
+distributedlog/runtime/declarations/options.py has the advice for a configuration that names one."""
 NEW_SAMPLES: dict[str, str] = {}
 """Codecs with a sample that the older build refuses, with the reason why it never receives one."""
 

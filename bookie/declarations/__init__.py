@@ -1,0 +1,1 @@
+"""Options, events, metrics and counters of a bookie."""

@@ -1,0 +1,48 @@
+"""What a bookie's store tells whoever runs it (`distributedlog/runtime/declarations/events.py`)."""
+
+import logging
+
+from ...runtime.declarations.events import Event
+
+READ_ONLY = Event(
+    "bookie.readonly",
+    logging.WARNING,
+    "It takes no new entries any more.",
+    ("bookie", "why"),
+    "mostly a disk that is full: free space, delete logs, or add bookies",
+)
+WRITABLE = Event("bookie.writable", logging.INFO, "It takes new entries again.", ("bookie",))
+LOSS = Event(
+    "bookie.loss",
+    logging.ERROR,
+    "A start found that something which was stored may be gone: it is in limbo, and not denied.",
+    ("bookie", "why"),
+    "docs/operations.md, a bookie that misses data; look at the disk",
+)
+INDEX_REBUILT = Event(
+    "bookie.index.rebuilt",
+    logging.ERROR,
+    "The index is gone or damaged, and made again from the journal.",
+    ("bookie", "why"),
+    "look at the disk",
+)
+ROTTED = Event(
+    "bookie.rot",
+    logging.WARNING,
+    "Entries of a ledger are not what was written. They are healed from other copies.",
+    ("ledger", "first", "last"),
+    "again and again: replace the disk",
+)
+DEVICE_ERROR = Event(
+    "bookie.device.error",
+    logging.WARNING,
+    "The device could not read, or gave other bytes.",
+    ("why",),
+    "after some of them it is read-only: `dlog decommission` it",
+)
+SCRUBBED = Event(
+    "bookie.scrubbed", logging.INFO, "All that it holds was read once.", ("bytes", "rotten")
+)
+
+EVENTS = (READ_ONLY, WRITABLE, LOSS, INDEX_REBUILT, ROTTED, DEVICE_ERROR, SCRUBBED)
+"""In the order of docs/events.md."""

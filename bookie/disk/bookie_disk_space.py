@@ -1,0 +1,152 @@
+"""Whether a bookie takes new entries: decided here alone, from facts, each of which has a code (pure, H28).
+
+A bookie that is read-only serves reads, fences and deletions, and recovery adds as long as there is room.
+The conditions have no numbers that move: they are in the registration, which is sent again when it changed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ...runtime.declarations.condition_texts import texts_of
+from ...runtime.declarations.health_conditions import Code, HealthCondition, condition
+from ...runtime.interfaces.errors import BookieReadOnly, DistributedLogError, TooBusy
+from ...runtime.interfaces.log_lines import get_logger
+from ..declarations.events import READ_ONLY, WRITABLE
+
+MIB = 1024 * 1024
+_NOT_SPACE = frozenset({Code.READ_ONLY_REQUESTED, Code.DISK_READ_ERRORS})
+"""Conditions that free space does not end."""
+INDEX_FREE_BYTES_MIN = 64 * MIB
+"""At most: below it, or below ``free_bytes_min`` where that is less, a checkpoint may find no room."""
+CHECKPOINTS_BEHIND_MAX = 16
+"""Runs in memory, in checkpoints' worth of them: beyond that the index cannot follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a bookie's room."""
+
+    journal_free_bytes: int
+    index_free_bytes: int
+    free_bytes_min: int
+    reserves_missing: tuple[str, ...]
+    """Disks, by role, whose reserve was given up."""
+    runs_in_memory: int
+    checkpoint_runs: int
+    no_next_file: bool = False
+    """There is no room for another journal file."""
+    checkpoint_failed: bool = False
+    """The last one found no room on the index's disk."""
+    asked: bool = False
+    """By the operator, or it is to leave."""
+    suspect: bool = False
+    """Its disk gives read errors, and not once."""
+
+
+log = get_logger("distributedlog.bookie.disk.bookie_disk_space")
+
+
+class Space:
+    """The room of one bookie: is it read-only, and why.
+
+    Its parts tell what they have met; ``measure`` gives the facts that are not told, and is asked at each
+    `look`.
+    """
+
+    def __init__(self, bookie_id: str, measure: Callable[[], Facts]) -> None:
+        self.bookie_id = bookie_id
+        self.read_only = False
+        """No normal adds."""
+        self.conditions: tuple[HealthCondition, ...] = ()
+        """Why."""
+        self._listeners: list[Callable[[], None]] = []
+        self.short = False
+        """No normal adds for want of room: whatever gives some back goes at full speed."""
+        self.index_is_behind = False
+        """No adds at all: too much of the index waits in memory."""
+        self.asked = False
+        """Set by the operator: `read_only` stays on whatever the space."""
+        self.suspect = False
+        """Set when the device failed to read too often (`bookie/integrity/corruption_tracker.py`); until the
+        next start."""
+        self.no_next_file = False
+        self.checkpoint_failed = False
+        self._measure = measure
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Call ``on_change`` whenever `read_only` has changed."""
+        self._listeners.append(on_change)
+
+    def note_next_file(self, *, missing: bool) -> None:
+        """The journal found no room for another file, or room again."""
+        if self.no_next_file != missing:
+            self.no_next_file = missing
+            self.look()
+
+    def look(self) -> None:
+        """Is there room for normal adds? Fences and recovery adds go on without."""
+        facts = replace(
+            self._measure(),
+            no_next_file=self.no_next_file,
+            checkpoint_failed=self.checkpoint_failed,
+            asked=self.asked,
+            suspect=self.suspect,
+        )
+        conditions = read_only_conditions(facts)
+        before = self.conditions
+        if new := [one for one in conditions if one not in before]:
+            why = "; ".join(texts_of(new))
+            READ_ONLY.say(log, "bookie %s: %s", self.bookie_id, why, bookie=self.bookie_id, why=why)
+        elif before and not conditions:
+            WRITABLE.say(
+                log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
+            )
+        self.conditions = conditions
+        changed, self.read_only = self.read_only != bool(conditions), bool(conditions)
+        self.short = any(one.code not in _NOT_SPACE for one in conditions)
+        self.index_is_behind = index_is_behind(facts)
+        if changed:
+            for on_change in self._listeners:
+                on_change()
+
+    def refusal(self, *, recovery: bool) -> DistributedLogError | None:
+        """Why no add is taken now, or none that is not a recovery's; None: they are."""
+        if self.read_only and not recovery:
+            why = "; ".join(texts_of(self.conditions))
+            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {why}")
+        if self.index_is_behind:
+            return TooBusy(
+                f"bookie {self.bookie_id}: its index cannot follow, its disk may be full"
+            )
+        return None
+
+
+def read_only_conditions(facts: Facts) -> tuple[HealthCondition, ...]:
+    """Return why this bookie takes no new entries, empty if it takes them."""
+    found: list[HealthCondition] = []
+    if facts.journal_free_bytes < facts.free_bytes_min:
+        found.append(condition(Code.JOURNAL_DISK_LOW, free_bytes_min=facts.free_bytes_min))
+    if facts.no_next_file:
+        found.append(condition(Code.JOURNAL_FILE_NO_SPACE))
+    index_free_min = min(facts.free_bytes_min, INDEX_FREE_BYTES_MIN)
+    if facts.index_free_bytes < index_free_min:
+        found.append(condition(Code.INDEX_DISK_LOW, free_bytes_min=index_free_min))
+    if facts.checkpoint_failed:
+        found.append(condition(Code.CHECKPOINT_NO_SPACE))
+    if index_is_behind(facts):
+        found.append(condition(Code.INDEX_MEMORY_FULL, extents_max=_runs_max(facts)))
+    found += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
+    if facts.asked:
+        found.append(condition(Code.READ_ONLY_REQUESTED))
+    if facts.suspect:
+        found.append(condition(Code.DISK_READ_ERRORS))
+    return tuple(found)
+
+
+def index_is_behind(facts: Facts) -> bool:
+    """Is there too much in memory for any add, also of a recovery?"""
+    return facts.runs_in_memory > _runs_max(facts)
+
+
+def _runs_max(facts: Facts) -> int:
+    return CHECKPOINTS_BEHIND_MAX * facts.checkpoint_runs

@@ -1,0 +1,1 @@
+"""The bytes of a bookie: entries, journal, compacted files, index, messages."""

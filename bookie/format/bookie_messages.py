@@ -1,0 +1,313 @@
+"""What clients and bookies say to each other: exact layouts of frame bodies (pure).
+
+Little-endian structs; ``key`` is the ledger's secret of 16 random bytes. Entry ids count from 0; -1 says
+"none". The envelope around (`distributedlog/runtime/protocol/frames.py`) carries the operation, the request
+or stream number, the flags. Entry records (`entry.py`) follow a body's fixed part verbatim, back to back.
+
+    STREAM_OPEN  ident = stream | ledger u64 | key 16s | flags u32 | fragment epoch u32
+                 flags: 1 recovery, 2 close: the stream of that number is over, forget it
+    ADD          ident = stream | entry records of the stream's ledger
+    ADD_MANY     ident = n      | n x (stream u32, bytes u32) | the records of each: so many ADDs
+    ADD_ACKS     ident = 0      | n x (stream u64, count u64): the first ``count`` records are durable (H1)
+                 flag 1: somebody waits here for the LAC of one of these streams' ledgers
+    STREAM_REFUSED ident = stream, status = code | msgpack [message, detail, position]
+    WRITE_LAC    ident = stream | lac i64                                              no reply
+    WRITE_LACS   ident = 0      | n x (stream u64, lac i64): so many WRITE_LACs        no reply
+    READ         ledger u64 | key 16s | first u64 | last u64 | bytes max u32 | flags u32
+       REPLY     flag 1: known  | complete_to i64 | lac i64 | records, ascending
+    FENCE, READ_LAC  ledger u64 | key 16s
+       REPLY     flag 1: known  | lac i64 | last entry i64
+    WAIT_LAC     ledger u64 | key 16s | previous lac i64 | wait ms u32 | bytes max u32
+                 flag 1: standing: answered each time the LAC moves, until the time is over, bytes max
+                 are used up in all, or an answer had not all of its records
+       REPLY     flag 128: more follow | lac i64 | fenced u32 | reserved u32
+                 | records previous+1..lac that are here and fit
+    LIST_ENTRIES ledger u64 | key 16s
+       REPLY     flag 1: known  | n x (first u64, count u64), ascending
+"""
+
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from ...runtime.interfaces.errors import DistributedLogError, ProtocolError, from_code
+from ...runtime.interfaces.host import Buffer
+from ...runtime.protocol.frames import ENVELOPE, ERROR_CHARS_MAX, Op, pack
+from ...runtime.protocol.schema import message, number, row, text
+
+KEY_BYTES = 16
+FLAG_KNOWN = 1
+"""Reply flag: what the reply does not name is known to be absent here (no limbo)."""
+ACK_WATCHED = 1
+"""Flag of ADD_ACKS: a LAC that is written now is news to somebody."""
+STREAM_RECOVERY = 1
+STREAM_CLOSE = 2
+READ_FENCE = 1
+"""Fence first: a recovery's read."""
+WAIT_STANDING = 1
+"""Flag of a WAIT_LAC's envelope."""
+READ_PAST_LAC = 2
+"""The reader may see entries that are not known to be confirmed."""
+
+MANY_ITEMS_MAX = 4096
+"""Of an ADD_MANY."""
+MANY_ITEM_BYTES = 8
+LACS_MAX = 65_536
+"""Of a WRITE_LACS."""
+
+_STREAM_OPEN = struct.Struct("<Q16sII")
+_LEDGER = struct.Struct("<Q16s")
+_READ = struct.Struct("<Q16sQQII")
+_WAIT_LAC = struct.Struct("<Q16sqII")
+_LAC = struct.Struct("<q")
+_LAC_FRAME = struct.Struct(ENVELOPE.format + "q")
+_MANY_ITEM = struct.Struct("<II")
+_STREAM_LAC = struct.Struct("<Qq")
+_PAIR_I64 = struct.Struct("<qq")
+_PAIR_U64 = struct.Struct("<QQ")
+_WAIT_REPLY = struct.Struct("<qII")
+_REFUSAL = row(text(ERROR_CHARS_MAX), text(ERROR_CHARS_MAX), number())
+READ_REPLY_BYTES = _PAIR_I64.size
+WAIT_REPLY_BYTES = _WAIT_REPLY.size
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpen:
+    """The first words of an add stream, or (``close``) its last; fire and forget."""
+
+    ledger: int
+    key: bytes
+    recovery: bool
+    fragment_epoch: int
+    close: bool = False
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        flags = (STREAM_RECOVERY if self.recovery else 0) | (STREAM_CLOSE if self.close else 0)
+        return _STREAM_OPEN.pack(self.ledger, self.key, flags, self.fragment_epoch)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "StreamOpen":
+        """Raises `ProtocolError`."""
+        ledger, key, flags, epoch = _exactly(_STREAM_OPEN, body, "STREAM_OPEN")
+        _only(flags, STREAM_RECOVERY | STREAM_CLOSE, "STREAM_OPEN")
+        return cls(ledger, key, bool(flags & STREAM_RECOVERY), epoch, bool(flags & STREAM_CLOSE))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRequest:
+    """FENCE, READ_LAC and LIST_ENTRIES: a ledger and its key."""
+
+    ledger: int
+    key: bytes
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return _LEDGER.pack(self.ledger, self.key)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "LedgerRequest":
+        """Raises `ProtocolError`."""
+        return cls(*_exactly(_LEDGER, body, "a ledger and its key"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Entries ``first`` to ``last`` (inclusive), at most about ``bytes_max`` of records, at least one."""
+
+    ledger: int
+    key: bytes
+    first: int
+    last: int
+    bytes_max: int
+    fence: bool = False
+    past_lac: bool = False
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        flags = (READ_FENCE if self.fence else 0) | (READ_PAST_LAC if self.past_lac else 0)
+        return _READ.pack(self.ledger, self.key, self.first, self.last, self.bytes_max, flags)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ReadRequest":
+        """Raises `ProtocolError`."""
+        ledger, key, first, last, bytes_max, flags = _exactly(_READ, body, "READ")
+        _only(flags, READ_FENCE | READ_PAST_LAC, "READ")
+        if not first <= last < 1 << 63:
+            raise ProtocolError(f"READ of entries {first} to {last}")
+        return cls(
+            ledger,
+            key,
+            first,
+            last,
+            bytes_max,
+            bool(flags & READ_FENCE),
+            bool(flags & READ_PAST_LAC),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLac:
+    """Tell when the LAC is above ``previous_lac``, on a fence, or after ``wait_ms``."""
+
+    ledger: int
+    key: bytes
+    previous_lac: int
+    wait_ms: int
+    bytes_max: int
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return _WAIT_LAC.pack(
+            self.ledger, self.key, self.previous_lac, self.wait_ms, self.bytes_max
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "WaitLac":
+        """Raises `ProtocolError`."""
+        request = cls(*_exactly(_WAIT_LAC, body, "WAIT_LAC"))
+        if request.previous_lac < -1:
+            raise ProtocolError(f"WAIT_LAC after {request.previous_lac}")
+        return request
+
+
+# --- adds -----------------------------------------------------------------------------------------
+
+
+def encode_acks(acks: list[tuple[int, int]]) -> bytes:
+    """ADD_ACKS: (stream, how many of its records are durable, counted from its opening)."""
+    return struct.pack(f"<{2 * len(acks)}Q", *chain.from_iterable(acks))
+
+
+def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:
+    """ADD_ACKS and the LIST_ENTRIES reply: pairs of u64. Raises `ProtocolError`."""
+    if len(body) % _PAIR_U64.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes are not whole pairs")
+    return list(_PAIR_U64.iter_unpack(body))
+
+
+def encode_many(streams: Sequence[int], sizes: Sequence[int]) -> bytes:
+    """The items before an ADD_MANY's records: whose they are, and how many bytes."""
+    items = [0] * (2 * len(sizes))
+    items[0::2] = streams
+    items[1::2] = sizes
+    return struct.pack(f"<{len(items)}I", *items)
+
+
+def decode_many(number: int, body: Buffer) -> list[tuple[int, int]]:
+    """The (stream, bytes) of an ADD_MANY whose ident is ``number``, which are all that follows them.
+
+    Raises `ProtocolError`.
+    """
+    start = MANY_ITEM_BYTES * number
+    if not 0 < number <= MANY_ITEMS_MAX or start > len(body):
+        raise ProtocolError(f"ADD_MANY: {number} items in {len(body)} bytes")
+    items = list(_MANY_ITEM.iter_unpack(memoryview(body)[:start]))
+    records = sum([size for _, size in items])
+    if records != len(body) - start:
+        raise ProtocolError(f"ADD_MANY: items of {records} bytes, {len(body) - start} follow")
+    return items
+
+
+def encode_refusal(error: DistributedLogError, position: int) -> bytes:
+    """STREAM_REFUSED: ``position`` counts the stream's records from 0 in sending order."""
+    return pack([str(error)[:ERROR_CHARS_MAX], "", position])
+
+
+def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]:
+    """The error and the first refused position. Raises `ProtocolError`."""
+    said, detail, position = message(body, _REFUSAL, "STREAM_REFUSED")
+    return from_code(status, said, detail), position
+
+
+def lac_frame(stream: int, lac: int) -> bytes:
+    """The whole frame of a WRITE_LAC in one step: a thousand logs send thousands of them a second."""
+    return _LAC_FRAME.pack(_LAC_FRAME.size, Op.WRITE_LAC, 0, 0, stream, 0, 0, lac)
+
+
+def decode_lac(body: Buffer) -> int:
+    """Raises `ProtocolError`."""
+    lac: int = _exactly(_LAC, body, "WRITE_LAC")[0]
+    if lac < -1:
+        raise ProtocolError(f"WRITE_LAC of {lac}")
+    return lac
+
+
+def encode_lacs(lacs: Collection[tuple[int, int]]) -> bytes:
+    """WRITE_LACS: (stream, LAC), at most `LACS_MAX`."""
+    # A stream's number is below 2^63: it is counted.
+    return struct.pack(f"<{2 * len(lacs)}q", *chain.from_iterable(lacs))
+
+
+def decode_lacs(body: Buffer) -> list[tuple[int, int]]:
+    """WRITE_LACS: (stream, LAC). All of it is sound, or none. Raises `ProtocolError`."""
+    if len(body) % _STREAM_LAC.size or len(body) > LACS_MAX * _STREAM_LAC.size:
+        raise ProtocolError(f"WRITE_LACS: {len(body)} bytes are not up to {LACS_MAX} whole pairs")
+    lacs = list(_STREAM_LAC.iter_unpack(body))
+    for stream, lac in lacs:
+        if lac < -1:
+            raise ProtocolError(f"WRITE_LACS of {lac} on stream {stream}")
+    return lacs
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def encode_read_head(complete_to: int, lac: int) -> bytes:
+    """The fixed part of a READ reply; the records follow."""
+    return _PAIR_I64.pack(complete_to, lac)
+
+
+def decode_read(body: memoryview) -> tuple[int, int, memoryview]:
+    """complete_to, lac and the records (unverified). Raises `ProtocolError`."""
+    complete_to, lac = _at_least(_PAIR_I64, body, "a READ reply")
+    return complete_to, lac, body[READ_REPLY_BYTES:]
+
+
+def encode_ends(lac: int, last_entry: int) -> bytes:
+    """The reply to FENCE and READ_LAC."""
+    return _PAIR_I64.pack(lac, last_entry)
+
+
+def decode_ends(body: Buffer) -> tuple[int, int]:
+    """lac and last entry. Raises `ProtocolError`."""
+    lac, last_entry = _exactly(_PAIR_I64, body, "a FENCE or READ_LAC reply")
+    return lac, last_entry
+
+
+def encode_wait_head(lac: int, fenced: bool) -> bytes:
+    """The fixed part of a WAIT_LAC reply; the records follow."""
+    return _WAIT_REPLY.pack(lac, fenced, 0)
+
+
+def decode_wait(body: memoryview) -> tuple[int, bool, memoryview]:
+    """lac, fenced and the records (unverified). Raises `ProtocolError`."""
+    lac, fenced, _ = _at_least(_WAIT_REPLY, body, "a WAIT_LAC reply")
+    return lac, bool(fenced), body[WAIT_REPLY_BYTES:]
+
+
+def encode_runs(runs: list[tuple[int, int]]) -> bytes:
+    """The LIST_ENTRIES reply: (first, count), ascending and disjoint."""
+    return b"".join([_PAIR_U64.pack(first, count) for first, count in runs])
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _exactly(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+    if len(body) != layout.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes, expected are {layout.size}")
+    return layout.unpack(body)
+
+
+def _at_least(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+    if len(body) < layout.size:
+        raise ProtocolError(f"{what}: {len(body)} bytes, expected are at least {layout.size}")
+    return layout.unpack_from(body)
+
+
+def _only(flags: int, known: int, what: str) -> None:
+    if flags & ~known:
+        raise ProtocolError(f"{what}: unknown flags {flags:#x}")

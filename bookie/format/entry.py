@@ -1,0 +1,118 @@
+"""The entry record: the one form of an entry on the wire, in the journal and in replies (pure).
+
+    | xxh3_64 u64 | length u32 | payload length u32 | version u16 | flags u16 | reserved u32 |
+    | ledger u64 | entry u64 | ledger length so far u64 | LAC i64 | payload ... | zeros to 8 |
+
+Little-endian, header 56 bytes, digest first so that one contiguous view is hashed: it covers bytes
+[8:length], padding included. ``length`` counts the whole record. The record carries no operation: what is
+done with it is said by the frame around it, so that its bytes never change from the first writer to the
+last replica (H2); it is never stamped anew, also not when it is sent a second time.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
+from ...runtime.interfaces.host import Buffer
+
+HEADER = struct.Struct("<QIIHHIQQQq")
+HEADER_BYTES = HEADER.size
+DIGEST_BYTES = 8
+ALIGN = 8
+VERSION = 1
+ENTRY_ID_MAX = (1 << 62) - 1
+"""Entry ids count from 0 and fit an i64, in which -1 says "none"."""
+
+_DIGEST = struct.Struct("<Q")
+_PADDING = tuple(bytes(size) for size in range(ALIGN))
+
+_pack, _pack_digest, _digest_of = HEADER.pack, _DIGEST.pack_into, xxhash.xxh3_64_intdigest
+
+assert HEADER_BYTES == 56
+assert HEADER_BYTES % ALIGN == 0
+
+
+@dataclass(slots=True)
+class EntryRecord:
+    """One verified record. ``payload`` and ``raw`` are views: they pin what they were cut from."""
+
+    ledger: int
+    entry: int
+    length_so_far: int
+    """Payload bytes of the ledger up to this entry, itself included."""
+    lac: int
+    """What the writer knew as confirmed when it made this entry; below ``entry``, -1 for nothing."""
+    payload: memoryview
+    raw: memoryview
+    """The whole record, to be sent on verbatim."""
+
+
+def record_bytes(payload_bytes: int) -> int:
+    """The length of a record with such a payload."""
+    return (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
+
+
+def encode(
+    ledger: int,
+    entry: int,
+    length_so_far: int,
+    lac: int,
+    buffers: Sequence[Buffer],
+    payload_bytes: int,
+) -> bytearray:
+    """Make the record of an entry; ``buffers`` together are its payload. One join, one hash."""
+    assert lac < entry, "an entry is not confirmed before it is sent"
+    # As `record_bytes`, without its call: this is done for each entry.
+    padding = _PADDING[-payload_bytes % ALIGN]  # so is the header a multiple of it
+    length = HEADER_BYTES + payload_bytes + len(padding)
+    header = _pack(0, length, payload_bytes, VERSION, 0, 0, ledger, entry, length_so_far, lac)
+    record = bytearray().join((header, *buffers, padding))
+    assert len(record) == length, "payload_bytes says how long the buffers are"
+    _pack_digest(record, 0, _digest_of(memoryview(record)[DIGEST_BYTES:]))
+    return record
+
+
+def check(view: Buffer) -> None:
+    """Raise `CorruptData` unless ``view`` is exactly one sound record."""
+    record = next(records(view), None)
+    if record is None or len(record.raw) != len(view):
+        raise CorruptData(f"{len(view)} bytes that are not one entry record")
+
+
+def records(view: Buffer) -> Iterator[EntryRecord]:
+    """The records that lie back to back in ``view``, each verified before it is yielded.
+
+    Raises `CorruptData` where a record is cut or its digest does not fit, `UnsupportedFormat` for a sound
+    record of a newer version.
+    """
+    view = memoryview(view)
+    end = len(view)
+    position = 0
+    while position < end:
+        if end - position < HEADER_BYTES:
+            raise CorruptData(f"{end - position} bytes after the last entry record")
+        digest, length, payload_bytes, version, _, _, ledger, entry, so_far, lac = (
+            HEADER.unpack_from(view, position)
+        )
+        stop = position + length
+        # As `record_bytes`, without its call.
+        if stop > end or length != (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN:
+            raise CorruptData(
+                f"ledger {ledger} entry {entry}: a record of {length} bytes with {payload_bytes} of payload"
+                f" in {end - position} bytes"
+            )
+        if xxhash.xxh3_64_intdigest(view[position + DIGEST_BYTES : stop]) != digest:
+            raise CorruptData(f"ledger {ledger} entry {entry}: the digest does not fit")
+        if version != VERSION:
+            raise UnsupportedFormat(
+                f"ledger {ledger} entry {entry}: record version {version}, known is {VERSION}"
+            )
+        if entry > ENTRY_ID_MAX or not -1 <= lac < entry:
+            raise CorruptData(f"ledger {ledger} entry {entry}: its LAC {lac} is not below it")
+        start = position + HEADER_BYTES
+        payload = view[start : start + payload_bytes]
+        yield EntryRecord(ledger, entry, so_far, lac, payload, view[position:stop])
+        position = stop

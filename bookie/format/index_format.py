@@ -1,0 +1,385 @@
+"""The bytes of the pairs in the ordered map of the index (pure).
+
+    "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
+    "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
+    "m"                                ->  msgpack of `Saved` | xxh3_64
+    "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are rotten
+    "y"                                ->  msgpack of `ScrubPlace` | xxh3_64
+
+Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
+
+A page that the device confirmed and lost has older pairs, each of which fits its digest. So the position
+contains the sum of the digests of all other pairs, modulo 2^64. Each transaction updates it, and a start
+compares it with the pairs that it reads. Every pair, also of newer versions, therefore ends in its digest.
+"""
+
+import struct
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import compress, repeat
+from operator import add
+from typing import Any
+
+import xxhash
+
+from ...runtime.interfaces.errors import CorruptData
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import fields, flag, number, optional, row, rows, text, versioned
+from .extent_map import Columns, Located
+from .journal_format import BASE_ROW, COLD_ROWS, DELETED, DROPPED, LIMBO, Base, ColdRow
+
+FORMAT = 4
+"""Of a position that names a base; 3 where it lists cold files, 2 where it says where tombstones end."""
+FORMAT_WITHOUT_BASE, FORMAT_WITHOUT_COLD = 3, 2
+
+RUN_KEY = struct.Struct(">cQQ")
+STATE_KEY = struct.Struct(">cQ")
+RUN = struct.Struct("<QQII")
+STATE = struct.Struct("<Iq16s")
+ROT_KEY = struct.Struct(">cQ")
+ROT = struct.Struct("<QQ")
+SCRUB_FORMAT = 1
+SCRUB_KEY = b"y"
+KEPT_KEYS = (b"x", b"z")
+"""From the one on to before the other: small values beside runs and states."""
+_DIGEST = struct.Struct("<Q")
+DIGESTS_MODULUS = 1 << 64
+META_KEY = b"m"
+FILES_MAX = 64 * 1024
+_U64 = number(0, (1 << 64) - 1)
+_TOTALS = fields(
+    {"digests": (optional(_U64), None)},
+    known=_U64,
+    limbo=_U64,
+    tombstones=_U64,
+    runs=_U64,
+    files=rows(row(_U64, _U64, _U64), 2 * FILES_MAX),
+)
+_SAVED = fields(
+    {
+        "last": (number(-1), -1),
+        "gone_below": (_U64, 0),
+        "cold": (COLD_ROWS, ()),
+        "base": (optional(BASE_ROW), None),
+        "totals": (optional(_TOTALS), None),
+    },
+    bookie=text(),
+    seed=_U64,
+    sequence=_U64,
+    file=_U64,
+    offset=_U64,
+    first=_U64,
+    start=_U64,
+    limbo_below=_U64,
+    next_file=_U64,
+    files=rows(row(_U64, _U64, _U64), FILES_MAX),
+)
+
+
+_SCRUB_PLACE = fields(
+    ledger=_U64,
+    entry=_U64,
+    under_way=flag,
+    rest_s=number(),
+    read_bytes=_U64,
+    found=_U64,
+    passes=_U64,
+)
+
+
+def counts_as_limbo(flags: int) -> bool:
+    """Is a ledger of these flags to be healed? A stub of a dropped copy is not."""
+    return flags & (LIMBO | DROPPED | DELETED) == LIMBO
+
+
+class IndexDamaged(CorruptData):
+    """A value of the index does not fit its checksum: it must be built again."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Totals of the map's content."""
+
+    known: int = 0
+    limbo: int = 0
+    tombstones: int = 0
+    """States of deleted ledgers; the two before are counted as `Ledgers` counts them."""
+    runs: int = 0
+    live_bytes: dict[int, int] = field(default_factory=dict)
+    """Of each file that runs lie in."""
+    file_ends: dict[int, int] = field(default_factory=dict)
+    """How long such a file must be at least, for the last record in it that is kept, or was."""
+    digests: int | None = 0
+    """The sum of the digests of all pairs. None: an older program wrote last, which does not keep it."""
+
+    def copy(self) -> "Totals":
+        """What may be changed while this one still counts."""
+        live = {number: length for number, length in self.live_bytes.items() if length}
+        ends = {number: self.file_ends.get(number, 0) for number in live}
+        return Totals(self.known, self.limbo, self.tombstones, self.runs, live, ends, self.digests)
+
+    def count_state(self, flags: int) -> None:
+        """The map holds one of these flags."""
+        if flags & DELETED:
+            self.tombstones += 1
+            return
+        self.known += 1
+        self.limbo += counts_as_limbo(flags)
+
+    def add_run(self, run: Located) -> None:
+        """The map holds it from now on."""
+        number, end = run.file_number, run.offset + run.length
+        self.runs += 1
+        self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
+        if end > self.file_ends.get(number, 0):
+            self.file_ends[number] = end
+
+    def add_runs(self, runs: Columns) -> dict[int, int]:
+        """The map holds these from now on; returns how many bytes of each file they take."""
+        _, _, files, offsets, lengths = runs
+        self.runs += len(files)
+        added: dict[int, int] = {}
+        for file in set(files):  # one, as a rule
+            mine = [one == file for one in files]
+            added[file] = sum(compress(lengths, mine))
+            end = max(compress(map(add, offsets, lengths), mine))
+            self.live_bytes[file] = self.live_bytes.get(file, 0) + added[file]
+            if end > self.file_ends.get(file, 0):
+                self.file_ends[file] = end
+        return added
+
+    def drop_run(self, run: Located) -> None:
+        """The map holds it no more."""
+        self.runs -= 1
+        self.live_bytes[run.file_number] = self.live_bytes.get(run.file_number, 0) - run.length
+
+    def pack(self) -> dict[str, object]:
+        """For `Saved`."""
+        files = [
+            [number, length, self.file_ends.get(number, 0)]
+            for number, length in sorted(self.live_bytes.items())
+            if length
+        ]
+        return {
+            "known": self.known,
+            "limbo": self.limbo,
+            "tombstones": self.tombstones,
+            "runs": self.runs,
+            "files": files,
+            "digests": self.digests,
+        }
+
+
+@dataclass(slots=True)
+class Saved:
+    """What the map holds beside runs and states: how far it reaches into the journal."""
+
+    bookie_id: str
+    seed: int
+    sequence: int
+    """The first block that is not in the map."""
+    file_number: int
+    """Where that block begins or would begin."""
+    offset: int
+    first_sequence: int
+    """Of that file's first block."""
+    start_count: int
+    limbo_below: int
+    next_file: int
+    """No file of this number or above has been used."""
+    files: list[tuple[int, int, int]] = field(default_factory=list)
+    """Sealed journal files that are there: number, first and last sequence."""
+    last_offset: int = -1
+    """Where the last block that is in the map begins, in the position's file; -1: not known."""
+    gone_below: int = 0
+    """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
+    cold: list[ColdRow] = field(default_factory=list)
+    """Cold files that are there."""
+    base: Base | None = None
+    """The newest base of states, whether or not a head names it already."""
+    totals: Totals | None = None
+    """None: an older program wrote it, which does not know them; it leaves them out where they were."""
+
+    def encode(self) -> bytes:
+        """As msgpack."""
+        later: dict[str, object] = {}
+        if self.totals is not None:
+            later["totals"] = self.totals.pack()
+        if self.gone_below:
+            later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
+        if self.cold:
+            later |= {"format": FORMAT_WITHOUT_BASE, "cold": [list(file) for file in self.cold]}
+        if self.base is not None:
+            later |= {"format": FORMAT, "base": self.base.pack()}
+        return pack(
+            {
+                "format": 1,
+                "bookie": self.bookie_id,
+                "seed": self.seed,
+                "sequence": self.sequence,
+                "file": self.file_number,
+                "offset": self.offset,
+                "first": self.first_sequence,
+                "start": self.start_count,
+                "limbo_below": self.limbo_below,
+                "next_file": self.next_file,
+                "files": [list(file) for file in self.files],
+                "last": self.last_offset,
+                **later,
+            }
+        )
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Saved":
+        """Raises `IndexDamaged`, `UnsupportedFormat`."""
+        try:
+            found = versioned(value, FORMAT, _SAVED, "the index's position")
+        except CorruptData as error:
+            raise IndexDamaged(str(error)) from None
+        return cls(
+            found["bookie"],
+            found["seed"],
+            found["sequence"],
+            found["file"],
+            found["offset"],
+            found["first"],
+            found["start"],
+            found["limbo_below"],
+            found["next_file"],
+            list(found["files"]),
+            found["last"],
+            found["gone_below"],
+            list(found["cold"]),
+            None if found["base"] is None else Base(*found["base"]),
+            None if found["totals"] is None else _totals(found["totals"]),
+        )
+
+
+def _totals(found: dict[str, Any]) -> Totals:
+    return Totals(
+        found["known"],
+        found["limbo"],
+        found["tombstones"],
+        found["runs"],
+        {number: length for number, length, _ in found["files"]},
+        {number: end for number, _, end in found["files"]},
+        found["digests"],
+    )
+
+
+@dataclass(slots=True)
+class ScrubPlace:
+    """How far a scrub has come through the runs of the map."""
+
+    ledger: int = 0
+    entry: int = 0
+    """The next run is the first that begins there or after it."""
+    under_way: bool = False
+    rest_s: int = 0
+    """Seconds of running time until the next pass begins; while one is under way, until the one after it."""
+    read_bytes: int = 0
+    """Of this pass, or the last one."""
+    found: int = 0
+    """Entries that were found rotten, likewise."""
+    passes: int = 0
+    """That came to their end."""
+
+    def encode(self) -> bytes:
+        """As msgpack."""
+        return pack({"format": SCRUB_FORMAT, **asdict(self)})
+
+    @classmethod
+    def decode(cls, value: bytes) -> "ScrubPlace":
+        """Raises `CorruptData`, `UnsupportedFormat`."""
+        return cls(**versioned(value, SCRUB_FORMAT, _SCRUB_PLACE, "the scrub's place"))
+
+
+def ledger_end(ledger_id: int) -> bytes:
+    """The first key after a ledger's runs."""
+    return RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """A value as it is stored, its digest after it."""
+    return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
+
+
+def run_pairs(ledger_id: int, runs: Columns) -> list[tuple[bytes, bytes]]:
+    """Keys and sealed values of these runs of a ledger.
+
+    By columns, and no call in Python for each: of a thousand busy logs a checkpoint has fifty thousand.
+    """
+    firsts, counts, files, offsets, lengths = runs
+    keys = list(map(RUN_KEY.pack, repeat(b"r"), repeat(ledger_id), firsts))
+    values = list(map(RUN.pack, files, offsets, lengths, counts))
+    digests = map(_DIGEST.pack, map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
+    return list(zip(keys, map(add, values, digests), strict=True))
+
+
+def checked(key: bytes, stored: bytes, size: int = -1) -> bytes:
+    """The value of a sealed one, of ``size`` bytes if that is given. Raises `IndexDamaged`."""
+    value = stored[: -_DIGEST.size]
+    if (
+        len(stored) < _DIGEST.size
+        or (size >= 0 and len(value) != size)
+        or sealed(key, value) != stored
+    ):
+        raise IndexDamaged(f"index key {key.hex()}: its value does not fit its checksum")
+    return value
+
+
+def sum_of_digests(stored: Collection[bytes]) -> int:
+    """The sum of the digests that these values end in."""
+    tails = b"".join([value[-_DIGEST.size :] for value in stored])
+    return sum(struct.unpack(f"<{len(stored)}Q", tails))
+
+
+def verified_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
+    """The sum of the digests of these pairs, each of which fits. Raises `IndexDamaged`.
+
+    By columns, and no call in Python for each: a start reads all pairs.
+    """
+    if not pairs:
+        return 0
+    keys, stored = zip(*pairs, strict=True)
+    values = [value[: -_DIGEST.size] for value in stored]
+    digests = list(map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
+    if list(map(add, values, map(_DIGEST.pack, digests))) != list(stored):
+        for key, value in pairs:  # one by one, to name the damaged one
+            checked(key, value)
+    return sum(digests)
+
+
+def located(key: bytes, stored: bytes) -> Located:
+    """A run from its key and value. Raises `IndexDamaged`."""
+    if len(key) != RUN_KEY.size:
+        raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
+    file_number, offset, length, count = RUN.unpack(checked(key, stored, RUN.size))
+    return Located(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
+
+
+def file_of(stored: bytes) -> int:
+    """The file that a run's stored value names, unchecked: to pass over those of other files."""
+    return int.from_bytes(stored[:8], "little")
+
+
+def flags_of(stored: bytes) -> int:
+    """The flags that a state's stored value names, unchecked: to pass over those of other flags."""
+    return int.from_bytes(stored[:4], "little")
+
+
+def rot_noted(kept: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:
+    """The notes of rot among what is kept: ledger to first and last. One that is none is passed over."""
+    return {
+        ROT_KEY.unpack(key)[1]: ROT.unpack(value)
+        for key, value in kept.items()
+        if key[:1] == b"x" and len(key) == ROT_KEY.size and len(value) == ROT.size
+    }
+
+
+def stated(key: bytes, stored: bytes) -> tuple[int, int, int, bytes]:
+    """A ledger's id, flags, LAC and key, from a state's key and value. Raises `IndexDamaged`."""
+    if len(key) != STATE_KEY.size:
+        raise IndexDamaged(f"index key {key.hex():.80}: it is no ledger's")
+    flags, lac, ledger_key = STATE.unpack(checked(key, stored, STATE.size))
+    return STATE_KEY.unpack(key)[1], flags, lac, ledger_key

@@ -1,0 +1,1 @@
+"""Free the space of deleted ledgers: compaction, checkpoints, removal of files."""

@@ -1,0 +1,1 @@
+"""Detect lost and corrupt entries: limbo, scrubber, removal of copies."""

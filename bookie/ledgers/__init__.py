@@ -1,0 +1,1 @@
+"""The state of ledgers in memory, and requests that wait for it."""

@@ -1,0 +1,74 @@
+"""What the metadata says of ledgers that are not known here, asked before an add to them is taken (H89).
+
+Tombstones end: of a ledger whose id is below a bound and that is not known here, nobody here can tell whether
+it was deleted, or fenced and moved away. Ids are never used twice, so the metadata can.
+"""
+
+import enum
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import islice
+
+import trio
+
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.schedule.work_failures import WorkFailures
+
+ASKED_AT_ONCE = 500
+ANSWER_S = 5.0
+"""Without an answer for so long the adds that wait are refused: their writers come again."""
+
+UNIT = "the look-up of ledgers before their first add"
+
+log = get_logger("distributedlog.bookie.ledgers.ledger_existence")
+
+
+class Standing(enum.Enum):
+    """What a ledger's record says, for who wants to add to it."""
+
+    OPEN = enum.auto()
+    ENDED = enum.auto()
+    """It is being recovered, or closed: its writer must be told so."""
+    GONE = enum.auto()
+    """There is none, or it is being deleted."""
+
+
+Answer = Callable[[Standing | None], None]
+"""None: nobody could tell."""
+Standings = Callable[[Sequence[int]], Awaitable[Mapping[int, Standing]]]
+"""Of each of these ids, ascending, by a linearizable read; those of whom nothing can be told are left out."""
+
+
+class LookUps:
+    """One question at a time; what comes meanwhile is asked together, after it."""
+
+    def __init__(self, standings: Standings, failures: WorkFailures) -> None:
+        self._standings = standings
+        self._failures = failures
+        self._waiting: dict[int, list[Answer]] = {}
+        self._wake = trio.Event()
+
+    def look_up(self, ledger_id: int, answer: Answer) -> None:
+        """Ask for it: ``answer`` is called later, with what the record said after this call."""
+        self._waiting.setdefault(ledger_id, []).append(answer)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            if not self._waiting:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            asked = sorted(islice(self._waiting, ASKED_AT_ONCE))
+            # Whoever asks from now on gets an answer of its own: this one may be older than the question.
+            answers = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in asked}
+            found: Mapping[int, Standing] = {}
+            try:
+                with trio.move_on_after(ANSWER_S), self._failures.contained(UNIT):
+                    found = await self._standings(asked)
+            except DistributedLogError as error:
+                log.warning("%d ledgers could not be looked up: %s", len(asked), error)
+            for ledger_id, waiting in answers.items():
+                for answer in waiting:
+                    with self._failures.contained(f"an add to ledger {ledger_id} that waited"):
+                        answer(found.get(ledger_id))

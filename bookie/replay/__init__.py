@@ -1,0 +1,1 @@
+"""Read journal and compacted files at a start."""

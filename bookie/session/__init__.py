@@ -1,0 +1,1 @@
+"""Connections of clients: authorization, requests and the order of reads."""

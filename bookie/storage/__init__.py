@@ -1,0 +1,1 @@
+"""Journal, index, group commit and reads of entries."""

@@ -1,0 +1,66 @@
+"""The parts that hold a bookie's data, which a start makes and all that works on the data shares."""
+
+from dataclasses import dataclass
+
+import trio
+
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.interfaces.host import Disk
+from ...runtime.interfaces.log_lines import get_logger
+from ..declarations.options import BookieOptions
+from ..disk.bookie_disk_space import Space
+from ..disk.disk_reserve import Reserve
+from ..ledgers.ledger_table import Ledgers
+from .entry_reader import JournalFiles
+from .index import Index
+from .journal import Journal
+from .journal_buffer import GatherRing
+
+CONDEMN_S = 5.0
+"""For one small transaction of a map whose node ends."""
+
+log = get_logger("distributedlog.bookie.storage")
+
+
+@dataclass(frozen=True, slots=True)
+class BookieStorage:
+    """One bookie's journal, index and ledgers, and the room that they have."""
+
+    disk: Disk
+    """Of the journal and the cold files."""
+    journal: Journal
+    ring: GatherRing
+    """Where the journal's next blocks gather."""
+    index: Index
+    ledgers: Ledgers
+    files: JournalFiles
+    """Journal and cold files that are open for reads."""
+    space: Space
+    reserves: dict[str, Reserve]
+    """By the disk's role."""
+    options: BookieOptions
+
+    @property
+    def bookie_id(self) -> str:
+        """The bookie whose data it is."""
+        return self.space.bookie_id
+
+    async def make_reserves(self) -> None:
+        """Have the reserves whole, where there is room for them."""
+        for reserve in self.reserves.values():
+            if not reserve.held:
+                await reserve.make()
+
+    async def condemn_index(self) -> None:
+        """Make the next start rebuild the index. If this write fails, that start finds the damage."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CONDEMN_S):
+            try:
+                await self.index.condemn()
+            except DistributedLogError as error:
+                log.warning("bookie %s: the damaged index stays for now: %s", self.bookie_id, error)
+
+    def close(self) -> None:
+        """Close the files and the index without a checkpoint."""
+        self.journal.close()
+        self.files.close()
+        self.index.close()

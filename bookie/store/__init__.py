@@ -1,0 +1,1 @@
+"""The store of a bookie: its start, and adds to it."""

@@ -1,0 +1,1 @@
+"""Rights on the keys of the metadata, and credentials of users at a node."""

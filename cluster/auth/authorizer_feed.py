@@ -1,0 +1,96 @@
+"""A bookie hears from the metadata's leader what it is to check capabilities by
+(`bookie/session/bookie_authorizer.py`).
+
+In a cluster that is open it reads one key at its start, and watches two. Else it asks the leader, which
+gives a bookie its own keys and no other's: at its start before it serves anybody, after each change of the
+mode or of what was taken from whom, when somebody shows what it does not know, and each minute.
+"""
+
+from functools import partial
+
+import trio
+
+from ...bookie.session.bookie_authorizer import Gate
+from ...metadata.client.metadata_client import MetadataClient
+from ...metadata.model.acl_records import ENDED_PREFIX, MODE_KEY, decode_mode
+from ...runtime.interfaces.errors import DistributedLogError, NotAllowed, NotAuthenticated
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.interfaces.principals import Meeting, Welcome
+from ...runtime.net.rpc import Endpoint
+from ...runtime.protocol.capability_messages import GateAnswer, GateQuestion
+from ...runtime.protocol.frames import Op
+from ..coordination.reconcile_loop import at_each_change
+
+EVERY_S = 60.0
+AGAIN_S = 1.0
+"""Between two questions because of what somebody shows."""
+
+log = get_logger("distributedlog.cluster")
+
+
+async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:
+    """Ask once. Raises what keeps the leader from answering."""
+    found = await metadata.get(MODE_KEY)
+    mode = decode_mode(None if found is None else found.value)
+    if mode == "open" and not gate.looks:
+        return
+    try:
+        reply = await metadata.ask(Op.META_CAPS, GateQuestion(bookie_id).encode())
+    except NotAllowed as error:
+        # Without a certificate of this bookie's name nobody can tell it from another one.
+        log.warning("bookie %s is given no keys to check capabilities by: %s", bookie_id, error)
+        gate.hear(GateAnswer(mode, (), {}))
+        return
+    gate.hear(GateAnswer.decode(reply.body))
+
+    def verify(meeting: Meeting, proof: bytes) -> Welcome:
+        if not meeting.is_secret:  # who overhears it is its holder from then on (H228)
+            raise NotAuthenticated(
+                f"{meeting.peer_address} shows a pass that anybody can read: not in clear"
+            )
+        return gate.welcome(proof)
+
+    endpoint.methods["pass"] = verify
+
+
+async def keep_gate(
+    gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
+) -> None:
+    """Go on asking, until cancelled."""
+    turn = trio.Lock()
+    failures = endpoint.failures
+    unit = "the question what capabilities are checked by"
+
+    async def once() -> None:
+        async with turn:  # an older answer that is heard later would bring back what was taken away
+            await look(gate, endpoint, metadata, bookie_id)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(failures.keep, "the clock of the gate", _tick, gate)
+        nursery.start_soon(
+            partial(
+                at_each_change,
+                metadata,
+                (MODE_KEY, ENDED_PREFIX),
+                once,
+                every_s=EVERY_S,
+                failures=failures,
+                unit=unit,
+            )
+        )
+        while True:
+            await gate.wanted.wait()
+            try:
+                with failures.contained(unit):
+                    await once()
+            except DistributedLogError as error:
+                log.info("bookie %s: what is checked by cannot be asked now: %s", bookie_id, error)
+            await trio.sleep(AGAIN_S)
+            gate.wanted = trio.Event()
+
+
+async def _tick(gate: Gate) -> None:
+    """By itself: where the quorum is silent a question to it waits."""
+    while True:
+        await trio.sleep(EVERY_S)
+        gate.tick()

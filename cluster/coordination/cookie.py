@@ -1,0 +1,257 @@
+"""Who a bookie is, and whether its disks are the ones it last ran with (H6).
+
+Three places say it: ``FORMAT`` on the index disk, ``FORMAT`` on the journal disk, and the cookie
+``cookie/<id>`` in the metadata. Each start counts all three up, in this order; so a disk that is behind
+the cookie is an older copy, and one that lacks what the others say is missing or somebody else's.
+A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
+refused instead. An emptied disk makes a new bookie, never the old one again.
+
+The cookie also keeps whose certificate the bookie showed when it first had one: from then on its id goes with
+that name, and another bookie's certificate does not start it (H227). A cookie of before that has no name gets
+the one of the next start, once, and that is said.
+
+After the metadata came from a save, a cookie of before is what is behind: it is raised once to what the disks
+say, and a bookie without one is let in while an operator looks (`gc_hold.py`, H104).
+
+Each start has a random name, on the disks before it is in the cookie. A start that is killed leaves a request
+under way, which may be done after the next start's look: by its name that one knows it for its own.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...bookie.disk.disk_reserve import START, START_BYTES, give_back, give_up
+from ...ledger.model import ledger_keys as keys
+from ...metadata.model.interface import Metadata
+from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
+from ...runtime.disk.atomic_file import ASIDE
+from ...runtime.disk.node_identity import (
+    FILE_NAME,
+    NodeIdentity,
+    load_identity,
+    new_node_id,
+    store_identity,
+)
+from ...runtime.interfaces.errors import DiskFull, ForeignData
+from ...runtime.interfaces.host import Disk
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import fields, number, stored, text
+from ..declarations.events import BOUND
+from .gc_hold import restores_of, why_held
+
+STARTS_KEPT = 8
+"""Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
+HALF_NAMED = FILE_NAME + ASIDE
+"""What a first start that was killed while it named the directory leaves behind."""
+_COOKIE = fields(
+    {
+        "start": (text(), ""),
+        "label": (text(4096), ""),
+        "cluster": (text(), ""),
+        "restores": (number(), 0),
+        "principal": (text(), ""),
+    },
+    incarnation=number(),
+)
+WRITTEN_BY = "distributedlog-py 0.1"
+
+log = get_logger("distributedlog.cluster.coordination.cookie")
+
+
+async def take_identity(
+    disks: Mapping[str, Disk],
+    metadata: Metadata,
+    *,
+    cluster_id: str,
+    label: str,
+    chance: random.Random,
+    principal: str = "",
+) -> tuple[NodeIdentity, int]:
+    """Make, or check and count up, this bookie's identity; return it and its cookie's revision.
+
+    ``principal``: whom its certificate names (``bookie/b4``), "" where it has none. The disks are locked by
+    the caller and nothing is stored before this returns. Raises `ForeignData` (one line that says which
+    directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
+    """
+    found = {role: await load_identity(disks[role]) for role in ("index", "journal")}
+    for role, identity in found.items():
+        _check(role, identity, cluster_id)
+    known = [identity for identity in found.values() if identity is not None]
+    if len({identity.node_id for identity in known}) > 1:
+        raise ForeignData(
+            f"the index directory belongs to bookie {known[0].node_id},"
+            f" the journal directory to bookie {known[1].node_id}: give each bookie its own two"
+        )
+    empty = all(_is_empty(disk) for disk in (disks["index"], disks["journal"]))
+    if not known:
+        _refuse_nameless(disks)
+        node_id = new_node_id(chance)
+        first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
+        return await _count_up(disks, metadata, first, None, chance, principal)
+    cookie = await metadata.get(keys.cookie_key(known[0].node_id))
+    seen = [identity.incarnation for identity in known]
+    together = len(known) == 2 and max(seen) - min(seen) <= 1
+    if cookie is None and not empty and together and await why_held(metadata):
+        now = replace(known[0], incarnation=min(seen))
+        return await _count_up(disks, metadata, now, None, chance, principal)
+    if cookie is None:
+        if not empty:
+            raise ForeignData(
+                f"bookie {known[0].node_id} is not known to cluster {cluster_id}: it was decommissioned, or"
+                " this directory is another cluster's; start with an empty directory as a new bookie"
+            )
+        # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
+        now = replace(known[0], incarnation=0)
+        return await _count_up(disks, metadata, now, None, chance, principal)
+    said = _read(cookie)
+    if principal and said["principal"] not in ("", principal):
+        raise ForeignData(
+            f"bookie {known[0].node_id} is {said['principal']} by its cookie, and the certificate here is"
+            f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
+            " another directory"
+        )
+    starts = int(said["incarnation"])
+    if together and min(seen) > starts and said["restores"] < await restores_of(metadata):
+        starts = min(seen)  # of before the save that the metadata came from
+    _check_starts(found, known[0].node_id, starts)
+    now = replace(known[0], incarnation=starts)
+    return await _count_up(disks, metadata, now, cookie, chance, principal)
+
+
+def _check_starts(found: Mapping[str, NodeIdentity | None], node_id: str, starts: int) -> None:
+    """Refuse directories that have not seen as many starts as the cookie. Raises `ForeignData`."""
+    for role, identity in found.items():
+        if identity is None:
+            raise ForeignData(
+                f"the {role} directory of bookie {node_id} is empty or missing:"
+                " restore it, or start with two empty directories as a new bookie"
+            )
+        if identity.incarnation < starts:
+            raise ForeignData(
+                f"the {role} directory of bookie {identity.node_id} is an older copy: it has seen"
+                f" {identity.incarnation} starts, the cluster {starts}; what was stored since is missing"
+            )
+        if identity.incarnation > starts + 1:
+            raise ForeignData(
+                f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
+                f" the cluster only {starts}: the metadata is an older copy"
+            )
+
+
+def cookie_guard(node_id: str, revision: int) -> Compare:
+    """Holds while nobody has started with a copy of these disks."""
+    return Compare.mod_revision(keys.cookie_key(node_id), revision)
+
+
+async def _count_up(
+    disks: Mapping[str, Disk],
+    metadata: Metadata,
+    before: NodeIdentity,
+    cookie: KeyValue | None,
+    chance: random.Random,
+    principal: str,
+) -> tuple[NodeIdentity, int]:
+    bound = "" if cookie is None else _read(cookie)["principal"]
+    earlier = before.starts.split()[: STARTS_KEPT - 1]
+    start = f"{chance.getrandbits(64):016x}"
+    now = replace(before, incarnation=before.incarnation + 1, starts=" ".join([start, *earlier]))
+    for role in ("index", "journal"):  # the index first: the journal alone makes a bookie
+        await _store(disks[role], role, now)
+    key = keys.cookie_key(now.node_id)
+    expected = (
+        Compare.version(key, 0)
+        if cookie is None
+        else cookie_guard(now.node_id, cookie.mod_revision)
+    )
+    value = pack(
+        {
+            "cluster": now.cluster_id,
+            "incarnation": now.incarnation,
+            "label": now.label,
+            "start": start,
+            "restores": await restores_of(metadata),
+            "principal": bound or principal,
+        }
+    )
+    reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))
+    if not reply.succeeded:
+        late = reply.current[0]
+        if late is not None and (said := _read(late)).get("start") in earlier:
+            # An earlier start of these very disks was killed, and what it had asked was done only now.
+            counted = replace(now, incarnation=int(said["incarnation"]))
+            return await _count_up(disks, metadata, counted, late, chance, principal)
+        raise ForeignData(
+            f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
+        )
+    if principal and cookie is not None and not bound:
+        BOUND.say(
+            log,
+            "bookie %s had no name in its cookie; from now on it starts with the certificate of %s alone",
+            now.node_id,
+            principal,
+            bookie=now.node_id,
+            principal=principal,
+        )
+    return now, reply.revision
+
+
+async def _store(disk: Disk, role: str, identity: NodeIdentity) -> None:
+    """Replace it; on a full disk in the space of a reserve (H28). Raises `DiskFull`, `DiskFailed`.
+
+    The replaced file frees as much as the new one took. So the reserve for starts is made again at once,
+    before anything else of this start can take that space: a bookie that stays full starts any number of
+    times. Where it is missing (an older version never made it), the role's reserve serves.
+    """
+    try:
+        return await store_identity(disk, identity)
+    except DiskFull:
+        pass
+    while await give_up(disk, START, START_BYTES) or await give_up(disk, role, START_BYTES):
+        try:
+            await store_identity(disk, identity)
+        except DiskFull:
+            continue
+        await give_back(disk)
+        return
+    await store_identity(disk, identity)  # nothing is left
+
+
+def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
+    if identity is None:
+        return
+    if identity.kind != "bookie":
+        raise ForeignData(
+            f"the {role} directory belongs to a {identity.kind} node, not to a bookie"
+        )
+    if identity.cluster_id != cluster_id:
+        raise ForeignData(
+            f"the {role} directory belongs to bookie {identity.node_id} of cluster {identity.cluster_id};"
+            f" the metadata quorum is that of cluster {cluster_id}"
+        )
+
+
+def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
+    for role in ("journal", "index"):
+        files = [name for name in disks[role].list() if name != HALF_NAMED]
+        if files:
+            raise ForeignData(
+                f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose"
+            )
+
+
+def _is_empty(disk: Disk) -> bool:
+    return all(name in (FILE_NAME, HALF_NAMED) for name in disk.list())
+
+
+def decode_cookie(key: bytes, value: bytes) -> dict[str, Any]:
+    """What a cookie says. Raises `CorruptData`."""
+    keys.bookie_id_of(key)
+    found: dict[str, Any] = stored(value, _COOKIE, f"the cookie {keys.shown(key)}")
+    return found
+
+
+def _read(cookie: KeyValue) -> dict[str, Any]:
+    return decode_cookie(cookie.key, cookie.value)

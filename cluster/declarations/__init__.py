@@ -1,0 +1,1 @@
+"""Options, events and configuration of nodes."""

@@ -1,0 +1,153 @@
+"""Options from four places into frozen dataclasses: flag > environment > file > default.
+
+Each part declares its options in one frozen dataclass (unit and reason beside each). The command line
+gives flags and environment as one mapping (click merges them); a file is TOML with one table a part.
+Here they are laid over each other and checked: an unknown key or a wrong type is an error that names
+the place and what is known, never a silent default.
+"""
+
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+from ...runtime.interfaces.errors import InvalidRequest
+from ...runtime.interfaces.host import Address
+
+Options = TypeVar("Options")
+Tables = dict[str, dict[str, Any]]
+
+
+def parse_file(text: str, where: str) -> Tables:
+    """The tables of a configuration file. Raises `InvalidRequest` that names file and line."""
+    import tomllib  # most nodes have no file
+
+    try:
+        value = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"{where} is not TOML: {error}") from None
+    for name, table in value.items():
+        if not isinstance(table, dict):
+            raise InvalidRequest(
+                f"{where}: {name} stands outside of a table; write it under [{'part'}], one table a part"
+            )
+    return value
+
+
+def overlay(
+    cls: type[Options], *layers: tuple[str, Mapping[str, Any]], base: Options | None = None
+) -> Options:
+    """Build ``cls`` from layers, the later ones over the earlier; values of None say nothing.
+
+    A layer is (where it came from, key to value). Raises `InvalidRequest`.
+    """
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    merged: dict[str, Any] = {}
+    if base is not None:
+        merged = {name: getattr(base, name) for name in known}
+    for where, layer in layers:
+        for key, value in layer.items():
+            name = key.replace("-", "_")
+            if value is None:
+                continue
+            if name not in known:
+                raise InvalidRequest(
+                    f"{where}: {key} is not an option of {cls.__name__}; known are {', '.join(sorted(known))}"
+                )
+            merged[name] = _coerce(value, hints[name], f"{where}: {key}")
+    for name, field in known.items():
+        if name not in merged and field.default is MISSING and field.default_factory is MISSING:
+            raise InvalidRequest(f"{name} of {cls.__name__} is given nowhere")
+    return cls(**merged)
+
+
+def _coerce(value: Any, kind: Any, where: str) -> Any:
+    """``value`` as ``kind``: numbers and truth values also from text, as an environment gives them."""
+    if get_origin(kind) in (typing.Union, types.UnionType):
+        choices = [choice for choice in get_args(kind) if choice is not type(None)]
+        kind = choices[0] if len(choices) == 1 else Any
+    if kind is bool:
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in ("1", "true", "yes", "on"):
+            return True
+        if str(value).lower() in ("0", "false", "no", "off"):
+            return False
+        raise InvalidRequest(f"{where} is {value!r}, wanted is true or false")
+    if kind in (int, float):
+        if isinstance(value, bool):
+            raise InvalidRequest(f"{where} is {value!r}, wanted is a number")
+        try:
+            return kind(value)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidRequest(f"{where} is {value!r:.80}, wanted is a number") from None
+    if kind is str and not isinstance(value, str):
+        raise InvalidRequest(f"{where} is {value!r}, wanted is a text")
+    return value
+
+
+def parse_address(text: str, what: str) -> Address:
+    """``HOST:PORT`` or ``[IPV6]:PORT``. Raises `InvalidRequest` that names ``what``."""
+    host, colon, port = text.strip().rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    if not colon or not host or not is_number or int(port) > 65_535:
+        raise InvalidRequest(
+            f"{what} is {text!r}, wanted is HOST:PORT (or [IPV6]:PORT), such as 127.0.0.1:4181"
+        )
+    return host, int(port)
+
+
+def parse_named_address(text: str, what: str) -> tuple[str, Address]:
+    """``[NAME=]HOST:PORT``; the name is "" where none is given. Raises `InvalidRequest`."""
+    name, equals, rest = text.partition("=")
+    if not equals:
+        return "", parse_address(text, what)
+    if not name.strip():
+        raise InvalidRequest(f"{what} is {text!r}: there is no name before the equals sign")
+    return name.strip(), parse_address(rest, what)
+
+
+def parse_named_addresses(texts: typing.Sequence[str], what: str) -> dict[str, Address]:
+    """Repeated ``[NAME=]HOST:PORT``, by name. Raises `InvalidRequest` when a name comes twice."""
+    found: dict[str, Address] = {}
+    for text in texts:
+        name, address = parse_named_address(text, what)
+        if name in found:
+            raise InvalidRequest(
+                f"{what} is given twice for the listener {name or 'without a name'}"
+            )
+        found[name] = address
+    return found
+
+
+def parse_quorum(text: str, what: str = "--metadata") -> dict[str, Address]:
+    """The metadata quorum, ``[NAME=]HOST:PORT,…``, by name; unnamed ones are named by their address.
+
+    Order does not matter and is not kept: all nodes must see the same list whoever wrote it.
+    """
+    found: dict[str, Address] = {}
+    for part in text.replace(";", ",").split(","):
+        if not part.strip():
+            continue
+        name, address = parse_named_address(part, what)
+        name = name or format_address(address)
+        if name in found:
+            raise InvalidRequest(f"{what} names {name} twice")
+        if address in found.values():
+            raise InvalidRequest(f"{what} names {format_address(address)} twice")
+        found[name] = address
+    if not found:
+        raise InvalidRequest(f"{what} is {text!r}, wanted is HOST:PORT,HOST:PORT,…")
+    return dict(sorted(found.items()))
+
+
+def format_address(address: Address) -> str:
+    """``HOST:PORT``, IPv6 in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

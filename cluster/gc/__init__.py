@@ -1,0 +1,1 @@
+"""Retention, and removal of segments and ledgers that no log uses."""

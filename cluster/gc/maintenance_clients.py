@@ -1,0 +1,72 @@
+"""What a bookie closes, repairs and merges segments of logs with: clients of all bookies, while it lasts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from ...ledger.ledger_client import start_client
+from ...log.namespace import Namespace
+from ...log.segments.segment_merge import compact
+from ...log.services.log_context import LogContext
+from ...log.takeover.orphaned_segment import LOOKS_APART_S, close_abandoned, close_unmoved, look_at
+from ...metadata.client.metadata_client import MetadataClient
+from ...runtime.interfaces.host import Host
+from ...runtime.net.rpc import Endpoint
+from ..repair.open_ledger_closer import Closer
+from .retention import Close
+from .segment_merger import Merge
+
+
+@asynccontextmanager
+async def open_closing(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AsyncIterator[Close]:
+    """Gives what closes a segment of a log, of any namespace, until the body ends."""
+    async with _open_logs(host, endpoint, metadata, name) as context:
+        yield partial(close_abandoned, context)
+
+
+@asynccontextmanager
+async def open_closer(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AsyncIterator[Closer]:
+    """Gives what closes what dead writers left open in logs, of any namespace, until the body ends."""
+    async with _open_logs(host, endpoint, metadata, name) as context:
+        yield closer_of(context)
+
+
+def closer_of(context: LogContext) -> Closer:
+    """By these clients."""
+    return Closer(
+        partial(look_at, context), partial(close_unmoved, context, why="repair"), LOOKS_APART_S
+    )
+
+
+@asynccontextmanager
+async def open_merging(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AsyncIterator[Merge]:
+    """Gives what merges segments of a log, of any namespace, until the body ends."""
+    async with _open_logs(host, endpoint, metadata, name) as context:
+        yield partial(compact, context)
+
+
+@asynccontextmanager
+async def _open_logs(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AsyncIterator[LogContext]:
+    async with trio.open_nursery() as nursery:
+        ledgers = await start_client(nursery, host, endpoint, metadata)
+        namespace = Namespace(
+            "",
+            metadata=metadata,
+            ledgers=ledgers,
+            nursery=nursery,
+            random=host.random,
+            wall_ms=host.wall_ms,
+            owner=f"bookie {name}",
+        )
+        yield namespace.context
+        nursery.cancel_scope.cancel()

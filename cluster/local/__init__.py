@@ -1,0 +1,1 @@
+"""A whole cluster on one machine, as child processes."""

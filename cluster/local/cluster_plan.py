@@ -1,0 +1,197 @@
+"""Which nodes a cluster on one machine has, and where: kept in its directory, equal at each start."""
+
+import json
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ...runtime.interfaces.errors import AddressInUse, CorruptData, InvalidRequest
+from ...runtime.interfaces.host import Address, Listener
+from ...runtime.protocol.schema import fields, rows, text, word
+from ..declarations.config import format_address, parse_address
+from ..declarations.options import (
+    PROXIES,
+    READ_PROXY,
+    WRITE_PROXY,
+    BookieNodeConfig,
+    MetadataNodeConfig,
+    NodeConfig,
+    ProxyNodeConfig,
+)
+
+FILE_NAME = "cluster.json"
+NAMESPACE = "default"
+PORT_LOW, PORT_HIGH = 20_000, 32_000
+"""Ports are looked for here: below the ephemeral range, where a client that dials a dead node again and
+again would one day be given the node's own port and talk to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedNode:
+    """A node and its place."""
+
+    name: str
+    kind: str
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The nodes of a cluster, metadata nodes first."""
+
+    nodes: tuple[PlannedNode, ...]
+
+    @property
+    def uri(self) -> str:
+        """``distributedlog://HOST:PORT;…/default``"""
+        places = ",".join(format_address(node.address) for node in self.of("metadata"))
+        return f"distributedlog://{places}/{NAMESPACE}"
+
+    def of(self, kind: str) -> list[PlannedNode]:
+        """The nodes of one kind."""
+        return [node for node in self.nodes if node.kind == kind]
+
+    def config(self, node: PlannedNode) -> NodeConfig:
+        """What the node is started with."""
+        voters = {other.name: other.address for other in self.of("metadata")}
+        if node.kind == "metadata":
+            return MetadataNodeConfig(node.name, voters)
+        if node.kind in PROXIES:
+            return ProxyNodeConfig(node.name, node.kind, tuple(voters.values()), {"": node.address})
+        return BookieNodeConfig(
+            node.name,
+            tuple(voters.values()),
+            {"": node.address},
+            labels={"host": node.name},  # on one machine: as if each stood on one of its own
+            store={"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES},
+        )
+
+
+LOCAL_JOURNAL_FILE_BYTES = 32 * 1024 * 1024
+"""Small files for small clusters (32 MiB under `dlog local`)."""
+
+
+def encode(plan: Plan) -> str:
+    """The plan as the text of its file."""
+    nodes = [
+        {"name": node.name, "kind": node.kind, "address": format_address(node.address)}
+        for node in plan.nodes
+    ]
+    return json.dumps({"format": 1, "uri": plan.uri, "nodes": nodes}, indent=1) + "\n"
+
+
+def decode(text: str, where: str) -> Plan:
+    """The other way round. Raises `CorruptData`."""
+    try:
+        nodes = _PLAN(json.loads(text))["nodes"]
+        return Plan(
+            tuple(
+                PlannedNode(node["name"], node["kind"], parse_address(node["address"], where))
+                for node in nodes
+            )
+        )
+    except RecursionError:
+        raise CorruptData(f"{where} is damaged; restore it, or use another --data") from None
+    except (ValueError, InvalidRequest) as error:
+        raise CorruptData(
+            f"{where} is damaged ({error}); restore it, or use another --data"
+        ) from None
+
+
+_PLAN = fields(
+    nodes=rows(fields(name=text(), kind=word("metadata", "bookie"), address=text()), 1000, 1)
+)
+
+
+async def make(
+    kept: Plan | None,
+    *,
+    bookies: int,
+    metadata_nodes: int,
+    port: int,
+    host: str,
+    listen: Callable[[Address], Awaitable[Listener]],
+    hold: Callable[[Address], object],
+    chance: random.Random,
+) -> Plan:
+    """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
+
+    Ports that nobody asked for are kept by ``hold``, so that nobody else chooses them before they are
+    listened on (`distributedlog/runtime/net/port_reservation.py`); whether ports that were asked for are free
+    is tried by ``listen``. More bookies than kept are added, fewer leave the last ones out. Raises
+    `InvalidRequest` for another number of metadata nodes than kept (the quorum is replicated state, not an
+    option), `AddressInUse`.
+    """
+    if metadata_nodes not in (1, 3, 5):
+        raise InvalidRequest(f"{metadata_nodes} metadata nodes: a quorum has 1, 3 or 5")
+    if bookies < 1:
+        raise InvalidRequest(f"{bookies} bookies: there must be at least one")
+    nodes = list(kept.nodes) if kept is not None else []
+    voters = [node for node in nodes if node.kind == "metadata"]
+    if voters and len(voters) != metadata_nodes:
+        raise InvalidRequest(
+            f"this cluster has {len(voters)} metadata nodes, {metadata_nodes} were asked for;"
+            f" start it with --metadata-nodes {len(voters)}"
+        )
+    if port and kept is not None and port not in {node.address[1] for node in nodes}:
+        raise InvalidRequest(
+            f"this cluster keeps its ports, from {nodes[0].address[1]} on; --port {port} cannot change them"
+        )
+    wanted = [f"metadata{number + 1}" for number in range(metadata_nodes)] if not voters else []
+    present = sum(1 for node in nodes if node.kind == "bookie")
+    wanted += [f"bookie{number + 1}" for number in range(present, bookies)]
+    taken = [node.address[1] for node in nodes]
+    start = port + len(nodes) if port else 0
+    ports = await _free_ports(len(wanted), start, host, taken, listen, hold, chance)
+    for name, found in zip(wanted, ports, strict=True):
+        nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, found)))
+    nodes.sort(key=lambda node: node.kind != "metadata")
+    return Plan(tuple(nodes))
+
+
+def started(plan: Plan, bookies: int) -> Plan:
+    """The plan without the bookies that this start leaves out."""
+    chosen = [*plan.of("metadata"), *plan.of("bookie")[:bookies]]
+    return replace(plan, nodes=tuple(chosen))
+
+
+def with_proxies(plan: Plan, write_proxies: int, read_proxies: int, host: str) -> Plan:
+    """The plan and so many proxies, on free ports: they keep nothing, and are in no file."""
+    found = [
+        PlannedNode(f"{kind}{number + 1}", kind, (host, 0))
+        for kind, count in ((WRITE_PROXY, write_proxies), (READ_PROXY, read_proxies))
+        for number in range(count)
+    ]
+    return replace(plan, nodes=(*plan.nodes, *found))
+
+
+async def _free_ports(
+    count: int,
+    first: int,
+    host: str,
+    taken: Sequence[int],
+    listen: Callable[[Address], Awaitable[Listener]],
+    hold: Callable[[Address], object],
+    chance: random.Random,
+) -> list[int]:
+    """``count`` ports that nobody has now: from ``first`` on in a row, or where there are some."""
+    found: list[int] = []
+    place = first or chance.randrange(PORT_LOW, PORT_HIGH - 500)
+    for port in range(place, min(place + 500, 65_536)):
+        if len(found) == count:
+            break
+        if port in taken:
+            continue
+        try:
+            if first:
+                (await listen((host, port))).close()
+            else:
+                hold((host, port))
+        except AddressInUse:
+            if first:
+                raise
+            continue
+        found.append(port)
+    if len(found) < count:
+        raise AddressInUse(f"{host} has no {count} free ports from {place} on")
+    return found

@@ -1,0 +1,268 @@
+"""A process that has imported what nodes are made of, and forks one for each that is asked for.
+
+A node's imports cost more CPU than its start: seven nodes pay them once. The server is forked before anything
+runs (no thread, no loop, no open disk), or started by itself; it has one thread and runs no trio, so what it
+forks begins as clean as after an ``exec`` (H15). Its end is no node's end: each node's life line is a
+pipe whose other end its real parent holds, as for any child (cluster/local/child_processes.py).
+
+On the socket between the two: a number and three descriptors (the child's stdin, its stdout, a pipe on which
+its exit code is told) ask for a child; the same number, its process id and a descriptor of it (pidfd) answer.
+"""
+
+import array
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+import trio
+
+from ...runtime.process.stderr_writer import last_words
+
+_ASKED = struct.Struct("<Q")
+# | number u64 |                           with the descriptors: stdin, stdout, where its exit code goes
+_ANSWERED = struct.Struct("<QQ")
+# | number u64 | process id u64 |          with the descriptor: of the process
+_CODE = struct.Struct("<i")
+# | exit code i32 |                        negative: the signal that ended it
+CODE_S = 1.0
+"""The code of a child that has ended is waited for so long; without the server nobody knows it."""
+
+
+class Forked:
+    """A child of the server that is ours to end: what `trio.Process` is for one that was spawned."""
+
+    def __init__(self, pid: int, descriptor: int, stdin: int, stdout: int, ended: int) -> None:
+        self.pid = pid
+        self.stdin: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdin)
+        self.stdout: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdout)
+        self.returncode: int | None = None
+        """None while it runs; negative: the signal that ended it. 255 where nobody can tell."""
+        self._descriptor = descriptor
+        self._ended = ended
+
+    def kill(self) -> None:
+        """SIGKILL, unless it has ended. Its number cannot mean another process: it goes by the descriptor."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    async def wait(self) -> int:
+        """Its exit code, when it has ended; any number of tasks may wait."""
+        while self.returncode is None:
+            await _readable(self._descriptor)
+            if self.returncode is None:
+                with trio.move_on_after(CODE_S):
+                    await _readable(self._ended)
+            self._note_end()
+        return self.returncode
+
+    def _note_end(self) -> None:
+        if self.returncode is not None:
+            return  # another task was first
+        told = b""
+        os.set_blocking(self._ended, False)
+        with contextlib.suppress(BlockingIOError):
+            told = os.read(self._ended, _CODE.size)
+        self.returncode = _CODE.unpack(told)[0] if len(told) == _CODE.size else 255
+        os.close(self._ended)
+        os.close(self._descriptor)
+
+
+class ForkServer:
+    """Our end of one. Only one trio run at a time may use it."""
+
+    def __init__(self, control: socket.socket, pid: int) -> None:
+        self._control = control
+        self.pid = pid
+        self._turn = trio.Lock()
+        self._asked = 0
+
+    @classmethod
+    def forked(cls, run: Callable[[], None]) -> "ForkServer":
+        """Fork it from this process, which must have one thread and must not run trio.
+
+        What is imported now its children need not import. ``run`` is what each of them does.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            serve_forks(theirs, run)
+        theirs.close()
+        return cls(ours, pid)
+
+    @classmethod
+    def spawned(cls, command: list[str], env: dict[str, str]) -> "ForkServer":
+        """Start it by a command, which calls `serve_forks` with its stdin."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            server = subprocess.Popen(
+                command,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                env=env,
+                process_group=0,
+            )
+        server.returncode = 0  # `close` waits for it, not the object's end
+        return cls(ours, server.pid)
+
+    async def fork(self) -> Forked:
+        """Another child. Raises `BrokenPipeError` when the server has ended."""
+        theirs_in, ours_in = os.pipe()
+        ours_out, theirs_out = os.pipe()
+        ended, told = os.pipe()
+        mine = [ours_in, ours_out, ended]
+        try:
+            pid, descriptor = await self._ask([theirs_in, theirs_out, told])
+            mine.append(descriptor)
+            child = Forked(pid, descriptor, ours_in, ours_out, ended)
+            mine.clear()
+            return child
+        finally:
+            # A child that is answered too late finds its life line cut.
+            for one in (theirs_in, theirs_out, told, *mine):
+                os.close(one)
+
+    async def _ask(self, descriptors: list[int]) -> tuple[int, int]:
+        async with self._turn:
+            self._asked += 1
+            socket.send_fds(self._control, [_ASKED.pack(self._asked)], descriptors)
+            while True:
+                await _readable(self._control.fileno())
+                said = b""
+                found: list[int] = []
+                with contextlib.suppress(ConnectionResetError):  # it ended with a question unread
+                    said, found, _, _ = socket.recv_fds(
+                        self._control, _ANSWERED.size, 1, socket.MSG_CMSG_CLOEXEC
+                    )
+                if len(said) != _ANSWERED.size or len(found) != 1:
+                    raise BrokenPipeError("the process that forks the nodes has ended")
+                number, pid = _ANSWERED.unpack(said)
+                if number == self._asked:
+                    return pid, found[0]
+                os.close(found[0])  # for one who was cancelled and asks no more
+
+    def close(self) -> None:
+        """End it: it has nothing to tidy. Its children live on. Again: nothing."""
+        if self._control.fileno() == -1:
+            return
+        self._control.close()
+        os.kill(self.pid, signal.SIGKILL)  # not waited for yet: the number is its own
+        os.waitpid(self.pid, 0)
+
+
+async def _readable(descriptor: int) -> None:
+    """Wait for one descriptor, which others may wait for as well: so on a copy of it."""
+    copy = os.dup(descriptor)
+    try:
+        await trio.lowlevel.wait_readable(copy)
+    finally:
+        os.close(copy)
+
+
+def serve_forks(control: socket.socket, run: Callable[[], None]) -> NoReturn:
+    """Fork a child that does ``run`` for each that is asked for, until the other end closes."""
+    os.setpgid(0, 0)  # the terminal's Ctrl-C is for the parent alone
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1):  # whoever reads what the parent prints waits for no one else
+        os.dup2(nothing, standard)
+    os.close(nothing)
+    gc.collect()
+    gc.freeze()  # what all of them share stays shared: no collection writes into it
+    server = _Server(control, run)
+    try:
+        server.serve()
+    finally:
+        os._exit(0)
+
+
+class _Server:
+    """The server's own side: one thread, one loop over two descriptors."""
+
+    def __init__(self, control: socket.socket, run: Callable[[], None]) -> None:
+        self._control = control
+        self._run = run
+        self._ended: dict[int, int] = {}
+        """Process id to where its exit code goes."""
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def serve(self) -> None:
+        """Until the other end closes."""
+        control = self._control.fileno()
+        poll = (
+            select.poll()
+        )  # `select` takes no descriptor from 1024 on, and our parent may have had many
+        poll.register(control, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        while True:
+            ready = [descriptor for descriptor, _ in poll.poll()]
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._bury()
+            if control in ready:
+                asked, descriptors, _, _ = socket.recv_fds(
+                    self._control, _ASKED.size, 3, socket.MSG_CMSG_CLOEXEC
+                )
+                if len(asked) != _ASKED.size or len(descriptors) != 3:
+                    return
+                self._fork(asked, descriptors)
+
+    def _fork(self, asked: bytes, descriptors: list[int]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            self._become(*descriptors)
+        stdin, stdout, ended = descriptors
+        os.close(stdin)
+        os.close(stdout)
+        self._ended[pid] = ended
+        process = os.pidfd_open(pid)  # before it can be buried
+        number = _ASKED.unpack(asked)[0]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [process]))]
+        self._control.sendmsg([_ANSWERED.pack(number, pid)], rights)
+        os.close(process)
+
+    def _bury(self) -> None:
+        """Tell the codes of those that have ended."""
+        for pid in list(self._ended):
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                ended = self._ended.pop(pid)
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(ended, _CODE.pack(os.waitstatus_to_exitcode(status)))
+                os.close(ended)
+
+    def _become(self, stdin: int, stdout: int, ended: int) -> NoReturn:
+        """In the child: be a process of its own, and never come back."""
+        code = 1
+        try:
+            os.setpgid(0, 0)
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._control.close()
+            os.dup2(stdin, 0)
+            os.dup2(stdout, 1)
+            for one in (stdin, stdout, ended, self._woken, self._wake, *self._ended.values()):
+                os.close(one)
+            sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+            try:
+                self._run()
+                code = 0
+            except SystemExit as end:
+                code = end.code if isinstance(end.code, int) else 1
+            sys.stdout.flush()
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            last_words()
+            os._exit(code)

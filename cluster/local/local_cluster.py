@@ -1,0 +1,413 @@
+"""A whole cluster on this machine: what `dlog local` and `local_cluster()` both are.
+
+Three ways to run the same nodes: all in this run (``in_process``: tests, and `dlog local`, whose process
+has nothing else to do), all in one child process (the default of `local_cluster`, so that a computing
+caller does not starve them: H27), or each in its own process (``processes``: what faults are tried on).
+"""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ...runtime.disk.output_file import write_file
+from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
+from ...runtime.interfaces.host import Host
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.machine import needs_linux, real_host
+from ...runtime.net.local_secret import SECRET_BYTES, guarded
+from ...runtime.net.port_reservation import HeldPorts
+from ..declarations.events import DIED
+from ..declarations.options import PROXIES, to_json
+from ..nodes import serve_node
+from ..process.node_directories import host_of, memory_host
+from ..process.process_lifetime import first_of
+from . import cluster_plan as plans
+from .child_processes import Child, start_child, start_fork_server
+from .cluster_plan import Plan, PlannedNode
+from .fork_server import ForkServer
+
+HOST = "127.0.0.1"
+RESTART_S = 1.0
+"""A node that died is started again after this, with ``restart``."""
+
+log = get_logger("distributedlog.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalNode:
+    """A node as the ready line shows it."""
+
+    name: str
+    kind: str
+    pid: int
+    address: str
+    data: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """A running cluster: where it is, who its nodes are."""
+
+    uri: str
+    data: str | None
+    """Its directory; None in memory."""
+    nodes: list[LocalNode]
+    children: dict[str, Child]
+    """By name, where a node is its own process."""
+
+    def ready(self) -> dict[str, Any]:
+        """The ready line of `dlog local`."""
+        line = {"uri": self.uri, "nodes": [asdict(node) for node in self.nodes]}
+        return {**line, "proxied_uri": self.proxied_uri} if self.proxied_uri else line
+
+    @property
+    def proxied_uri(self) -> str:
+        """The same logs through its proxies; "" where it has none."""
+        places = ",".join(node.address for node in self.nodes if node.kind in PROXIES)
+        return f"distributedlog+proxy://{places}/{plans.NAMESPACE}" if places else ""
+
+    def kill(self, name: str) -> None:
+        """kill -9 a node that is its own process."""
+        self.children[name].kill()
+
+
+@asynccontextmanager
+async def local_cluster(
+    data: str | Path | None = None,
+    bookies: int = 3,
+    metadata_nodes: int = 3,
+    *,
+    memory: bool = False,
+    in_process: bool = False,
+    port: int = 0,
+    processes: bool = False,
+    restart: bool = False,
+    log_level: str = "WARNING",
+    on_death: Callable[[str, str], None] | None = None,
+    apart: Sequence[str] = (),
+    forks: ForkServer | None = None,
+    write_proxies: int = 0,
+    read_proxies: int = 0,
+) -> AsyncIterator[LocalCluster]:
+    """Start a cluster, yield it when every node serves and is registered, stop it in the end.
+
+    ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
+    end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
+    process of their own all the same, to be killed. ``forks`` starts the processes (default: several of
+    them come from one that is started and ended with the cluster). Proxies keep nothing, and have other ports
+    at each start. Raises `AddressInUse`, `ForeignData`, `DataDirectoryInUse`, `InvalidRequest` and whatever
+    keeps a node from starting.
+    """
+    needs_linux("a cluster of one's own")
+    with _directory(data, memory) as directory, HeldPorts() as ports:
+        shape = {
+            "bookies": bookies,
+            "metadata_nodes": metadata_nodes,
+            "port": port,
+            "write_proxies": write_proxies,
+            "read_proxies": read_proxies,
+        }
+        plan = None
+        if in_process or processes:
+            plan = await _plan(directory, shape, ports)
+        secret = real_host("local").secret_bytes(SECRET_BYTES)
+        run = _Run(directory, restart, log_level, on_death or _log_death, forks, secret)
+        started = False
+        try:
+            async with trio.open_nursery() as nursery:
+                try:
+                    cluster = await run.start(nursery, plan, shape, apart if in_process else None)
+                    started = True
+                    yield cluster
+                finally:
+                    nursery.cancel_scope.cancel()
+                    run.end_metadata_last()
+        except BaseExceptionGroup as group:
+            if started and len(group.exceptions) == 1:
+                # The caller's body raised it, without a group.
+                raise group.exceptions[0] from None
+            raise first_of(group) from None  # why a node could not start
+        finally:
+            await run.stop_children()
+
+
+@contextmanager
+def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
+    """The cluster's directory; None in memory. One that nobody named is gone in the end."""
+    if memory:
+        yield None
+    elif data is not None:
+        yield os.path.abspath(str(data))
+    else:
+        try:
+            scratch = tempfile.TemporaryDirectory(prefix="dlog-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise InvalidRequest(
+                f"a cluster without a data directory needs a temporary one: {error.strerror}; set TMPDIR to a"
+                " writable directory, or give a data directory (--data)"
+            ) from None
+        with scratch as directory:
+            yield directory
+
+
+async def run_cluster_of(
+    spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """The whole cluster in this process, as cluster/local/node_child.py was told; runs until cancelled."""
+    async with local_cluster(
+        spec["data"],
+        spec["bookies"],
+        spec["metadata_nodes"],
+        memory=spec["data"] is None,
+        in_process=True,
+        port=spec["port"],
+        restart=spec["restart"],
+        write_proxies=spec["write_proxies"],
+        read_proxies=spec["read_proxies"],
+    ) as cluster:
+        task_status.started(cluster.ready())
+        await trio.sleep_forever()
+
+
+class _Run:
+    """Starts the nodes one way or another, and keeps them up."""
+
+    def __init__(
+        self,
+        data: str | None,
+        restart: bool,
+        log_level: str,
+        on_death: Callable[[str, str], None],
+        forks: ForkServer | None,
+        secret: bytes,
+    ) -> None:
+        self._data = data
+        self._restart = restart
+        self._log_level = log_level
+        self._on_death = on_death
+        self._forks = forks
+        self._secret = secret
+        """Whoever knows it may talk to the nodes (distributedlog/runtime/net/local_secret.py); drawn anew at
+        each start."""
+        self._own_forks: ForkServer | None = None
+        self._children: dict[str, Child] = {}
+        self._metadata_scopes: list[trio.CancelScope] = []
+        """Of the metadata nodes in this run. A cancellation from outside does not reach those that serve."""
+        self._before_metadata = 0
+        """How many other nodes are in this run, and have not ended."""
+        self._ending = False
+
+    async def start(
+        self,
+        nursery: trio.Nursery,
+        plan: Plan | None,
+        shape: Mapping[str, int],
+        apart: Sequence[str] | None,
+    ) -> LocalCluster:
+        """Start those ``apart`` (None: all) in processes of their own; without a plan, all in one child."""
+        if plan is None:
+            return await self.in_one_child(nursery, shape)
+        names = [node.name for node in plan.nodes] if apart is None else apart
+        return await self.planned(nursery, plan, names)
+
+    async def planned(
+        self, nursery: trio.Nursery, plan: Plan, apart: Sequence[str]
+    ) -> LocalCluster:
+        """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
+        ready: dict[str, dict[str, Any]] = {}
+        if self._forks is None and len(apart) > 1:
+            self._forks = self._own_forks = start_fork_server()
+
+        async def start(node: PlannedNode) -> None:
+            if node.name in apart:
+                spec = {
+                    "run": "node",
+                    "config": to_json(plan.config(node)),
+                    "data": self._place(node),
+                    "log_level": self._log_level,
+                    "secret": self._secret.hex(),
+                }
+                ready[node.name] = await self._start_child(nursery, node.name, spec)
+            elif node.kind == "metadata":
+                scope = trio.CancelScope()
+                self._metadata_scopes.append(scope)
+                ready[node.name] = await nursery.start(self._keep_in, scope, plan, node)
+                scope.shield = True
+            else:
+                ready[node.name] = await nursery.start(self._keep_before_metadata, plan, node)
+
+        async with trio.open_nursery() as starting:
+            for node in plan.nodes:
+                starting.start_soon(start, node)
+        return self._cluster(plan.uri, [ready[node.name] for node in plan.nodes])
+
+    async def in_one_child(self, nursery: trio.Nursery, shape: Mapping[str, int]) -> LocalCluster:
+        """Start a child that runs all of them."""
+        spec = {
+            "run": "cluster",
+            "data": self._data,
+            "restart": self._restart,
+            "log_level": self._log_level,
+            **shape,
+        }
+        ready = await self._start_child(nursery, "the cluster's process", spec)
+        return self._cluster(ready["uri"], ready["nodes"])
+
+    def _place(self, node: PlannedNode) -> str | None:
+        if self._data is None or node.kind in PROXIES:
+            return None
+        return str(Path(self._data) / node.name)
+
+    def _cluster(self, uri: str, ready: Sequence[dict[str, Any]]) -> LocalCluster:
+        nodes = [
+            LocalNode(
+                line["name"],
+                line["kind"],
+                line.get("pid", os.getpid()),
+                line["address"],
+                line["data"],
+            )
+            for line in ready
+        ]
+        return LocalCluster(uri, self._data, nodes, self._children)
+
+    def end_metadata_last(self) -> None:
+        """End the metadata nodes of this run as soon as all other nodes have ended.
+
+        A bookie that ends notes its journal's end and revokes its lease. Without a quorum it would wait until
+        its deadlines, and the next start would find the registration of a bookie that has ended.
+        """
+        self._ending = True
+        if not self._before_metadata:
+            for scope in self._metadata_scopes:
+                scope.cancel()
+
+    async def _keep_in(
+        self,
+        scope: trio.CancelScope,
+        plan: Plan,
+        node: PlannedNode,
+        *,
+        task_status: trio.TaskStatus[dict[str, Any]],
+    ) -> None:
+        with scope:
+            await self._keep_node(plan, node, task_status=task_status)
+
+    async def _keep_before_metadata(
+        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+    ) -> None:
+        self._before_metadata += 1
+        try:
+            await self._keep_node(plan, node, task_status=task_status)
+        finally:
+            self._before_metadata -= 1
+            if self._ending:
+                self.end_metadata_last()
+
+    async def _keep_node(
+        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+    ) -> None:
+        """Run one node; once it has served, its death is its own (and, with restart, not for long)."""
+        served = False
+        place = self._place(node)
+        config = plan.config(node)
+        in_memory = memory_host(config) if place is None else None
+
+        async def serve(host: Host) -> None:
+            nonlocal served
+            async with trio.open_nursery() as nursery:
+                own = guarded(host, self._secret)
+                found = await nursery.start(serve_node, own, config)
+                if not served:
+                    served = True
+                    task_status.started(found.line(place))
+
+        while True:
+            try:
+                if in_memory is not None:
+                    await serve(in_memory)
+                else:
+                    assert place is not None
+                    async with host_of(config, Path(place), alone=False) as host:
+                        await serve(host)
+            except* (DistributedLogError, OSError, AssertionError) as group:
+                if not served:
+                    raise
+                self._on_death(node.name, _why(first_of(group)))
+            if not self._restart:
+                await trio.sleep_forever()
+            await trio.sleep(RESTART_S)
+
+    async def _start_child(
+        self, nursery: trio.Nursery, name: str, spec: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Start a child and watch it; its ready line."""
+        child = self._children[name] = await start_child(name, spec, self._forks)
+        nursery.start_soon(self._watch, name, spec)
+        return child.ready
+
+    async def _watch(self, name: str, spec: dict[str, Any]) -> None:
+        """Tell of a child's death; start it again where that was asked."""
+        while True:
+            child = self._children[name]
+            code = await child.process.wait()
+            self._on_death(name, f"its process {child.pid} ended with {code}")
+            if not self._restart:
+                return
+            await child.stop()
+            while self._children[name] is child:
+                await trio.sleep(RESTART_S)
+                try:
+                    self._children[name] = await start_child(name, spec, self._forks)
+                except DistributedLogError as error:
+                    self._on_death(name, _why(error))
+
+    async def stop_children(self) -> None:
+        """Stop all of them, metadata nodes last (`end_metadata_last`)."""
+        kinds = {name: child.ready.get("kind") for name, child in self._children.items()}
+        metadata = {name for name, kind in kinds.items() if kind == "metadata"}
+        for names in (self._children.keys() - metadata, metadata):
+            async with trio.open_nursery() as nursery:
+                for name in names:
+                    nursery.start_soon(self._children[name].stop)
+        if self._own_forks is not None:
+            self._own_forks.close()
+
+
+async def _plan(directory: str | None, shape: Mapping[str, int], ports: HeldPorts) -> Plan:
+    """Return the plan that the directory keeps, or a new one, kept there from now on, and add proxies."""
+    here = real_host("local", disks={})
+    file = Path(directory) / plans.FILE_NAME if directory is not None else None
+    kept = None
+    if file is not None and file.exists():
+        kept = plans.decode(file.read_text(), str(file))
+    plan = await plans.make(
+        kept,
+        bookies=shape["bookies"],
+        metadata_nodes=shape["metadata_nodes"],
+        port=shape["port"],
+        host=HOST,
+        listen=here.listen,
+        hold=ports.hold,
+        chance=here.random,
+    )
+    if file is not None and plan != kept:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_file(file, plans.encode(plan))
+    plan = plans.started(plan, shape["bookies"])
+    return plans.with_proxies(plan, shape["write_proxies"], shape["read_proxies"], HOST)
+
+
+def _why(error: BaseException) -> str:
+    code = f" ({error.code})" if isinstance(error, DistributedLogError) else ""
+    return f"{type(error).__name__}{code}: {error}"
+
+
+def _log_death(name: str, why: str) -> None:
+    DIED.say(log, "%s died: %s", name, why, node_name=name, why=why)

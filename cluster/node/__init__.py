@@ -1,0 +1,1 @@
+"""Nodes of each kind, assembled from their parts."""

@@ -1,0 +1,131 @@
+"""The start and the end of a node of any kind: its addresses, and services that outlive a cancellation."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from ...ledger.model import ledger_keys as keys
+from ...ledger.model.bookie_registration import BookieRegistration
+from ...metadata.model.interface import Metadata, Scan
+from ...runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
+from ...runtime.interfaces.host import Address, Disk, Host, Listener
+from ...runtime.interfaces.log_lines import get_logger
+from ..declarations.config import format_address
+from ..declarations.events import SERVES
+from ..declarations.options import NodeReady
+
+PLACE_S = 2.0
+"""Between two checks that the files of a node are still in its data directory."""
+ALL_ADDRESSES = ("", "0.0.0.0", "::")
+"""To listen on; not to dial."""
+FIRST_QUESTION = b"cluster"
+"""A key that does not exist. A read of it needs a leader."""
+
+log = get_logger("distributedlog.cluster.node")
+
+
+async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:
+    """Listen on every address, by listener name. Raises `AddressInUse` and leaves none open."""
+    found: dict[str, Listener] = {}
+    try:
+        for name, address in addresses.items():
+            found[name] = await host.listen(address)
+    except BaseException:
+        for listener in found.values():
+            listener.close()
+        raise
+    return found
+
+
+def advertised(
+    listeners: Mapping[str, Listener], given: Mapping[str, Address]
+) -> dict[str, Address]:
+    """Return the addresses to dial, by listener name: the given one, otherwise the bound one.
+
+    The address for all addresses of a machine cannot be dialed and is left out. A metadata node is then
+    found by the list of the quorum. A bookie could not be found (`must_be_told`).
+    """
+    for name in given:
+        if name not in listeners:
+            raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
+    found = {name: given.get(name, listener.address) for name, listener in listeners.items()}
+    return {name: address for name, address in found.items() if address[0] not in ALL_ADDRESSES}
+
+
+async def hosts_of_peers(
+    metadata: Metadata, given: Iterable[Address], own_id: str = ""
+) -> list[str]:
+    """Return the hosts at which metadata nodes and other bookies are dialed. Raises as `Metadata.range`."""
+    found = [host for host, _ in given]
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+            one = BookieRegistration.decode(item.key, item.value)
+            if one.id != own_id:
+                found += [host for host, _ in one.addresses.values()]
+    return found
+
+
+def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) -> None:
+    """Refuse a bookie that would register an address that cannot be dialed. Raises `InvalidRequest`."""
+    for name, address in listen.items():
+        if given.get(name, address)[0] in ALL_ADDRESSES:
+            prefix = f"{name}=" if name else ""
+            raise InvalidRequest(
+                f"--listen {prefix}{format_address(address)} is every address of this machine: give"
+                f" the address to dial, with --advertise {prefix}HOST:PORT"
+            )
+
+
+def ready(name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]) -> NodeReady:
+    """What the node says when it serves."""
+    first = next(iter(listeners.values()))
+    where = format_address(first.address)
+    SERVES.say(
+        log, "%s %s serves at %s", kind, name, where, node_name=name, kind=kind, address=where
+    )
+    return NodeReady(name, kind, node_id, first.address)
+
+
+Keep = Callable[[Callable[..., Awaitable[None]]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def kept_until_the_end(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Keep]:
+    """Run services that outlive a cancellation from outside until the body is through.
+
+    Gives a function that starts one more. A service that fails ends the body, and with it the node.
+    """
+    async with trio.open_nursery() as nursery:
+        scopes: list[trio.CancelScope] = []
+
+        async def run_in_scope(
+            service: Callable[..., Awaitable[None]],
+            *,
+            task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        ) -> None:
+            with trio.CancelScope() as scope:
+                scopes.append(scope)
+                await service(task_status=task_status)
+
+        async def keep(service: Callable[..., Awaitable[None]]) -> None:
+            await nursery.start(run_in_scope, service)
+            scopes[-1].shield = True  # a start can still be cancelled, a running service cannot
+
+        try:
+            await keep(run)
+            yield keep
+        finally:
+            for scope in reversed(scopes):
+                scope.cancel()
+
+
+async def check_places(disks: Sequence[Disk]) -> None:
+    """End the node soon after its files are not in its data directory any more.
+
+    Without this, it would acknowledge into removed files until its end. Raises `DataDirectoryLost`.
+    """
+    while True:
+        await trio.sleep(PLACE_S)
+        for disk in disks:
+            await disk.check_place()

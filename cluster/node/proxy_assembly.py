@@ -1,0 +1,327 @@
+"""A proxy from a Host and a config: it has no disk, its id is drawn at each start.
+
+What it needs of the storage runs until the end of its end: told to stop, it takes no new logs, gives those
+that it has to others while it still answers, and then says goodbye.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from ...ledger.declarations.options import LedgerOptions
+from ...ledger.ledger_client import LedgerClient
+from ...ledger.placement.bookie_pool import pool_of
+from ...log.declarations.options import LogOptions
+from ...log.namespace import Namespace
+from ...metadata.client.metadata_client import MetadataClient
+from ...proxy.declarations.options import ProxyOptions
+from ...proxy.membership.proxy_members import Members
+from ...proxy.membership.proxy_registration import LEASE_S, READ, WRITE, ProxyRegistration
+from ...proxy.read.read_server import ReadServer, ReadSession
+from ...proxy.session.client_authorizer import ClientRights
+from ...proxy.session.log_calls import LogCalls
+from ...proxy.session.namespace_cache import Namespaces
+from ...proxy.session.proxy_session import CommonSession
+from ...proxy.write.log_manager import Owner
+from ...proxy.write.produce_session import Limits, ProduceSession
+from ...proxy.write.write_proxy_peers import Peers
+from ...runtime.declarations.condition_texts import report_of
+from ...runtime.declarations.health_conditions import NodeConditions, limited
+from ...runtime.declarations.options import names, overlaid, unknown
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.interfaces.host import Address, Host, Listener
+from ...runtime.interfaces.principals import BY_CERTIFICATE
+from ...runtime.net.address_check import AddressCheck, advertised_by
+from ...runtime.net.link import Link, Session
+from ...runtime.net.rpc import Endpoint
+from ...runtime.protocol.handshake import Hello
+from ...runtime.protocol.tokens import METHOD as TOKEN
+from ...runtime.schedule.work_failures import WorkFailures
+from ..coordination.registration_lease import Membership
+from ..declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
+from .node_lifecycle import (
+    FIRST_QUESTION,
+    Keep,
+    advertised,
+    hosts_of_peers,
+    kept_until_the_end,
+    listen_all,
+    must_be_told,
+    ready,
+)
+
+ID_BITS = 64
+LOCK_LEASE_S = 3.0
+"""A proxy that is cut off lets others in after this; one that was killed, within a second."""
+TELL_S = 2.0
+"""Who ends tells for so long that it takes no more logs."""
+
+
+async def serve_proxy_node(
+    host: Host,
+    config: ProxyNodeConfig,
+    *,
+    task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """A proxy of either kind. Started once it is registered.
+
+    Raises `AddressInUse`, `QuorumUnreachable`, `InvalidRequest`.
+    """
+    options = split_options(config)
+    must_be_told(config.listen, config.advertise)
+    listeners = await listen_all(host, config.listen)
+    try:
+        await _serve(host, config, *options, listeners, task_status)
+    finally:
+        for listener in listeners.values():
+            listener.close()
+
+
+def split_options(config: ProxyNodeConfig) -> tuple[ProxyOptions, LogOptions, LedgerOptions]:
+    """One mapping of options to the parts that own them. Raises `InvalidRequest`."""
+    parts = (ProxyOptions, LogOptions, LedgerOptions)
+    known = [name for part in parts for name in names(part)]
+    for name in config.options:
+        if name not in known:
+            raise unknown(name, known)
+
+    def given(part: type) -> dict[str, object]:
+        return {name: config.options[name] for name in names(part) if name in config.options}
+
+    return (
+        overlaid(ProxyOptions(), given(ProxyOptions)),
+        overlaid(LogOptions(lock_lease_s=LOCK_LEASE_S), given(LogOptions)),
+        overlaid(LedgerOptions(), given(LedgerOptions)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyParts:
+    """The parts of one proxy that its sessions and its registration share."""
+
+    host: Host
+    config: ProxyNodeConfig
+    options: ProxyOptions
+    listeners: Mapping[str, Listener]
+    endpoint: Endpoint
+    metadata: MetadataClient
+    proxy_id: str
+    namespaces: Namespaces
+    members: Members
+    rights: ClientRights
+    owner: Owner | None
+    """The owner of the logs of a write proxy; None in a read proxy."""
+
+
+async def _serve(
+    host: Host,
+    config: ProxyNodeConfig,
+    options: ProxyOptions,
+    of_logs: LogOptions,
+    of_ledgers: LedgerOptions,
+    listeners: Mapping[str, Listener],
+    task_status: trio.TaskStatus[NodeReady],
+) -> None:
+    """Put the parts of a proxy together, and take them apart in the end."""
+    proxy_id = f"{host.random.getrandbits(ID_BITS):016x}"
+
+    def hello() -> Hello:
+        return Hello(metadata.cluster_id, proxy_id, config.kind, config.name)
+
+    endpoint = Endpoint(host, hello)
+    failures = endpoint.failures
+    metadata = MetadataClient(
+        endpoint,
+        config.metadata,
+        client_id=f"{config.kind}-{config.name}-{proxy_id}",
+        timeout_s=config.metadata_timeout_s,
+    )
+    async with kept_until_the_end(metadata.run) as keep:
+        await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+        pool = pool_of(endpoint, metadata)
+        await keep(pool.run)
+        ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
+        await keep(ledgers.run)
+        open_namespace = _namespaces(host, config, of_logs, metadata, ledgers, proxy_id, failures)
+        namespaces = Namespaces(open_namespace, namespaces_max=options.namespaces_max)
+        await keep(namespaces.run)
+        members = Members(metadata)
+        await keep(partial(failures.keep_started, "the watch of proxies", members.run))
+        rights = ClientRights(metadata)
+        await keep(partial(failures.keep_started, "the watch of rights", rights.run))
+        if BY_CERTIFICATE in endpoint.methods:
+            endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
+        owner: Owner | None = None
+        if config.kind == WRITE_PROXY:
+            peers = Peers(endpoint)
+            await keep(peers.run)
+            owner = Owner(proxy_id, namespaces, members, options, peers, failures)
+            await keep(owner.run)
+        parts = ProxyParts(
+            host, config, options, listeners, endpoint, metadata, proxy_id, namespaces, members,
+            rights, owner,
+        )  # fmt: skip
+        await _serve_registered(parts, keep, task_status)
+
+
+def _namespaces(
+    host: Host,
+    config: ProxyNodeConfig,
+    of_logs: LogOptions,
+    metadata: MetadataClient,
+    ledgers: LedgerClient,
+    proxy_id: str,
+    failures: WorkFailures,
+) -> Callable[[str, trio.Nursery], Namespace]:
+    """Return the function that opens a namespace for this proxy's clients."""
+    of_ledgers = ledgers.options
+
+    def open_namespace(path: str, nursery: trio.Nursery) -> Namespace:
+        return Namespace(
+            path,
+            metadata=metadata,
+            ledgers=ledgers,
+            nursery=nursery,
+            random=host.random,
+            wall_ms=host.wall_ms,
+            owner=f"{config.kind} {config.name}",
+            options=of_logs,
+            quorums=(
+                of_ledgers.ensemble_size,
+                of_ledgers.write_quorum,
+                of_ledgers.ack_quorum,
+            ),
+            proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
+            failures=failures,
+        )
+
+    return open_namespace
+
+
+async def _serve_registered(
+    parts: ProxyParts, keep: Keep, task_status: trio.TaskStatus[NodeReady]
+) -> None:
+    """Serve clients and register; in the end give the logs to other proxies and leave."""
+    owner, members, proxy_id = parts.owner, parts.members, parts.proxy_id
+    config, endpoint, failures = parts.config, parts.endpoint, parts.endpoint.failures
+    calls = LogCalls(
+        parts.namespaces,
+        calls_max=parts.options.calls_max,
+        serves=lambda other: other in members.write and other != proxy_id,
+        release=None if owner is None else owner.release,
+    )
+    await keep(calls.run)
+    addresses = advertised(parts.listeners, config.advertise)
+    membership = _membership(parts, addresses)
+    reading = ReadServer(endpoint, parts.namespaces.using)
+    if owner is None:
+        await keep(reading.run)
+    address_check = AddressCheck(
+        parts.host,
+        proxy_id,
+        lambda: advertised_by(config.listen, parts.listeners, addresses, parts.metadata.listener),
+        partial(hosts_of_peers, parts.metadata, config.metadata),
+    )
+    info = _info(parts, address_check, membership, calls, reading)
+    limits = Limits(parts.options.records_per_s_max, parts.options.bytes_per_s_max)
+
+    def session(link: Link) -> Session:
+        client = parts.rights.meet(link)
+        common = CommonSession(link, client, members, calls, info)
+        if owner is not None:
+            return ProduceSession(link, owner, limits, common)
+        return ReadSession(reading, link, client, common)
+
+    await keep(partial(_listen, endpoint, parts.listeners, session))
+    await keep(partial(failures.keep_started, "the check of its addresses", address_check.run))
+    try:
+        await membership.register()
+        task_status.started(ready(config.name, config.kind, proxy_id, parts.listeners))
+        await failures.keep("the renewal of the registration", membership.run)
+    finally:
+        if owner is not None:
+            deadline = trio.current_time() + parts.options.drain_s
+            with trio.CancelScope(shield=True, deadline=deadline):
+                await _end(owner, membership)
+        await membership.leave()
+
+
+def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Membership:
+    """Return the registration of the proxy, which a lease keeps."""
+    owner, config = parts.owner, parts.config
+
+    def accepting() -> bool:
+        return owner is None or owner.accepting
+
+    def registration() -> ProxyRegistration:
+        return ProxyRegistration(
+            parts.proxy_id,
+            WRITE if config.kind == WRITE_PROXY else READ,
+            addresses,
+            accepting(),
+            config.name,
+            config.rack,
+        )
+
+    return Membership(
+        parts.metadata,
+        registration().key,
+        lambda: registration().encode(),
+        None,
+        lease_s=LEASE_S,
+        urgent=accepting,
+    )
+
+
+def _info(
+    parts: ProxyParts,
+    address_check: AddressCheck,
+    membership: Membership,
+    calls: LogCalls,
+    reading: ReadServer,
+) -> Callable[[], dict[str, object]]:
+    """Return the function that answers `Op.INFO`, from memory alone."""
+    owner, members, endpoint, rights = parts.owner, parts.members, parts.endpoint, parts.rights
+    conditions = NodeConditions()
+    conditions.add_check(endpoint.certificate_warning)
+    conditions.add_check(endpoint.failures.conditions)
+    conditions.add_check(rights.condition)
+    conditions.add_check(address_check.conditions)
+
+    def info() -> dict[str, object]:
+        return {
+            **(reading.info() if owner is None else {}),
+            "registered": membership.holds,
+            **report_of(limited(conditions.current())),
+            "write_proxies": len(members.write),
+            "read_proxies": len(members.read),
+            "calls": calls.made,
+            **endpoint.info(),
+            **rights.info(),
+            **(owner.info() if owner is not None else {}),
+        }
+
+    return info
+
+
+async def _end(owner: Owner, membership: Membership) -> None:
+    """No new logs here from now on, and those that are here go to others, who are told in time."""
+    owner.accepting = False
+    # Where the metadata are away, too, as when a whole cluster stops, its producers find out by themselves.
+    with suppress(DistributedLogError), trio.move_on_after(TELL_S):
+        await membership.tell()
+    await owner.drain()
+
+
+async def _listen(
+    endpoint: Endpoint,
+    listeners: Mapping[str, Listener],
+    session: Callable[[Link], Session],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    task_status.started()
+    await endpoint.serve(listeners, session)

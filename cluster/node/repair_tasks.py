@@ -1,0 +1,120 @@
+"""All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its
+own limbo and rot; and to drop those too many.
+
+One copier for all, so that their rates add up to one; they take turns at their awaits.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+
+import trio
+
+from ...bookie.store.bookie_store import Store
+from ...ledger.placement.bookie_pool import BookiePool, pool_of
+from ...metadata.client.metadata_client import MetadataClient
+from ...runtime.interfaces.host import Host
+from ...runtime.net.rpc import Endpoint
+from ..coordination.registration_lease import Membership
+from ..declarations.options import BookieNodeConfig
+from ..repair.auditor_election import Election
+from ..repair.copier import Copier
+from ..repair.corruption_repair import RotHealing
+from ..repair.ledger_audit import UNIT as AUDIT
+from ..repair.ledger_audit import EntryAudit
+from ..repair.limbo_repair import UNIT as LIMBO
+from ..repair.limbo_repair import LimboHealing
+from ..repair.lost_bookies import Absences, LostBookies, RepairTargets
+from ..repair.open_ledger_closer import Closer, OpenLedgers
+from ..repair.over_replication import UNIT as SURPLUS
+from ..repair.over_replication import Surplus
+from ..repair.pull_replication import Pulling
+from ..repair.repair_metrics import RepairParts
+from ..repair.replication_worker import Repair
+
+
+async def repair_all(
+    host: Host,
+    config: BookieNodeConfig,
+    endpoint: Endpoint,
+    metadata: MetadataClient,
+    membership: Membership,
+    store: Store,
+    bookie_id: str,
+    on_parts: Callable[[RepairParts], object],
+) -> None:
+    """Until cancelled. ``membership``'s lease holds the election's key. ``on_parts``: told what counts.
+
+    An unexpected exception ends one try of one piece of it
+    (`distributedlog/runtime/schedule/work_failures.py`).
+    """
+    failures = endpoint.failures
+    keep = failures.keep
+    async with trio.open_nursery() as nursery:
+        pool = pool_of(endpoint, metadata)
+        await nursery.start(pool.run)
+        copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
+        election = Election(metadata, bookie_id, lambda: membership.lease)
+        noted = Repair(metadata, pool, election, copier, failures)
+        nursery.start_soon(keep, "repair of missing entries", noted.run)
+        absences = Absences(config.lost_after_s, config.urgent_after_s)
+        targets = _targets(pool, host)
+        lost = LostBookies(metadata, pool, election, copier, targets, absences, failures)
+        nursery.start_soon(lost.run)
+        pulling = Pulling(metadata, pool, copier, bookie_id, failures)
+        nursery.start_soon(keep, "the work on ledgers that this bookie is to take", pulling.run)
+        opening = partial(_closer, host, endpoint, metadata, config.name)
+        open_ledgers = OpenLedgers(metadata, lost.absences, opening, failures)
+        nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledgers.run)
+        audit = EntryAudit(
+            metadata, pool, election, every_s=config.audit_every_s, failures=failures
+        )
+        nursery.start_soon(keep, AUDIT, audit.run)
+        turn = trio.Lock()
+        own = LimboHealing(
+            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
+        )
+        nursery.start_soon(keep, LIMBO, own.run)
+        rotten = RotHealing(
+            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
+        )
+        nursery.start_soon(keep, "the repair of corrupt entries", rotten.run)
+        surplus = Surplus(
+            metadata,
+            pool,
+            store.ledgers,
+            store.dropping,
+            store.delete_ledger,
+            bookie_id,
+            every_s=config.surplus_every_s,
+            failures=failures,
+        )
+        nursery.start_soon(keep, SURPLUS, surplus.run)
+        on_parts(
+            RepairParts(election, copier, noted, lost, open_ledgers, audit, own, surplus),
+        )
+
+
+def _targets(pool: BookiePool, host: Host) -> RepairTargets:
+    """Return the bookies that a pool of connections reaches, as targets of copies."""
+
+    def pulls(bookie: str) -> bool:
+        registration = pool.registration(bookie)
+        return registration is not None and registration.pulls
+
+    return RepairTargets(
+        pool.candidates,
+        host.random.random,
+        policy=lambda: pool.placement,
+        labels=pool.labels,
+        pulls=pulls,
+    )
+
+
+def _closer(
+    host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
+) -> AbstractAsyncContextManager[Closer]:
+    """What closes open ledgers. Most bookies never load the log part for it."""
+    from ..gc.maintenance_clients import open_closer
+
+    return open_closer(host, endpoint, metadata, name)

@@ -1,0 +1,70 @@
+"""A scrub that somebody asks for: one key, ``scrub/<bookie>``, there until the pass is done.
+
+So a bookie that is down scrubs when it is up, and one that is started again meanwhile begins anew.
+"""
+
+from collections.abc import Awaitable, Callable
+from math import inf
+
+import trio
+
+from ...bookie.integrity.corruption_tracker import Rot
+from ...bookie.integrity.scrubber import Scrub
+from ...ledger.model import ledger_keys as keys
+from ...metadata.model.interface import Metadata
+from ...metadata.model.transaction import Compare, Delete, Put, Transaction
+from ...runtime.schedule.work_failures import WorkFailures
+from ..coordination.reconcile_loop import at_each_change
+
+LOOK_EVERY_S = 1.0
+HEAL_S = 30.0
+"""So long after a pass it is not said to be done while what it found is being healed."""
+
+
+async def ask_for_scrub(metadata: Metadata, bookie_id: str) -> None:
+    """Have the bookie read all that it holds, now; one that is at it goes on."""
+    key = keys.scrub_key(bookie_id)
+    await metadata.transact(Transaction((Compare.version(key, 0),), (Put(key, b""),)))
+
+
+async def under_way(metadata: Metadata, bookie_id: str) -> bool:
+    """Is a pass that somebody asked for not done yet?"""
+    return await metadata.get(keys.scrub_key(bookie_id)) is not None
+
+
+async def scrub_when_told(
+    scrub: Scrub,
+    rot: Rot,
+    metadata: Metadata,
+    bookie_id: str,
+    tell: Callable[[], Awaitable[None]],
+    failures: WorkFailures,
+) -> None:
+    """A bookie's own part; until cancelled. ``tell`` is awaited before a pass is said to be done."""
+    key = keys.scrub_key(bookie_id)
+    done_at = inf
+
+    async def look() -> None:
+        nonlocal done_at
+        found = await metadata.get(key)
+        if found is None:
+            return
+        if scrub.done_as != found.mod_revision:
+            scrub.ask(found.mod_revision)
+            done_at = inf
+            return
+        done_at = min(done_at, trio.current_time())
+        if rot.noted and trio.current_time() < done_at + HEAL_S:
+            return
+        await tell()
+        unchanged = Compare.mod_revision(key, found.mod_revision)
+        await metadata.transact(Transaction((unchanged,), (Delete(key),)))
+
+    await at_each_change(
+        metadata,
+        (key,),
+        look,
+        every_s=LOOK_EVERY_S,
+        failures=failures,
+        unit="the look for a requested scrub",
+    )

@@ -1,0 +1,1 @@
+"""A node as a process: directories, life time, HTTP pages, log lines."""

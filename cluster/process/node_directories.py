@@ -1,0 +1,83 @@
+"""The real host of one node: its data directory, laid out by kind, refused when it is another kind's.
+
+DIR/journal/  DIR/index/      a bookie (the index may be elsewhere)
+DIR/metadata/                 a metadata node
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from ...runtime.disk.directory_disk import DirectoryDisk
+from ...runtime.disk.memory_disk import MemoryDisk
+from ...runtime.disk.node_identity import FILE_NAME
+from ...runtime.disk.sync_mode import choose_sync_mode
+from ...runtime.interfaces.errors import ForeignData
+from ...runtime.interfaces.host import Host
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.machine import real_host
+from ..declarations.options import MetadataNodeConfig, NodeConfig, ProxyNodeConfig
+
+CLOSE_S = 5.0
+
+log = get_logger("distributedlog.cluster")
+WHERE = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
+"""By the mode of a disk, in the words of its log."""
+
+
+@asynccontextmanager
+async def host_of(
+    config: NodeConfig, data: Path, index: Path | None = None, *, alone: bool = True
+) -> AsyncIterator[Host]:
+    """A host on directories, which are given back in the end.
+
+    ``alone``: no other node is in this process, so a bookie's journal may sync on the loop if its disk is
+    fast enough (`choose_sync_mode`); several nodes must not wait for each other's disks. A metadata node
+    always syncs in a thread (H25). Raises `ForeignData`, `OSError`, `DiskFailed`.
+    """
+    disks: dict[str, DirectoryDisk] = {}
+    try:
+        if isinstance(config, MetadataNodeConfig):
+            disks["metadata"] = _disk(data, "metadata", ("journal", "index"))
+        elif not isinstance(config, ProxyNodeConfig):
+            disks["journal"] = _disk(data, "journal", ("metadata",))
+            disks["index"] = _disk(index if index is not None else data, "index", ("metadata",))
+            if alone:
+                found = await choose_sync_mode(disks["journal"].path)
+                disks["journal"].sync_mode = found.mode
+                log.info("a sync takes %.2f ms (p50): %s", found.p50_s * 1e3, WHERE[found.mode])
+        yield real_host(config.name, disks=disks)
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):
+            for disk in disks.values():
+                await disk.close()
+
+
+def memory_host(config: NodeConfig) -> Host:
+    """A host that keeps nothing beyond the process; hand it to a node that is started again.
+
+    What a proxy runs on in any case: it has no disks.
+    """
+    roles: tuple[str, ...] = ("journal", "index")
+    if isinstance(config, MetadataNodeConfig):
+        roles = ("metadata",)
+    elif isinstance(config, ProxyNodeConfig):
+        roles = ()
+    return real_host(config.name, disks={role: MemoryDisk() for role in roles})
+
+
+def _disk(data: Path, role: str, foreign: tuple[str, ...]) -> DirectoryDisk:
+    if (data / FILE_NAME).exists():
+        raise ForeignData(
+            f"{data} is the inside of a node's data directory (it holds {FILE_NAME});"
+            " --data is the directory around it"
+        )
+    for name in foreign:
+        if (data / name).exists():
+            raise ForeignData(
+                f"{data} is the data directory of a node of another kind (it holds {name}/);"
+                " give this node its own --data"
+            )
+    return DirectoryDisk(data / role)

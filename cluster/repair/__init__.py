@@ -1,0 +1,1 @@
+"""Replication of lost, corrupt and misplaced copies of ledgers."""

@@ -1,0 +1,75 @@
+"""The election of the one bookie that audits, repairs and maintains: the holder of a key under its lease."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from ...ledger.model import ledger_keys as keys
+from ...ledger.model.bookie_registration import BookieRegistration
+from ...metadata.model.interface import Metadata, Scan
+from ...metadata.model.transaction import Compare, Delete, Put, Transaction
+from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
+from ...runtime.interfaces.log_lines import get_logger
+from ..declarations.events import REPAIRER
+
+ELECTION_KEY = b"repair/leader"
+
+log = get_logger("distributedlog.cluster.repair.replication_worker")
+
+
+class Election:
+    """Is this bookie the one that repairs? It saves work only: all changes are guarded by compare-and-set.
+
+    It also does what else one of them does: retention, purging. One that is not to repair (``repairs``) is
+    elected only while all others are not to either: else nobody would repair for as long as it lives.
+    """
+
+    def __init__(
+        self, metadata: Metadata, node_id: str, lease: Callable[[], int], *, repairs: bool = True
+    ) -> None:
+        self._metadata = metadata
+        self._repairs = repairs
+        self._value = node_id.encode()
+        self._lease = lease
+        """The lease of this bookie's registration, under which the key is held; 0: none."""
+        self.was_elected = False
+        """When it was asked last."""
+
+    async def elected(self) -> bool:
+        """Do we hold the key, or can we take it? A change is logged."""
+        now = await self._elected()
+        if now != self.was_elected:
+            self.was_elected = now
+            does = (
+                "repairs" if self._repairs else "cleans up, and repairs nothing (repair = false),"
+            )
+            text = f"{does} from now on" if now else "does not repair any more"
+            REPAIRER.say(log, "this bookie %s", text, elected=now)
+        return now
+
+    async def _elected(self) -> bool:
+        lease = self._lease()
+        if not lease:
+            return False
+        holder = await self._metadata.get(ELECTION_KEY)
+        ours = holder is not None and holder.value == self._value and holder.lease == lease
+        if not self._repairs and await self._another_repairs():
+            if ours and holder is not None:
+                seen = Compare.mod_revision(ELECTION_KEY, holder.mod_revision)
+                await self._metadata.transact(Transaction((seen,), (Delete(ELECTION_KEY),)))
+            return False
+        if holder is not None and holder.lease:
+            return ours
+        # A key without a lease belongs to no bookie and would never end.
+        revision = holder.mod_revision if holder is not None else 0
+        take = Transaction(
+            (Compare.mod_revision(ELECTION_KEY, revision),),
+            (Put(ELECTION_KEY, self._value, lease),),
+        )
+        return (await self._metadata.transact(take)).succeeded
+
+    async def _another_repairs(self) -> bool:
+        async for item in Scan(self._metadata, keys.BOOKIE_PREFIX):
+            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+                if BookieRegistration.decode(item.key, item.value).pulls:
+                    return True
+        return False

@@ -1,0 +1,298 @@
+"""Decommissioning from outside, and which ledgers have fewer copies than their records say.
+
+Asking is one key, ``leaving/<bookie>``: the bookie, if it runs, takes no new entries, and the repairer
+stores what it holds elsewhere (`lost_bookies.py`). When it holds nothing any more and does not run, its
+cookie goes: its directory will never be let in again.
+"""
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...ledger.model import ledger_keys as keys
+from ...ledger.model import missing_range as holes
+from ...ledger.model.bookie_registration import BookieRegistration
+from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from ...ledger.model.missing_range import Hole
+from ...log.model.lock_record import LockRecord
+from ...log.model.log_keys import lock_key
+from ...metadata.model.interface import Metadata, Scan, prefix_end
+from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
+from ...runtime.interfaces.errors import (
+    CorruptData,
+    InvalidRequest,
+    UnknownBookie,
+    UnsupportedFormat,
+)
+from ..coordination.cookie import decode_cookie
+from .pull_replication import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """How far a bookie has come."""
+
+    bookie: str
+    ledgers: int
+    """Whose records still name it."""
+    running: bool
+    known: bool
+    """Its cookie is there: False once it was decommissioned."""
+    asked: bool
+    """It is to leave."""
+    waiting: tuple["Waiting", ...] = ()
+    """Some of the ledgers, with what each waits for: only where it was asked for."""
+
+    @property
+    def drained(self) -> bool:
+        """May it be stopped, and its disks be taken away?"""
+        return self.ledgers == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A ledger that still names a bookie which is to leave."""
+
+    ledger: int
+    bytes: int | None
+    """None: it is open."""
+    why: str
+    stuck: bool = False
+    """It waits for somebody who does something: another bookie, or one that comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Entries of a ledger that a bookie should hold and cannot give."""
+
+    ledger: int
+    bookie: str
+    first: int
+    to: int | None
+    """One past the last one; None: to the ledger's end."""
+    why: str
+
+
+async def find_bookie(metadata: Metadata, wanted: str) -> str:
+    """The id of a bookie that is named by id, by the beginning of one, or by its name.
+
+    Raises `UnknownBookie` where none fits, `InvalidRequest` where several do.
+    """
+    found: list[str] = []
+    known: list[str] = []
+    async for item in Scan(metadata, keys.COOKIE_PREFIX):
+        try:
+            bookie = keys.bookie_id_of(item.key)
+            label = decode_cookie(item.key, item.value)["label"]
+        except CorruptData:
+            continue  # `dlog status` names it
+        known.append(f"{label} ({bookie})")
+        if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
+            found.append(bookie)
+    if not found:
+        raise UnknownBookie(
+            f"no bookie is called {wanted}; known are {', '.join(sorted(known)) or 'none'}"
+        )
+    if len(found) > 1:  # a new one took the name of one whose disk was lost: say which is which
+        told = [
+            f"{bookie} (down)"
+            if await metadata.get(keys.bookie_key(bookie)) is None
+            else f"{bookie} (up)"
+            for bookie in found
+        ]
+        raise InvalidRequest(
+            f"{len(found)} bookies are called {wanted}: {', '.join(told)}; give the id of one"
+        )
+    return found[0]
+
+
+async def ask_to_leave(
+    metadata: Metadata, bookie: str, *, by: str = "", premises: Sequence[Compare] = ()
+) -> bool:
+    """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`.
+
+    ``premises``: conditions that must still hold when it is asked. If one does not, nothing is asked, and
+    this returns False.
+    `stopping.decommission` refuses what would stop writes; this does not.
+    """
+    if by == bookie:
+        raise InvalidRequest(f"bookie {bookie} cannot take its own place")
+    asked = Transaction(
+        (Compare.exists(keys.cookie_key(bookie)), *premises),
+        (Put(keys.leaving_key(bookie), by.encode()),),
+    )
+    if (await metadata.transact(asked)).succeeded:
+        return True
+    if await metadata.get(keys.cookie_key(bookie)) is None:
+        raise InvalidRequest(f"bookie {bookie} is not known: it was decommissioned already")
+    return False
+
+
+async def ask_to_stay(metadata: Metadata, bookie: str) -> None:
+    """It need not leave: what was stored elsewhere stays there. No error where nobody asked."""
+    await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
+
+
+async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Leaving:
+    """What is left to do for a bookie that is to leave; why, of the first ``named`` ledgers."""
+    ledgers = 0
+    waiting: list[Waiting] = []
+    live = await _live(metadata) if named else {}
+    moves = await _moves_off(metadata, bookie) if named else {}
+    async for item in Scan(metadata, keys.on_prefix(bookie)):
+        ledgers += 1
+        if len(waiting) < named:
+            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+                waiting.append(await _waits(metadata, item, bookie, live, moves))
+    return Leaving(
+        bookie,
+        ledgers,
+        running=await metadata.get(keys.bookie_key(bookie)) is not None,
+        known=await metadata.get(keys.cookie_key(bookie)) is not None,
+        asked=await metadata.get(keys.leaving_key(bookie)) is not None,
+        waiting=tuple(waiting),
+    )
+
+
+async def _live(metadata: Metadata) -> dict[str, bool]:
+    """The registered bookies, and whether each takes copies."""
+    leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
+    found: dict[str, bool] = {}
+    async for item in Scan(metadata, keys.BOOKIE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):
+            one = BookieRegistration.decode(item.key, item.value)
+            found[one.id] = not one.read_only and keys.leaving_key(one.id) not in leaving
+    return found
+
+
+async def _moves_off(metadata: Metadata, bookie: str) -> dict[int, str]:
+    """Ledgers that somebody fetches to take this bookie's place, and who."""
+    found: dict[int, str] = {}
+    async for item in Scan(metadata, keys.MOVE_PREFIX):
+        with suppress(CorruptData, UnsupportedFormat):
+            if Move.decode(item.value).leaving == bookie:
+                found[keys.ledger_id_of(item.key)] = keys.bookie_id_of(item.key)
+    return found
+
+
+async def _waits(
+    metadata: Metadata,
+    named: KeyValue,
+    bookie: str,
+    live: Mapping[str, bool],
+    moves: Mapping[int, str],
+) -> Waiting:
+    """What one ledger waits for. Raises `CorruptData`, `UnsupportedFormat`."""
+    ledger_id = keys.ledger_id_of(named.key)
+    item = await metadata.get(keys.ledger_key(ledger_id))
+    if item is None:
+        return Waiting(ledger_id, 0, "gone: its place in the index goes with the next look")
+    ledger = LedgerMetadata.decode(item.key, item.value)
+    if ledger.state is LedgerState.DELETING:
+        return Waiting(ledger_id, ledger.length, "being deleted")
+    if not ledger.closed:
+        return Waiting(ledger_id, None, await waits_open(metadata, ledger))
+    for index, fragment in enumerate(ledger.ensembles):
+        if bookie not in fragment.bookies or ledger.fragment_end(index) == fragment.first_entry:
+            continue
+        if not any(takes and one not in fragment.bookies for one, takes in live.items()):
+            writable = ", ".join(sorted(one for one, takes in live.items() if takes)) or "none"
+            return Waiting(
+                ledger_id,
+                ledger.length,
+                f"no bookie can take its place: it lies on {', '.join(fragment.bookies)}, and those"
+                f" that take entries are {writable}",
+                stuck=True,
+            )
+        if sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, ()) == 0:
+            return Waiting(
+                ledger_id, ledger.length, "no source: all its bookies are away", stuck=True
+            )
+    why = f"bookie {moves[ledger_id]} fetches it" if ledger_id in moves else "waits for its copy"
+    return Waiting(ledger_id, ledger.length, why)
+
+
+async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
+    """What an open ledger waits for."""
+    if ledger.owner is None:
+        return "open, of no log: goes when whoever writes it links it, or a day after"
+    log_id, segment = ledger.owner
+    name = ledger.custom.get("log", b"").decode(errors="replace") or f"{log_id:016x}"
+    lock = await metadata.get(lock_key(log_id))
+    if lock is None:
+        return (
+            f'open, segment {segment} of log "{name}", which nobody writes: closed in half a minute'
+        )
+    owner = LockRecord.decode(lock.value).owner
+    return f'open, segment {segment} of log "{name}": {owner} writes it, and is to roll'
+
+
+def most_are_away(away: int, known: int) -> bool:
+    """Whether so many bookies are away that this side may be the one that is cut off: nothing is copied."""
+    return 2 * away > known
+
+
+def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[Hole]) -> int:
+    """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
+    assert ledger.last_entry is not None, "only of a closed ledger"
+    striping = ledger.striping
+    noted = list(holes)
+    fewest = striping.write_quorum
+    for index, fragment in enumerate(ledger.ensembles):
+        end = ledger.fragment_end(index)
+        assert end is not None, "every fragment of a closed ledger ends"
+        stop = min(end, ledger.last_entry + 1)
+        if any(one.first <= fragment.first_entry and stop <= one.last + 1 for one in ledger.lost):
+            continue
+        lacking = {hole.bookie for hole in noted if _overlaps(hole, fragment.first_entry, stop)}
+        windows = 1 if striping.everywhere else striping.ensemble_size
+        for entry in range(fragment.first_entry, min(stop, fragment.first_entry + windows)):
+            held_by = [fragment.bookies[slot] for slot in striping.write_set(entry)]
+            there = sum(one not in away and one not in lacking for one in held_by)
+            fewest = min(fewest, there)
+    return fewest
+
+
+def _overlaps(hole: Hole, first: int, stop: int) -> bool:
+    return hole.first < stop and (hole.to is None or hole.to > first)
+
+
+async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
+    """All that is noted, and every ledger of a bookie that is away; by bookie, then by ledger."""
+    async for item in Scan(metadata, keys.UNDER_PREFIX):
+        try:
+            ledger_id, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
+        except CorruptData:
+            continue  # `dlog status` names it
+        for hole in noted:
+            yield Shortage(ledger_id, hole.bookie, hole.first, hole.to, "noted")
+    async for bookie in absent(metadata):
+        async for item in Scan(metadata, keys.on_prefix(bookie)):
+            try:
+                ledger_id = keys.ledger_id_of(item.key)
+            except CorruptData:
+                continue
+            yield Shortage(ledger_id, bookie, 0, None, "bookie is down")
+
+
+async def absent(metadata: Metadata) -> AsyncIterator[str]:
+    """The bookies that ledgers' records name and that are not registered, in order."""
+    async for bookie in named(metadata):
+        if await metadata.get(keys.bookie_key(bookie)) is None:
+            yield bookie
+
+
+async def named(metadata: Metadata) -> AsyncIterator[str]:
+    """Every bookie that the reverse index names, in order: one question each."""
+    start, end = keys.ON_PREFIX, prefix_end(keys.ON_PREFIX)
+    while True:
+        page = await metadata.range(start, end, limit=1)
+        if not page.items:
+            return
+        try:
+            bookie = keys.bookie_id_of(page.items[0].key)
+        except CorruptData:
+            start = page.items[0].key + b"\0"
+            continue
+        yield bookie
+        start = prefix_end(keys.on_prefix(bookie))

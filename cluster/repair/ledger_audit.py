@@ -1,0 +1,136 @@
+"""The slow audit: does every bookie hold what the records of closed ledgers say? What nobody noted is noted.
+
+A writer that dies before its first note of holes is stored leaves a closed ledger with fewer copies than
+its record says (H22b). Each bookie lists the runs it holds, from its index and without reading an entry;
+what it should hold and does not list goes into the ledger's note, and `replication_worker.py` copies it. A
+bookie that does not answer is passed over: nothing is known of it.
+"""
+
+from itertools import islice
+
+import trio
+
+from ...bookie.client.bookie_client import EntryList
+from ...ledger.model import ledger_keys as keys
+from ...ledger.model import missing_range as notes
+from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
+from ...ledger.model.missing_range import Hole
+from ...metadata.model.interface import Metadata, Scan
+from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.schedule.work_failures import WorkFailures
+from ..declarations.events import AUDIT_FOUND
+from .auditor_election import Election
+from .copier import Connections, known_to, lacking, list_held
+from .replication_worker import PAGE
+
+LEDGER_PAUSE_S = 0.01
+"""Between two ledgers: a hundred a second at most."""
+HOLES_MAX = 100
+"""Stretches of one bookie that are named one by one; more are named as one that claims too much."""
+
+UNIT = "the audit of entries"
+
+log = get_logger("distributedlog.cluster.repair.ledger_audit")
+
+
+class EntryAudit:
+    """Compares entry lists with records, all ledgers in turn, while this bookie is the elected repairer."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        pool: Connections,
+        election: Election,
+        *,
+        every_s: float,
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
+        self._metadata = metadata
+        self._pool = pool
+        self._election = election
+        self._every_s = every_s
+        self.noted_ledgers = 0
+        """Ledgers in whose notes something was written since the start."""
+
+    async def run(self) -> None:
+        """One pass, a pause, and so on; until cancelled."""
+        while True:
+            await trio.sleep(self._failures.wait_s(UNIT, self._every_s))
+            try:
+                with self._failures.contained(UNIT, every_s=self._every_s):
+                    if await self._election.elected():
+                        await self.look_at_all()
+            except DistributedLogError as error:
+                log.warning("the audit ended early: %s: %s", type(error).__name__, error)
+
+    async def look_at_all(self) -> None:
+        """One pass over all ledgers."""
+        looked = 0
+        async for item in Scan(self._metadata, keys.LEDGER_PREFIX, limit=PAGE):
+            try:
+                unit = f"the audit of {item.key!r}"
+                with self._failures.contained(unit, every_s=self._every_s):
+                    await self.look_at(item)
+            except DistributedLogError as error:
+                log.info("%s is not audited: %s", keys.shown(item.key), error)
+            await trio.sleep(LEDGER_PAUSE_S)
+            looked += 1
+            if looked % PAGE == 0 and not await self._election.elected():
+                return
+
+    async def look_at(self, item: KeyValue) -> tuple[Hole, ...]:
+        """One ledger's record as it was read; return the holes that its bookies' lists show."""
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        if not ledger.closed or ledger.last_entry == NO_ENTRY:
+            return ()
+        found: list[Hole] = []
+        for bookie in ledger.bookies():
+            target = self._pool.get(bookie)
+            if target is None:
+                continue
+            try:
+                held = await list_held(ledger, target)
+            except DistributedLogError as error:
+                log.info("ledger %d: bookie %s lists nothing: %s", ledger.ledger_id, bookie, error)
+                continue
+            found += _holes(ledger, bookie, held)
+        holes = notes.merged(found)
+        if holes:
+            await self._note(item, ledger, holes)
+        return holes
+
+    async def _note(self, item: KeyValue, ledger: LedgerMetadata, holes: tuple[Hole, ...]) -> None:
+        """Add to the ledger's note, while record and note are as they were read."""
+        key = keys.under_key(ledger.ledger_id)
+        before = await self._metadata.get(key)
+        noted = () if before is None else notes.decode(before.value)
+        after = notes.merged((*noted, *holes))
+        if after == notes.merged(noted):
+            return
+        unchanged = (
+            Compare.mod_revision(item.key, item.mod_revision),
+            Compare.mod_revision(key, 0 if before is None else before.mod_revision),
+        )
+        put = Put(key, notes.encode(after))
+        if (await self._metadata.transact(Transaction(unchanged, (put,)))).succeeded:
+            self.noted_ledgers += 1
+            bookies = ", ".join(sorted({hole.bookie for hole in holes}))
+            AUDIT_FOUND.say(
+                log,
+                "ledger %d: entries that nobody noted are missing on %s",
+                ledger.ledger_id,
+                bookies,
+                ledger=ledger.ledger_id,
+                bookies=bookies,
+            )
+
+
+def _holes(ledger: LedgerMetadata, bookie: str, held: EntryList) -> list[Hole]:
+    missing = list(islice(lacking(ledger, bookie, held), HOLES_MAX + 1))
+    if len(missing) > HOLES_MAX:
+        assert ledger.last_entry is not None, "only a closed ledger is looked at"
+        return [Hole(bookie, missing[0].first, known_to(held) or ledger.last_entry + 1)]
+    return [Hole(bookie, one.first, one.last + 1) for one in missing]

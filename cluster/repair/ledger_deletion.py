@@ -1,0 +1,114 @@
+"""A bookie's to-do list of deleted ledgers (H21).
+
+Deleting a ledger puts ``delete/<bookie>/<ledger>`` for each of its bookies, in the transaction that makes
+it DELETING. Each bookie removes what it holds, durably, and then its key; whoever takes away the last
+key takes the ledger's record away too. A bookie that was down does its part when it is back.
+
+The key alone proves nothing, whoever wrote it: the ledger's record must say, in a linearizable read, that it
+is deleted, and goes only as it was read. A to-do that the record does not confirm is ticked off and told.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from ...ledger.model import ledger_keys as keys
+from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from ...ledger.model.stored_ledger import Unreadable
+from ...metadata.model.interface import Metadata, Scan
+from ...metadata.model.transaction import Compare, Delete, Transaction
+from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
+from ...runtime.interfaces.log_lines import get_logger
+from ...runtime.schedule.work_failures import WorkFailures
+from ..coordination.gc_hold import HOLD, why_held
+from ..coordination.reconcile_loop import at_each_change
+
+EVERY_S = 30.0
+PAGE = 100
+
+log = get_logger("distributedlog.cluster.repair.ledger_deletion")
+
+
+class Deletion:
+    """Works off one bookie's list."""
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        bookie_id: str,
+        delete_local: Callable[[int], Awaitable[None]],
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self._failures = failures or WorkFailures()
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._delete_local = delete_local
+        """Removes a ledger here; durable when it returns; no error where there is none."""
+        self._unreadable = Unreadable()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
+        await at_each_change(
+            self._metadata,
+            prefixes,
+            self.work,
+            every_s=EVERY_S,
+            failures=self._failures,
+            unit="deletion of ledgers",
+        )
+
+    async def work(self) -> None:
+        """Do all that is on the list now; nothing while deletions are held (H104)."""
+        if await why_held(self._metadata):
+            return
+        async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
+            unit = f"the deletion of {item.key!r}"
+            if self._failures.rests(unit):
+                continue
+            try:
+                with self._failures.contained(unit):
+                    await self._work_off(keys.ledger_id_of(item.key))
+            except (CorruptData, UnsupportedFormat) as error:
+                self._unreadable.note(item.key, error)
+
+    async def _work_off(self, ledger_id: int) -> None:
+        """Remove what is here, if the record says so; then our key, and with the last one the record."""
+        own = Delete(keys.delete_key(self._bookie_id, ledger_id))
+        record = keys.ledger_key(ledger_id)
+        removed = False
+        while True:
+            found = await self._metadata.get(record)
+            ledger = None if found is None else LedgerMetadata.decode(found.key, found.value)
+            as_read = Compare.version(record, 0 if found is None else found.version)
+            if ledger is None or ledger.state is not LedgerState.DELETING:
+                # Also the second time for one whose answer was lost: then all is done.
+                if not removed:
+                    why = "does not exist" if ledger is None else f"is {ledger.state.value}"
+                    log.warning("ledger %d is not removed here: it %s", ledger_id, why)
+                if (await self._metadata.transact(Transaction((as_read,), (own,)))).succeeded:
+                    return
+                continue
+            await self._delete_local(ledger_id)
+            removed = True
+            others = [
+                keys.delete_key(bookie, ledger_id)
+                for bookie in ledger.bookies()
+                if bookie != self._bookie_id
+            ]
+            last = Transaction(
+                (as_read, *(Compare.version(key, 0) for key in others)),
+                (own, Delete(record), Delete(keys.under_key(ledger_id))),
+            )
+            reply = await self._metadata.transact(last)
+            if reply.succeeded:
+                return
+            waiting = [
+                key
+                for key, state in zip(others, reply.current[1:], strict=True)
+                if state is not None
+            ]
+            if not waiting:
+                continue  # the answer was lost and given again: the others have ticked off since
+            # Conditional on one that has its part still to do: of two who tick off at once, one is last.
+            ours = Transaction((Compare.exists(waiting[0]),), (own,))
+            if (await self._metadata.transact(ours)).succeeded:
+                return

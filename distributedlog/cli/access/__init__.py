@@ -1,0 +1,1 @@
+"""Commands for users, grants, authorization and certificates."""

@@ -1,0 +1,187 @@
+"""`dlog user`: who there is."""
+
+from pathlib import Path
+
+import click
+
+from ...runtime.disk.output_file import output_file, write_file
+from ...runtime.interfaces.errors import InvalidRequest
+from ..framework.options import Command, Group, Settings, common, consent, force_option, replaceable
+from ..framework.output import emit, rows_or_table
+from .trust import asked, change, time_of, users_and_grants
+
+CA_FILE = "ca.pem"
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog user add etl
+    dlog user list
+    dlog user token etl --days 30             into a file
+    dlog user disable etl                     at once, everywhere
+    """,
+)
+def command() -> None:
+    """Make, list, disable and remove users, and make tokens. NAME is what a certificate has after user/."""
+
+
+@command.command(cls=Command, examples="dlog user add etl")
+@click.argument("name")
+@common
+def add(settings: Settings, name: str) -> None:
+    """A user without any right."""
+    change(
+        settings,
+        f"{name} is a user, without any right: dlog grant add {name} ROLE PATH",
+        "user",
+        name,
+    )
+
+
+@command.command(name="list", cls=Command, examples="dlog user list\ndlog user list --json")
+@common
+def list_users(settings: Settings) -> None:
+    """The users, with the number of their grants; with --json one object a line."""
+    users, grants = asked(settings, "the users", users_and_grants)
+    rows = [
+        [name, one.disabled, sum(grant[0] == name for grant in grants), time_of(one.made_ms)]
+        for name, one in users.items()
+    ]
+    columns = ("name", "disabled", "grants", "made")
+    rows_or_table(settings.json, columns, rows, empty="there are no users")
+
+
+@command.command(cls=Command, examples="dlog user disable etl")
+@click.argument("name")
+@common
+def disable(settings: Settings, name: str) -> None:
+    """End all that it may do, and its connections; its grants stay."""
+    change(settings, f"{name} is disabled", "disable", name)
+
+
+@command.command(cls=Command, examples="dlog user enable etl")
+@click.argument("name")
+@common
+def enable(settings: Settings, name: str) -> None:
+    """It may do again what its grants say."""
+    change(settings, f"{name} may do again what its grants say", "enable", name)
+
+
+@command.command(cls=Command, examples="dlog user remove etl --force")
+@click.argument("name")
+@force_option
+@common
+def remove(settings: Settings, name: str, force: bool) -> None:
+    """With all its grants."""
+    consent(f"remove user {name} and all its grants", force)
+    change(settings, f"{name} is removed, with all its grants", "remove", name)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog user token etl --days 30                              etl.token: all that etl may
+    dlog user token etl --log orders/ --right reader           that alone, of a directory
+    dlog user token --out mine/token                           for yourself, for a day
+    """,
+)
+@click.argument("name", required=False)
+@click.option(
+    "--days",
+    type=click.FloatRange(min=0, max=90, min_open=True),
+    help="Until it ends; default 1, and at most 90, of your own 1.",
+)
+@click.option(
+    "--log", "paths", multiple=True, metavar="PATH", help="A log, a directory/, or /; repeatable."
+)
+@click.option(
+    "--right",
+    type=click.Choice(["reader", "writer", "owner", "producer", "consumer"]),
+    default="reader",
+    help="On these (default reader); never more than the user itself.",
+)
+@click.option("--out", metavar="FILE", help='Default NAME.token; "-" is standard output.')
+@force_option
+@common
+def token(
+    settings: Settings,
+    name: str | None,
+    days: float | None,
+    paths: tuple[str, ...],
+    right: str,
+    out: str | None,
+    force: bool,
+) -> None:
+    """Make a token: who has it is that user until it ends, or until `dlog user revoke`.
+
+    It goes into a file that nobody else can read, with the cluster's ca.pem beside it:
+    `--credentials file:FILE`. An admin makes them for others; without NAME it is your own.
+    """
+    from ...metadata.model.rights import ROLES
+    from ...runtime.protocol.tokens import read_token
+    from ...uri import parse_uri
+
+    namespace = parse_uri(settings.where()).path if paths else ""
+    if paths and not namespace:
+        raise click.UsageError("--log names a log of the URI's namespace, and the URI has none")
+    if not all(paths):  # an unset variable of a script must not mean the whole namespace
+        raise click.UsageError(
+            "--log is empty: give a log, a directory/, or / for the whole namespace"
+        )
+    narrowing = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
+    valid_s = int((1 if days is None else days) * 24 * 3600)
+    file = Path(out or f"{name or 'own'}.token")
+    to = replaceable(file, force)
+    authority = None if to.file is None else _authority_for(file, settings)
+    with output_file(
+        file, secret=True, reader_wait_s=settings.timeout_s
+    ) as out_file:  # before a token is made that has no file
+        made: bytes = asked(
+            settings,
+            "a token",
+            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=narrowing),
+        )
+        out_file.write(made + b"\n")
+    said = read_token(made)
+    ends = time_of(said.ends_s * 1000)
+    if authority is not None:
+        write_file(file.parent / CA_FILE, authority)
+    if to.file is None:
+        return
+    if settings.json:
+        emit({"user": said.user, "file": str(file), "ends": ends})
+    else:
+        settings.note(f"{file}: a token of {said.user} until {ends}")
+
+
+def _authority_for(file: Path, settings: Settings) -> bytes | None:
+    """What is to stand beside the file as ca.pem; None: it does. Raises `InvalidRequest`."""
+    import os
+
+    from ...runtime.machine import named_path
+
+    if (file.parent / CA_FILE).exists():
+        return None
+    settings.where()
+    told = os.environ.get("DLOG_CREDENTIALS", "").partition(":")[2]
+    own = named_path(told) if told else None
+    source = None if own is None else (own if own.is_dir() else own.parent) / CA_FILE
+    if source is None or not source.is_file():
+        raise InvalidRequest(
+            "a token is for clusters with TLS: say who you are by --credentials file:DIR"
+        )
+    return source.read_bytes()
+
+
+@command.command(cls=Command, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c")
+@click.argument("name")
+@click.option("--serial", default="", help="Of a certificate: that, too; default: all tokens.")
+@common
+def revoke(settings: Settings, name: str, serial: str) -> None:
+    """Take no token any more that was made up to now, nor one certificate."""
+    if serial:
+        said = f"certificate {serial} of {name} is refused, and all tokens of up to now"
+        change(settings, said, "refuse", name, serial)
+    else:
+        change(settings, f"all tokens of {name} of up to now are void", "tokens", name)

@@ -1,0 +1,63 @@
+"""`dlog node`: what to ask before a node is touched."""
+
+from typing import Any
+
+import click
+
+from ...runtime.declarations.condition_texts import as_json, texts_of
+from ..framework.errors import NO, Answer
+from ..framework.options import Command, Group, Settings, common
+from ..framework.output import counted, emit, visible
+
+
+@click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")
+def command() -> None:
+    """May nodes be stopped for a while?"""
+
+
+@command.command(
+    name="can-stop",
+    cls=Command,
+    examples="""
+    dlog node can-stop b2                   before its machine is started again
+    dlog node can-stop m1 b1 b2             a whole rack
+    dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
+    """,
+)
+@click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
+@common
+def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
+    """Would all be read and written while these nodes are stopped together? Exit code 6, and why, if not.
+
+    NODE is a metadata node's name, a bookie's name or id. Looks at every ledger that lies on one of the
+    bookies: no entry may be left without a copy, or with one alone where there are three; what is open must
+    have enough bookies to be written and to be recovered. It is about this moment, and holds nothing:
+    two who ask at once are told of their own nodes alone.
+    """
+    from ...cluster.status.bookie_names import bookie_names
+    from ...cluster.status.safe_to_stop import may_stop
+    from ..connection.cluster_connection import ask, quorum
+
+    async def look(metadata: Any) -> tuple[Any, Any]:
+        names = await bookie_names(metadata)
+        return names, await may_stop(metadata, await metadata.status(), nodes)
+
+    names, found = ask(settings, "whether they may be stopped", look, quorum)
+    if settings.json:
+        emit(
+            {
+                "can_stop": found.may,
+                "nodes": list(found.nodes),
+                "conditions": as_json(found.conditions),
+                "reasons": texts_of(found.conditions),
+                "ledgers": found.ledgers,
+            }
+        )
+    elif found.may:
+        print(f"yes: {counted(found.ledgers, 'ledger')} looked at")
+    else:
+        print("no")
+        for text in texts_of(found.conditions):
+            print(f"  - {visible(names.in_words(text))}")
+    if not found.may:
+        raise Answer(NO)

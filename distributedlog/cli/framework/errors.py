@@ -1,0 +1,137 @@
+"""Every way a command can end badly, as one line on stderr and an exit code of the contract.
+
+0 done, 1 failed, 2 wrong usage, 3 not found or exists already, 4 unreachable or deadline passed, 5 refused,
+6 the check is done and the answer is no, 7 outcome unknown, 130 interrupted. A traceback only with -vv.
+"""
+
+import contextlib
+import shlex
+import sys
+import traceback
+
+import click
+
+from ...runtime.interfaces.errors import (
+    DistributedLogError,
+    LogNotFound,
+    NotAllowed,
+    QuorumUnreachable,
+)
+from .output import visible
+
+FAILED = 1
+USAGE = 2
+NO = 6
+INTERRUPTED = 130
+
+
+class Answer(Exception):
+    """A command that has said everything itself and only wants to end with a code."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+def report(error: BaseException, *, verbose: int, context: str = "") -> int:
+    """Say what happened on one line; return the exit code. ``context``: the one that named the cluster."""
+    whole, error = error, innermost(error)
+    if verbose >= 2 and not isinstance(error, Answer | click.exceptions.Exit):
+        traceback.print_exception(whole)
+    match error:
+        case Answer():
+            return error.exit_code
+        case click.exceptions.Exit():
+            return error.exit_code
+        case KeyboardInterrupt() | click.exceptions.Abort():
+            say("interrupted")
+            return INTERRUPTED
+        case click.exceptions.NoArgsIsHelpError():
+            tell(error.format_message() + "\n")
+            return USAGE
+        case click.UsageError():
+            say(f"error: {_one_line(error.format_message())}{_see_help(error)}")
+            return USAGE
+        case click.ClickException():
+            say(f"error: {_one_line(error.format_message())}")
+            return error.exit_code
+        case DistributedLogError():
+            say(
+                f"error: {type(error).__name__} ({error.code}): {_one_line(with_hint(error, context))}"
+            )
+            return error.exit_code
+        case BrokenPipeError():  # the reader of our output has what it wanted: `dlog log read x | head`
+            return 0
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            say(f"error: {type(error).__name__}: {where}{error.strerror or error}")
+            return FAILED
+    say(
+        f"error: {type(error).__name__}: {_one_line(str(error))} (a defect of dlog; -vv shows where)"
+    )
+    return FAILED
+
+
+def innermost(error: BaseException) -> BaseException:
+    """The one error to tell of a group: ours before others, interruption before all."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = list(_leaves(error))
+    for kind in (KeyboardInterrupt, Answer, DistributedLogError, Exception):
+        for leaf in leaves:
+            if isinstance(leaf, kind):
+                return leaf
+    return leaves[0]
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    tell(f"dlog: {visible(text)}\n")
+
+
+def tell(text: str) -> None:
+    """On stderr, where anybody reads it. Else nothing: what a command does is not ended by what it says.
+
+    A note that failed by a closed pipe looked like a reader of our output that has enough, exit code 0, with
+    half of the records written.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def with_hint(error: DistributedLogError, context: str = "") -> str:
+    """The message, and what to do where the message does not say it."""
+    text = str(error)
+    if isinstance(error, LogNotFound) and (name := missing_log(error)):
+        if near := getattr(error, "__notes__", ()):
+            text += f"; did you mean {near[0]}?"
+        then = " Create" if near else "; create"
+        text += f'{then} it with "dlog log create {shlex.quote(name)}"'
+    if isinstance(error, QuorumUnreachable) and context:
+        text += f'; the context "{context}" names that cluster: does it run?'
+    if isinstance(error, NotAllowed) and error.detail == NotAllowed.RESTRICTED_TOKEN:
+        text += '; "dlog user token" makes one that is for more'
+    elif isinstance(error, NotAllowed):
+        text += '; an admin gives rights: "dlog grant add USER ROLE PATH"'
+    return text
+
+
+def missing_log(error: BaseException) -> str:
+    """Return the name of the log that does not exist, or "" if the error is about something else."""
+    return error.detail if type(error) is LogNotFound else ""
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _see_help(error: click.UsageError) -> str:
+    return f' (see "{error.ctx.command_path} --help")' if error.ctx is not None else ""

@@ -1,0 +1,735 @@
+"""`dlog log`: all that is done with a log; export and import are in `archive_commands.py`."""
+
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+import click
+
+from ..framework.options import Command, Group, Settings, common, consent, force_option
+from ..framework.output import emit, laid_out, size, table, terminal_width, visible
+from . import archive_commands as archives
+
+FORMAT = click.Choice(["lines", "jsonl", "frames"])
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog log create orders
+    seq 1000 | dlog log write orders
+    dlog log read orders --limit 10
+    dlog log tail orders --format jsonl
+    dlog log show orders
+    """,
+)
+def command() -> None:
+    """Create, list, show, set up, rename, write, read, tail, truncate, seal, delete logs, and so on."""
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log create orders
+    dlog log create orders --durability all        every copy before an acknowledgement
+    dlog log create ticks --txid-policy strict     refuse a given txid below the last one
+    """,
+)
+@click.argument("name")
+@click.option(
+    "--durability",
+    type=click.Choice(["standard", "all"]),
+    default="standard",
+    show_default=True,
+    help="Acknowledge when two of three bookies have it synced, or when all have.",
+)
+@click.option(
+    "--txid-policy",
+    type=click.Choice(["auto", "strict", "count", "ms", "bytes"]),
+    default="auto",
+    show_default=True,
+    help="How transaction IDs are filled in and checked; see below.",
+)
+@common
+def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> None:
+    """Create a log. Exit code 3 when there is one of that name.
+
+    A record may come with a transaction ID (txid) or without. A given one is stored unchanged. By policy, an
+    omitted one is: auto: the log's last + 1 or the time in ms, whichever is greater; count: the last + 1;
+    ms: the time, never below the last. strict is auto, and refuses a given txid below the last.
+    bytes makes a byte stream, whose txids are byte offsets.
+    """
+    from ..connection.cluster_connection import ask
+
+    ask(
+        settings,
+        f"creating {name}",
+        lambda logs: logs.create_log(name, durability=durability, txids=txid_policy),
+    )
+    if settings.json:
+        emit({"name": name, "created": True})
+    else:
+        settings.note(f"created {name}")
+
+
+@command.command(name="list", cls=Command, examples="dlog log list\ndlog log list orders/ --json")
+@click.argument("prefix", default="")
+@common
+def list_(settings: Settings, prefix: str) -> None:
+    """The names of the logs, in order; with --json one object a line."""
+    from ..connection.cluster_connection import namespace, run, waiting
+
+    async def work() -> None:
+        found = False
+        async with namespace(settings) as logs:
+            with waiting(settings, "the names of the logs") as answered:
+                async for name in logs.logs(prefix):
+                    answered()
+                    found = True
+                    emit({"name": name}) if settings.json else print(name)
+        if not (found or settings.json):
+            what = f"no log begins with {prefix!r}" if prefix else "there are no logs"
+            settings.note(f"{what} in {settings.where()}")
+
+    run(work)
+
+
+@command.command(cls=Command, examples="dlog log delete orders --force")
+@click.argument("name")
+@force_option
+@common
+def delete(settings: Settings, name: str, force: bool) -> None:
+    """Delete a log and all its records. There is no way back."""
+    consent(f"delete log {name} and all its records, in {settings.where()}", force)
+    from ..connection.cluster_connection import ask
+
+    ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
+    if settings.json:
+        emit({"name": name, "deleted": True})
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log config orders
+    dlog log config orders set retention_s=1d segment_bytes_max=64MiB
+    dlog log config orders unset retention_s
+    dlog log config --namespace set retention_s=604800       for all logs that have set no other
+    """,
+)
+@click.argument("words", nargs=-1, metavar="[NAME] [set K=V… | unset K…]")
+@click.option("--namespace", "all_", is_flag=True, help="The settings of all logs, without NAME.")
+@common
+def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
+    """A log's options, and whose each value is: the log's, its namespace's, or the default. Set, taken back.
+
+    A log's own stand over its namespace's, those over the config of who opens it, and that over the default.
+    Retention holds within a minute, sizes from the next segment. docs/options.md says what can be set.
+    With --namespace, and after a change, what is set there and nothing else.
+    """
+    if not all_ and not words:
+        raise click.UsageError("which log? or --namespace")
+    name, rest = ("", words) if all_ else (words[0], words[1:])
+    changes = _changes(rest)
+    from ...cluster.status.log_overview import in_effect
+    from ...proxy.client.proxied_namespace import ProxiedNamespace
+    from ..connection.cluster_connection import ask
+
+    async def call(logs: Any) -> Any:
+        what = logs if all_ else logs.open_log(name)
+        found = await (what.set(changes) if changes else what.settings())
+        if all_ or changes or isinstance(logs, ProxiedNamespace):  # of which proxies say nothing
+            return found, None
+        described = await what.describe(segments_max=1)
+        return found, in_effect(found, await logs.settings(), described.state.quorums)
+
+    found, effective = ask(settings, f"settings of {name or 'the namespace'}", call)
+    if settings.json:
+        told: dict[str, Any] = {"name": name} if name else {}
+        if effective is not None:
+            told["effective"] = {
+                key: {"value": value, "from": whose} for key, (value, whose) in effective.items()
+            }
+        notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
+        emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
+    else:
+        from ...ledger.declarations.options import LedgerOptions
+        from ...log.declarations.options import LogOptions
+        from ...log.model.stored_settings import MergingOptions, RetentionOptions
+        from ...runtime.declarations.options import described
+
+        parts = (LogOptions, RetentionOptions, MergingOptions, LedgerOptions)
+        units = {one.name: one.metadata["unit"] for part in parts for one in described(part)}
+        if effective is None:
+            effective = {key: (value, "") for key, value in sorted(found.settings.items())}
+        rows = [
+            [key, _shown(value), units.get(key, ""), whose]
+            for key, (value, whose) in effective.items()
+        ]
+        wide = 4 if any(row[3] for row in rows) else 3
+        columns = ("option", "value", "unit", "from")[:wide]
+        table(columns, [row[:wide] for row in rows], empty="nothing is set")
+
+
+def _changes(words: tuple[str, ...]) -> dict[str, Any]:
+    """``set K=V…`` or ``unset K…`` as what `Log.set` takes."""
+    if not words:
+        return {}
+    action, *rest = words
+    if action not in ("set", "unset") or not rest:
+        raise click.UsageError("say: set K=V…, or: unset K…")
+    if action == "unset":
+        return dict.fromkeys(rest)
+    from ...log.model.stored_settings import storable
+    from ...runtime.declarations.options import typed
+
+    found: dict[str, Any] = {}
+    for word in rest:
+        key, equals, value = word.partition("=")
+        if not equals:
+            raise click.UsageError(f"{word!r} is not K=V")
+        found[key] = typed(value)
+    return storable(found)  # before anything is asked of the cluster
+
+
+def _shown(value: Any) -> str:
+    """As it is typed after ``set``."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@command.command(cls=Command, examples="dlog log rename orders archive/orders-2025")
+@click.argument("old")
+@click.argument("new")
+@common
+def rename(settings: Settings, old: str, new: str) -> None:
+    """Give a log another name. Its records, positions and readers stay; nobody may be writing it."""
+    from ..connection.cluster_connection import ask
+
+    ask(settings, f"renaming {old}", lambda logs: logs.rename_log(old, new))
+    if settings.json:
+        emit({"name": new, "old_name": old})
+    else:
+        settings.note(f"{old} is called {new} now")
+
+
+@command.command(cls=Command, examples="dlog log show orders\ndlog log show orders --json")
+@click.argument("name")
+@common
+def show(settings: Settings, name: str) -> None:
+    """A log's segments, sizes, txid policy, owner and truncation.
+
+    A narrow terminal shows no txids of segments; --json has all.
+    """
+    from ...cluster.status.log_overview import describe
+    from ..connection.cluster_connection import ask
+
+    found = ask(settings, f"showing {name}", lambda logs: describe(logs, name))
+    if settings.json:
+        emit(found)
+    else:
+        _print_log(found)
+
+
+def _print_log(found: dict[str, Any]) -> None:
+    print(f"log        {found['name']}{'  (sealed)' if found['sealed'] else ''}")
+    opened = [one for one in found["segments"] if one["state"] == "in progress" and one["records"]]
+    besides = (
+        ", and in the segment in progress" if opened else ""
+    )  # whose bytes nobody has counted yet
+    print(f"records    {found['records']:,}  in {size(found['bytes'])}{besides}")
+    print(f"positions  {found['first_dlsn'] or '-'} to {found['last_dlsn'] or '-'}")
+    gone = found["truncated_bytes"]
+    still = f"  ({size(gone)} more are removed soon)" if gone else ""
+    print(f"truncated  {found['truncated_to'] or 'not'}{still}")
+    if found["clock_behind_s"]:
+        print(f"clock      {found['clock_behind_s']:,} s behind the log's time")
+    print(f"txids      {visible(found['txid_policy'])}")
+    print(f"owner      {visible(found['owner'] or 'none')}")
+    if found["segments_left_out"]:
+        print(f"segments   {found['segments_left_out']:,} older ones are not shown")
+    print()
+    columns = (
+        "segment",
+        "ledger",
+        "state",
+        "records",
+        "bytes",
+        "first_txid",
+        "last_txid",
+        "last_dlsn",
+    )
+    rows = [
+        segment | {"bytes": None if segment in opened else size(segment["bytes"])}
+        for segment in found["segments"]
+    ]
+    table(
+        columns,
+        [[row[key] for key in columns] for row in rows],
+        empty="no segments",
+        spare=("last_txid", "first_txid"),
+    )
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log inspect orders --limit 20
+    dlog log inspect orders --from 12.0.0 --json
+    """,
+)
+@click.argument("name")
+@click.option("--from", "start", metavar="DLSN", help="From the entry of this position on.")
+@click.option("--limit", type=click.IntRange(0), help="End after so many entries.")
+@common
+def inspect(settings: Settings, name: str, start: str | None, limit: int | None) -> None:
+    """The entries of a log as they are stored: place, records, txids, sizes, times, flags.
+
+    By their headers alone; what was truncated too, while it is there. An entry that cannot be read is
+    named, and the next one follows. With --json one object a line.
+    """
+    from ...log.format.dlsn import DLSN
+    from ..connection.cluster_connection import namespace, run
+    from .stored_entries import entries
+
+    first = None if start is None else DLSN.parse(start)
+    columns = (
+        "entry",
+        "ledger",
+        "records",
+        "first_txid",
+        "last_txid",
+        "payload",
+        "bytes",
+        "written",
+        "flags",
+    )
+    widths = (12, 10, 9, 16, 16, 10, 10, 24, 5)
+    width = terminal_width()
+
+    def padded(cells: Sequence[Any]) -> list[str]:
+        return [str(cell).ljust(room) for cell, room in zip(cells, widths, strict=True)]
+
+    heads = padded(columns)
+    head_lines = len(laid_out([heads, heads], width)) // 2
+
+    async def work() -> None:
+        if not settings.json:
+            print("\n".join(laid_out([heads, heads], width)[:head_lines]))
+        async with namespace(settings) as logs:
+            async for one in entries(logs, name, first, limit):
+                if settings.json:
+                    emit(one)
+                elif "error" in one:
+                    print(f"{one.get('entry', one.get('segment'))}  {one['error']}")
+                else:
+                    keys = ("entry", "ledger", "records", "first_txid", "last_txid")
+                    cells = [one[key] for key in (*keys, "payload_bytes", "bytes", "written")]
+                    row = padded([*cells, ", ".join(one["flags"])])
+                    print("\n".join(laid_out([heads, row], width)[head_lines:]))
+
+    run(work)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    seq 1000000 | dlog log write numbers --create
+    dlog log write orders orders.jsonl --format jsonl --json
+    """,
+)
+@click.argument("name")
+@click.argument("file", type=click.File("rb"), default="-")
+@click.option("--format", "format_name", type=FORMAT, default="lines", show_default=True)
+@click.option(
+    "--txid",
+    type=click.Choice(["time", "count"]),
+    help="Give each record without a txid one: the greater of the log's last and now in ms, or the last + 1. "
+    "Default: the log fills it in, by its policy.",
+)
+@click.option("--create", "create_", is_flag=True, help="Create the log if there is none.")
+@click.option("--takeover", is_flag=True, help="Fence another writer instead of waiting for it.")
+@common
+def write(
+    settings: Settings,
+    name: str,
+    file: BinaryIO,
+    format_name: str,
+    txid: str | None,
+    create_: bool,
+    takeover: bool,
+) -> None:
+    """Write records from FILE or stdin; ends when all are durable.
+
+    A record a line (any bytes; empty lines count), or JSON objects ({"txid"?, "payload" or
+    "payload_base64"}), or frames (u32 little-endian length, bytes). When it fails, it says how many
+    records are certainly stored; what was under way then may be stored too (exit code 7).
+    """
+    from ..connection.cluster_connection import run
+    from .record_input import write_stream
+
+    async def work() -> None:
+        await write_stream(
+            settings,
+            name,
+            file,
+            format_name,
+            txid=txid,
+            create=create_,
+            takeover=takeover,
+        )
+
+    run(work)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log count orders
+    dlog log count orders --from 1.0.0 --to 12.0.0
+    """,
+)
+@click.argument("name")
+@click.option("--from", "start", metavar="DLSN", help="From this position on.")
+@click.option("--to", metavar="DLSN", help="Up to this position, and without it.")
+@common
+def count(settings: Settings, name: str, start: str | None, to: str | None) -> None:
+    """How many records can be read; nothing between the two positions is."""
+    from ...log.format.dlsn import DLSN
+    from ..connection.cluster_connection import ask
+
+    first, end = (None if one is None else DLSN.parse(one) for one in (start, to))
+    found = ask(settings, f"counting {name}", lambda logs: logs.open_log(name).count(first, end))
+    if settings.json:
+        emit({"name": name, "from": start, "to": to, "records": found})
+    else:
+        print(found)
+
+
+def reading(function: Any) -> Any:
+    """The options of read and tail."""
+    for option in (
+        click.option("--format", "format_name", type=FORMAT, default="lines", show_default=True),
+        click.option("--limit", type=click.IntRange(0), help="End after so many records."),
+        click.option("--to", metavar="DLSN", help="End after this position."),
+        click.option(
+            "--from-txid", type=click.IntRange(0), help="Begin at the first record >= this txid."
+        ),
+        click.option("--from", "start", metavar="DLSN", help="A position, earliest, or latest."),
+        click.argument("name"),
+    ):
+        function = option(function)
+    return function
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log read orders > orders.txt
+    dlog log read orders --from 1.12.3 --limit 100 --format jsonl
+    dlog log read orders --follow
+    """,
+)
+@reading
+@click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
+@common
+def read(settings: Settings, **given: Any) -> None:
+    """Read records, from the earliest one on, to the last one there is now (or on, with --follow)."""
+    _read(settings, default="earliest", **given)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log tail orders
+    dlog log tail orders --from earliest --format jsonl
+    """,
+)
+@reading
+@common
+def tail(settings: Settings, **given: Any) -> None:
+    """Follow a log: records that are written from now on, until Ctrl-C."""
+    _read(settings, default="latest", follow=True, **given)
+
+
+def _read(settings: Settings, *, default: str, **given: Any) -> None:
+    if given["start"] is not None and given["from_txid"] is not None:
+        raise click.UsageError("--from and --from-txid: choose one")
+    if settings.json:
+        given["format_name"] = "jsonl"
+    given["start"] = given["start"] or default
+    from ..connection.cluster_connection import run, while_read
+    from .record_output import read_stream
+
+    run(lambda: while_read(lambda: read_stream(settings, **given)))
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log truncate orders --to 12.0.0
+    dlog log truncate orders --txid 1700000000000 --force
+    dlog log truncate orders --up-to-subscriber cold --force      in a script: nobody is asked
+    """,
+)
+@click.argument("name")
+@click.option("--to", metavar="DLSN", help="Give up all records before this position.")
+@click.option("--txid", type=click.IntRange(0), help="Before the first record with such a txid.")
+@click.option("--up-to-subscriber", metavar="POSITION", help="Before this named position.")
+@force_option
+@common
+def truncate(
+    settings: Settings,
+    name: str,
+    to: str | None,
+    txid: int | None,
+    up_to_subscriber: str | None,
+    force: bool,
+) -> None:
+    """Give up the oldest records; the rest stays as it is. There is no way back.
+
+    Prints where the log begins now: the point never goes back, and never after the end.
+    """
+    if sum(given is not None for given in (to, txid, up_to_subscriber)) != 1:
+        raise click.UsageError("give one of --to, --txid, --up-to-subscriber")
+    from ...log.format.dlsn import DLSN
+    from ...runtime.interfaces.errors import InvalidRequest
+    from ..connection.cluster_connection import ask
+
+    point = None if to is None else DLSN.parse(to)
+    where = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
+    consent(f"give up the records of log {name} before {where}, in {settings.where()}", force)
+
+    async def call(logs: Any) -> DLSN:
+        log, dlsn = logs.open_log(name), point
+        if up_to_subscriber is not None:
+            dlsn = await log.positions.get(up_to_subscriber)
+            if dlsn is None:
+                raise InvalidRequest(
+                    f'log "{name}" has no position {up_to_subscriber!r}; those it has: '
+                    f'"dlog log positions {name}"'
+                )
+        found: DLSN = await log.truncate(dlsn, txid=txid)
+        return found
+
+    begin = ask(settings, f"truncating {name}", call)
+    if settings.json:
+        emit({"name": name, "truncated_to": str(begin)})
+    else:
+        print(begin)
+
+
+@command.command(cls=Command, examples="dlog log seal orders --force")
+@click.argument("name")
+@force_option
+@click.option("--takeover", is_flag=True, help="Fence a writer that holds the log.")
+@common
+def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
+    """End a log: it takes no more records, readers reach an end. There is no way back."""
+    consent(f"seal log {name} for good, in {settings.where()}", force)
+    from ..connection.cluster_connection import ask
+
+    new = ask(
+        settings,
+        f"sealing {name}",
+        lambda logs: logs.open_log(name).seal(takeover=takeover, wait_s=0),
+    )
+    if settings.json:
+        emit({"name": name, "sealed": True, "before": not new})
+    else:
+        settings.note(f"sealed {name}" if new else f"{name} was sealed already")
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log find orders --txid 1700000000000
+    dlog log find orders --time 2026-01-31T12:00:00+00:00
+    """,
+)
+@click.argument("name")
+@click.option("--txid", type=click.IntRange(0), help="The first record with at least this txid.")
+@click.option("--time", "when", metavar="ISO", help="The first entry written then or later.")
+@common
+def find(settings: Settings, name: str, txid: int | None, when: str | None) -> None:
+    """The position of the first record from a txid or a time on; after the end, the next one's."""
+    if (txid is None) == (when is None):
+        raise click.UsageError("give one of --txid, --time")
+    from datetime import datetime
+
+    from ..connection.cluster_connection import ask
+
+    wall_ms = None
+    if when is not None:
+        try:
+            wall_ms = int(datetime.fromisoformat(when).timestamp() * 1000)
+        except ValueError:
+            raise click.UsageError(
+                f"--time {when!r} is not a time such as 2026-01-31T12:00:00"
+            ) from None
+
+    found = ask(
+        settings,
+        f"searching {name}",
+        lambda logs: logs.open_log(name).find(txid=txid, wall_ms=wall_ms),
+    )
+    if settings.json:
+        emit({"name": name, "dlsn": str(found)})
+    else:
+        print(found)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log positions orders
+    dlog log positions orders --forget cold
+    """,
+)
+@click.argument("name")
+@click.option("--forget", metavar="POSITION", help="Delete this one.")
+@force_option
+@common
+def positions(settings: Settings, name: str, forget: str | None, force: bool) -> None:
+    """Where the named subscribers of a log go on, who they are, and which of them hold its retention up."""
+    if forget is not None:
+        consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
+    from ...log.model.stored_settings import retention_of
+    from ..connection.cluster_connection import answer, namespace, run
+
+    async def work() -> None:
+        async with namespace(settings) as logs:
+            stored = logs.open_log(name).positions
+            if forget is not None:
+                await answer(settings, f"forgetting {forget}", lambda: stored.delete(forget))
+            found = await answer(settings, f"positions of {name}", stored.list)
+            held = await answer(settings, f"positions of {name}", stored.holds)
+            holders = await answer(settings, f"positions of {name}", stored.holders)
+            own = await answer(settings, f"settings of {name}", logs.open_log(name).settings)
+            bind = await answer(settings, "settings of the namespace", logs.settings)
+        at_most_s = retention_of(bind, own).hold_max_s
+        left = {one: max(0.0, at_most_s - held_s) for one, held_s in held.items()}
+        if settings.json:
+            stand = {one: str(at) for one, at in found.items()}
+            emit({"name": name, "positions": stand, "holds_s": left, "holders": holders})
+        else:
+            rows = [
+                [one, str(at), holders.get(one, "-"), _holds(left[one]) if one in left else "no"]
+                for one, at in found.items()
+            ]
+            columns = ("position", "dlsn", "subscribed by", "holds retention")
+            table(columns, rows, empty="no positions")
+
+    run(work)
+
+
+def _holds(left_s: float) -> str:
+    return f"for {left_s:,.0f} s more" if left_s else "no longer: hold_max_s is over"
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog log queues orders
+    dlog log queues orders --of resize --retry 17
+    dlog log queues orders --of resize --forget
+    """,
+)
+@click.argument("name")
+@click.option("--of", "queue", metavar="QUEUE", help="The work queue that is meant.")
+@click.option(
+    "--retry", type=click.IntRange(1), help="Have what is parked under this number tried again."
+)
+@click.option("--drop", type=click.IntRange(1), help="Give up what is parked under this number.")
+@click.option("--forget", is_flag=True, help="Delete the work queue.")
+@force_option
+@common
+def queues(
+    settings: Settings,
+    name: str,
+    queue: str | None,
+    retry: int | None,
+    drop: int | None,
+    forget: bool,
+    force: bool,
+) -> None:
+    """How far the work queues of a log are handled, and what is parked in them."""
+    wanted = (retry is not None) + (drop is not None) + forget
+    if wanted > 1 or (queue is None) != (wanted == 0):
+        raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
+    if forget or drop is not None:
+        what = "delete" if forget else f"drop number {drop} of"
+        consent(f"{what} work queue {queue} of log {name}, in {settings.where()}", force)
+    from ...runtime.interfaces.errors import InvalidRequest
+    from ..connection.cluster_connection import ask
+
+    async def call(logs: Any) -> Any:
+        log = logs.open_log(name)
+        if queue is not None and queue not in await log.work_queues():
+            raise InvalidRequest(  # to open it would make it
+                f'log "{name}" has no work queue {queue!r}; those it has: "dlog log queues {name}"'
+            )
+        if forget:
+            await log.delete_work_queue(queue)
+        elif queue is not None:
+            async with log.work_queue(queue) as opened:
+                await (opened.drop(drop) if retry is None else opened.retry(retry))
+        found = await log.work_queues()
+        return [await _queue_row(log, one, state) for one, state in found.items()]
+
+    found = ask(settings, f"work queues of {name}", call)
+    if settings.json:
+        emit({"name": name, "queues": found})
+    else:
+        columns = ("queue", "floor", "records left", "claims", "parked")
+        rows = [[*list(row.values())[:4], _parked(row["parked"])] for row in found]
+        table(columns, rows, empty="no work queues")
+
+
+async def _queue_row(log: Any, name: str, state: Any) -> dict[str, Any]:
+    from ...runtime.interfaces.errors import LogTruncated
+
+    try:
+        left = await log.count(from_=state.floor)
+    except LogTruncated:
+        left = await log.count()
+    parked = [
+        {"number": one.number, "first": str(one.first), "end": str(one.end), "tries": one.tries}
+        for one in state.parked
+    ]
+    return {
+        "queue": name,
+        "floor": str(state.floor),
+        "records_left": left,
+        "claims": len(state.claims),
+        "parked": parked,
+    }
+
+
+def _parked(found: list[dict[str, Any]]) -> str:
+    return ", ".join(f"{one['number']}: {one['first']} to {one['end']}" for one in found) or "-"
+
+
+@command.command(cls=Command, examples="dlog log watch\ndlog log watch orders/ --json")
+@click.argument("prefix", default="")
+@common
+def watch(settings: Settings, prefix: str) -> None:
+    """Each log there is, then each that is created, renamed or deleted, until Ctrl-C."""
+    from ..connection.cluster_connection import namespace, run, while_read
+
+    def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
+        if settings.json:
+            told = {"kind": kind, "name": name, "incarnation": incarnation}
+            emit(told | ({"old_name": old_name} if old_name else {}))
+        else:
+            print(f"{kind:8} {name}{f'  (was {old_name})' if old_name else ''}", flush=True)
+
+    async def work() -> None:
+        async with namespace(settings) as logs, logs.watch_logs(prefix) as changes:
+            for name, incarnation in changes.logs.items():
+                tell("exists", name, incarnation)
+            async for change in changes:
+                tell(change.kind, change.name, change.incarnation, change.old_name)
+
+    run(lambda: while_read(work))
+
+
+archives.add_to(command)

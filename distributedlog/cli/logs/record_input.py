@@ -1,0 +1,313 @@
+"""`dlog log write`: a stream of records in, pipelined, bounded in memory, with an honest end."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, BinaryIO
+
+import trio
+
+from ...log.format.record import TXID_MAX
+from ...log.model.log_state import AUTO
+from ...log.model.txid_policy import STRICT
+from ...log.write.record_validation import admit
+from ...runtime.interfaces.errors import (
+    DistributedLogError,
+    LogEmpty,
+    LogExists,
+    LogNotFound,
+    OutcomeUnknown,
+)
+from ..connection.cluster_connection import answer, namespace, waiting
+from ..framework.errors import innermost, say, tell
+from ..framework.options import Settings
+from ..framework.output import counted, emit, size
+from ..framework.progress import TICK_S, ProgressLine
+from ..framework.standard_streams import read_some
+from .record_formats import parser
+
+CHUNK_BYTES = 256 * 1024
+PROGRESS_S = 10.0
+"""Between lines of progress if stderr is no terminal."""
+
+
+class Stored:
+    """What is certainly stored so far: a count, bytes, and the first and last position."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+        self.first: Any = None
+        self.last: Any = None
+        self.began = time.perf_counter()
+        self.failed: DistributedLogError | None = None
+        """Why a record was not stored, or is not known to be; what was counted comes before it."""
+        self._waiting: deque[tuple[Any, list[bytes]]] = deque()
+
+    def sent(self, bulk: Any, payloads: list[bytes]) -> None:
+        """One more bulk is under way."""
+        self._waiting.append((bulk, payloads))
+        self.look()
+
+    @property
+    def refused(self) -> bool:
+        """Was a record of the newest bulk not taken? Then nothing may follow it."""
+        return bool(self._waiting) and _failure(self._waiting[-1][0]) is not None
+
+    def look(self) -> None:
+        """Count what is done, in order, up to the first that is not or failed."""
+        while self._waiting and self.failed is None and self._waiting[0][0].done():
+            bulk, payloads = self._waiting.popleft()
+            self.failed = _failure(bulk)
+            if self.failed is None:
+                self.records += len(bulk)
+                self.bytes += sum(map(len, payloads))
+                self.first = self.first or bulk[0].result()
+                self.last = bulk[-1].result()
+            else:
+                self._count_head(bulk, payloads)
+
+    def _count_head(self, bulk: Any, payloads: list[bytes]) -> None:
+        for pending, payload in zip(bulk, payloads, strict=True):
+            try:
+                self.last = pending.result()
+            except DistributedLogError as error:
+                self.failed = error
+                return
+            self.first = self.first or self.last
+            self.records += 1
+            self.bytes += len(payload)
+
+    def summary(self) -> dict[str, Any]:
+        """The keys of the contract."""
+        return {
+            "records": self.records,
+            "bytes": self.bytes,
+            "first_dlsn": str(self.first) if self.first is not None else None,
+            "last_dlsn": str(self.last) if self.last is not None else None,
+            "seconds": round(time.perf_counter() - self.began, 6),
+        }
+
+
+def _failure(bulk: Any) -> DistributedLogError | None:
+    """The error of a bulk's last record, which has one when any before it has."""
+    if not bulk[-1].done():
+        return None
+    try:
+        bulk[-1].result()
+    except DistributedLogError as error:
+        return error
+    return None
+
+
+async def write_stream(
+    settings: Settings,
+    name: str,
+    file: BinaryIO,
+    format_name: str,
+    *,
+    txid: str | None,
+    create: bool,
+    takeover: bool,
+) -> None:
+    """Write all of ``file``; print the summary, also when it fails.
+
+    The writer is opened when there is a first record that the log takes: an opening leaves a segment.
+    """
+    stored = Stored()
+    source = _Source(settings, file, format_name)
+    try:
+        async with namespace(settings) as logs:
+            if not create and not await answer(
+                settings, f"looking for {name}", lambda: logs.log_exists(name)
+            ):
+                raise LogNotFound(
+                    f'log "{name}" does not exist in {settings.where()} (--create creates it)', name
+                )
+            items = await source.next()
+            if not items:
+                if create:  # an empty input makes the log, and nothing else
+                    with suppress(LogExists):
+                        await logs.create_log(name)
+                source.check()
+            else:
+                config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
+                log = logs.open_log(name, config=config)
+                await _check_first(log, items)
+                async with AsyncExitStack() as stack:
+                    with waiting(settings, f"opening {name}; another writer is waited for"):
+                        writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
+                    stored.began = time.perf_counter()
+                    await _copy(settings, writer, source, items, txid, stored)
+    except BaseException as group:
+        error = innermost(group)
+        stored.look()
+        if isinstance(error, DistributedLogError) or isinstance(group, KeyboardInterrupt):
+            _tell_failure(settings, stored, error)
+        raise
+    if settings.json:
+        emit(stored.summary())
+    elif not settings.quiet:
+        summary = stored.summary()
+        seconds = max(summary["seconds"], 1e-9)
+        settings.note(
+            f"{counted(stored.records, 'record')} ({size(stored.bytes)}) in {seconds:.2f} s,"
+            f" {stored.records / seconds:,.0f} records/s; {summary['first_dlsn'] or '-'}"
+            f" to {summary['last_dlsn'] or '-'}"
+        )
+
+
+class _Source:
+    """The records of a file, a chunk at a time."""
+
+    def __init__(self, settings: Settings, file: BinaryIO, format_name: str) -> None:
+        self._settings = settings
+        self._number = file.fileno()
+        self._cut = parser(format_name)
+        self._ended = False
+
+    async def next(self) -> Any:
+        """Return the records of the next chunks that hold any; none at the end, or before a malformed one."""
+        items: Any = []
+        while not (items or self._ended or self._cut.error is not None):
+            # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
+            chunk = await trio.to_thread.run_sync(
+                read_some, self._number, CHUNK_BYTES, abandon_on_cancel=True
+            )
+            self._ended = not chunk
+            items = self._cut.finish() if self._ended else self._cut.feed(chunk)
+        return items
+
+    def check(self) -> None:
+        """Raise what is wrong with the record after the last one."""
+        if self._cut.error is not None:
+            raise self._cut.error
+
+
+async def _check_first(log: Any, items: Any) -> None:
+    """Raise what the log has against the first record, before the log is opened for it."""
+    first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
+    last = -1
+    try:
+        found = await log.describe(segments_max=1)
+        if first is not None and found.txid_policy == STRICT:
+            last = found.state.last_txid
+            with suppress(LogEmpty):
+                last = max(last, (await log.last_record()).txid)
+    except LogNotFound:  # it is made by the opening
+        admit(first, payload, 0, log.name, AUTO)
+        return
+    except DistributedLogError:
+        return  # the end cannot be read now: the opening waits for that, or reports why it cannot
+    admit(first, payload, last, log.name, found.state.policy)
+
+
+async def _copy(
+    settings: Settings, writer: Any, source: _Source, items: Any, txid: str | None, stored: Stored
+) -> None:
+    with _Progress(settings, stored) as progress:
+        await _copy_all(settings, writer, source, items, txid, stored, progress)
+    stored.look()
+    if stored.failed is not None:
+        raise stored.failed
+    source.check()
+
+
+async def _copy_all(
+    settings: Settings,
+    writer: Any,
+    source: _Source,
+    items: Any,
+    txid: str | None,
+    stored: Stored,
+    progress: "_Progress",
+) -> None:
+    while items:
+        txids, payloads = _columns(items, writer.last_txid, txid)
+        try:
+            with trio.fail_after(settings.timeout_s):
+                bulk = await writer.submit_columns(txids, payloads)
+        except trio.TooSlowError:
+            raise _no_answer(settings) from None
+        stored.sent(bulk, payloads)
+        if stored.refused:
+            break
+        progress.show()
+        items = await source.next()
+    try:
+        with trio.fail_after(settings.timeout_s):
+            await writer.commit()
+    except trio.TooSlowError:
+        raise _no_answer(settings) from None
+
+
+def _columns(
+    items: Any, last: int, fill: str | None
+) -> tuple[Sequence[int | None] | None, list[bytes]]:
+    """Return txids and payloads.
+
+    ``fill``: how to give a txid to records without one. None leaves them to the log. ``time`` gives the same
+    one to all records of the call, never below the last one.
+    """
+    if isinstance(items[0], bytes):
+        if fill is None:
+            return None, items
+        items = [(None, payload) for payload in items]
+    now = max(last, time.time_ns() // 1_000_000, 0)
+    txids: list[int | None] = []
+    for txid, _ in items:
+        given = txid
+        if given is None and fill is not None:
+            given = min(last + 1 if fill == "count" else max(last, now), TXID_MAX)
+        if given is not None:
+            last = max(last, given)
+        txids.append(given)
+    return txids, [payload for _, payload in items]
+
+
+def _no_answer(settings: Settings) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"no acknowledgement for {settings.timeout_s:g} s; what was under way may be stored or not"
+    )
+
+
+def _tell_failure(settings: Settings, stored: Stored, error: BaseException) -> None:
+    summary = stored.summary()
+    if settings.json:
+        name, code = type(error).__name__, getattr(error, "code", 0)
+        emit({**summary, "error": {"name": name, "code": code, "message": str(error)}})
+        return
+    last = f", the last at {stored.last}" if stored.last is not None else ""
+    say(f"{counted(stored.records, 'record is', 'records are')} certainly stored{last}")
+
+
+class _Progress:
+    """How much is stored: a line on a terminal that is removed at the end, otherwise lines now and then."""
+
+    def __init__(self, settings: Settings, stored: Stored) -> None:
+        self._on = not settings.quiet and not settings.json
+        self._line = ProgressLine(settings)
+        self._step = TICK_S if self._line.shown else PROGRESS_S
+        self._stored = stored
+        self._next = time.perf_counter() + self._step
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._line.remove()
+
+    def show(self) -> None:
+        """Show it, if it is time."""
+        now = time.perf_counter()
+        if not self._on or now < self._next:
+            return
+        self._next = now + self._step
+        stored = self._stored
+        rate = stored.records / max(now - stored.began, 1e-9)
+        text = f"{counted(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
+        if self._line.shown:
+            self._line.show(text)
+        else:
+            tell(f"{text}\n")

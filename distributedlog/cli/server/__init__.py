@@ -1,0 +1,1 @@
+"""Commands that run nodes, and prepare machines for them."""

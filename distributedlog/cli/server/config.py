@@ -1,0 +1,283 @@
+"""`dlog config`: what can be set, what it is and why; files for nodes, written and checked."""
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..framework.options import Command, Group, Settings, text_of, without_cluster
+from ..framework.output import emit, table
+
+PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
+KINDS = ("bookie", "metadata", "write-proxy", "read-proxy", "gateway")
+"""Of files."""
+LINE_CHARS = 80
+"""Of a file: as wide as the terminal in which it is opened."""
+PROXY_HEAD = """# A {kind}'s settings: dlog serve {kind} --config FILE
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
+
+[{kind}]
+metadata = "h1:4181,h2:4181,h3:4181"
+listen = "0.0.0.0:{port}"
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
+# name = "{name}"
+# advertise = "h7:{port}"       # what others dial, if not what it listens on
+# http = "127.0.0.1:8480"     # GET /health
+# rack = "r1"
+# Options of its logs and of their ledgers may stand here, too: "dlog config
+# show log".
+"""
+HEADS = {
+    "bookie": """# A bookie's settings: dlog serve bookie --config FILE
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
+
+[bookie]
+metadata = "h1:4181,h2:4181,h3:4181"
+data = "/var/lib/dlog/bookie"
+listen = "0.0.0.0:4182"
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
+# advertise = "h4:4182"       # what others dial, if not what it listens on
+# index-dir = "/fast/index"   # default: in data
+# http = "127.0.0.1:8480"     # GET /health
+# rack = "r1"
+# label = ["zone=z1"]         # where else it stands; host is this machine
+                              # unless it is said
+""",
+    "metadata": """# A metadata node's settings: dlog serve metadata --config FILE
+
+[metadata]
+name = "m1"
+metadata = "m1=h1:4181,m2=h2:4181,m3=h3:4181"
+data = "/var/lib/dlog/metadata"
+# listen = "0.0.0.0:4181"     # default: this node's address in metadata
+tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
+                              # whoever comes may do everything
+# http = "127.0.0.1:8480"     # GET /health
+""",
+    "write-proxy": PROXY_HEAD.format(kind="write-proxy", port=4183, name="w1"),
+    "read-proxy": PROXY_HEAD.format(kind="read-proxy", port=4184, name="r1"),
+    "gateway": """# A gateway's settings: dlog serve gateway --config FILE
+# What is commented out has the value that stands there, or shows how it is
+# written. Sizes may be written "64MiB", times "10m".
+
+[gateway]
+uri = "distributedlog+proxy://h7:4183,h8:4184/ns"
+# listen = "127.0.0.1:8491"
+# allow-host = ["logs.example.org"]   # names that it is reached by, if not by
+                                      # this machine alone
+# token-file = "/etc/dlog/token"      # only who sends it is answered
+# users = true                        # what is asked is done as the user
+                                      # whose token is sent
+# tls = "/etc/dlog/https"             # cert.pem and key.pem of the listener
+""",
+}
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog config show bookie
+    dlog config show bookie --file node.toml --changed
+    dlog config show log segment_bytes_max
+    dlog config init bookie > node.toml
+    dlog config check node.toml
+    """,
+)
+def command() -> None:
+    """Show what can be set, and why it is as it is; write and check the files of nodes.
+
+    What is set of a log, or of all logs of a namespace, shows "dlog log config".
+    """
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog config show                        the parts
+    dlog config show bookie --file node.toml --changed
+    dlog config show bookie lost_after_s    one, with its reason
+    """,
+)
+@click.argument("part", required=False, type=click.Choice(PARTS))
+@click.argument("name", required=False, metavar="[OPTION]")
+@click.option(
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="As a bookie would read it.",
+)
+@click.option("--changed", is_flag=True, help="Only what is not at its default.")
+@without_cluster()
+def show(
+    settings: Settings, part: str | None, name: str | None, file: Path | None, changed: bool
+) -> None:
+    """Every setting of a part: value, unit, where it is from; of one also what it takes, and why."""
+    if part is None:
+        click.echo("\n".join(PARTS))
+        return
+    if file is not None and part != "bookie":
+        raise click.UsageError("--file is a bookie's; the others are set by who opens a log")
+    rows = _rows(part, file)
+    if name is not None:
+        rows = [one for one in rows if one["option"] == name]
+        if not rows:
+            raise click.UsageError(f'{part} has no option {name!r}: see "dlog config show {part}"')
+    if changed:
+        rows = [one for one in rows if one["value"] != one["default"]]
+    if settings.json:
+        for one in rows:
+            emit(one)
+    elif name is not None:
+        for key, value in rows[0].items():
+            click.echo(
+                f"{key:8} {_shown(value, rows[0]['unit'] if key in ('value', 'default') else '')}"
+            )
+    else:
+        table(
+            ("option", "value", "unit", "from"),
+            [
+                [one["option"], _shown(one["value"], one["unit"]), one["unit"], one["from"]]
+                for one in rows
+            ],
+            empty="all is at its default",
+        )
+
+
+@command.command(cls=Command, examples="dlog config check /etc/dlog/bookie.toml")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@without_cluster()
+def check(settings: Settings, file: Path) -> None:
+    """Is a node's file right? What is wrong is said with its place; exit code 2."""
+    from ...cluster.declarations.config import parse_file, parse_named_addresses, parse_quorum
+    from .node_settings import read_file
+
+    parts = [one for one in KINDS if one in parse_file(text_of(file), str(file))]
+    if not parts:
+        read_file(file, "bookie")  # says which table there is not
+        raise click.UsageError(f"{file} has no table of {', '.join(f'[{one}]' for one in KINDS)}")
+    for part in parts:
+        flags, _ = read_file(file, part)
+        if "metadata" in flags:
+            parse_quorum(flags["metadata"], f"{file}: [{part}] metadata")
+        for key in ("listen", "advertise") if part != "gateway" else ():
+            value = flags.get(key, ())
+            parse_named_addresses(
+                [value] if isinstance(value, str) else value, f"{file}: [{part}] {key}"
+            )
+    if settings.json:
+        emit({"file": str(file), "parts": parts, "ok": True})
+    else:
+        settings.note(f"{file}: right, for {' and '.join(parts)}")
+
+
+@command.command(cls=Command, examples="dlog config init bookie > bookie.toml")
+@click.argument("kind", type=click.Choice(KINDS))
+@without_cluster()
+def init(settings: Settings, kind: str) -> None:
+    """A file for a node on stdout: every setting with its default, unit and reason, commented out."""
+    click.echo(file_for(kind), nl=False)
+
+
+def file_for(kind: str) -> str:
+    """What `init` writes."""
+    text = HEADS[kind]
+    if kind == "bookie":
+        from .node_settings import NODE, STORE
+
+        text += "\n" + "\n".join(map(_commented, NODE.values())) + "\n[store]\n"
+        text += "\n".join(map(_commented, STORE.values()))
+    elif kind != "metadata":
+        from ...runtime.declarations.options import described
+
+        [its] = _classes("gateway" if kind == "gateway" else "proxy")
+        text += "\n" + "\n".join(map(_commented, described(its)))
+    return text
+
+
+def _commented(one: Any) -> str:
+    from ...runtime.declarations.options import legal, shown
+
+    unit = one.metadata["unit"]
+    value = shown(one.default, unit) if unit == "bytes" and one.default else None
+    written = f'"{value.replace(" ", "").replace(",", "")}"' if value else _toml(one.default)
+    about = f"{unit}, " if unit and unit != "bytes" else ""
+    told = f"{about}{legal(one, brief=True)}: {one.metadata['reason']}".replace("`", "")
+    lines = textwrap.wrap(
+        told,
+        LINE_CHARS,
+        initial_indent="#     ",
+        subsequent_indent="#     ",
+        break_on_hyphens=False,
+    )
+    return "\n".join([f"# {one.name} = {written}", *lines, ""])
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def _rows(part: str, file: Path | None) -> list[dict[str, Any]]:
+    from ...runtime.declarations.options import described, legal
+
+    given: dict[str, Any] = {}
+    if file is not None:
+        from .node_settings import read_file, split_settings
+
+        node, store = split_settings(read_file(file, "bookie")[1], str(file))
+        given = {**node, **store}
+    return [
+        {
+            "option": one.name,
+            "value": given.get(one.name, one.default),
+            "default": one.default,
+            "unit": one.metadata["unit"],
+            "from": str(file) if one.name in given else "default",
+            "takes": legal(one),
+            "reason": one.metadata["reason"],
+        }
+        for cls in _classes(part)
+        for one in described(cls)
+    ]
+
+
+def _classes(part: str) -> list[type]:
+    if part == "bookie":
+        from ...bookie.declarations.options import BookieOptions
+        from ...cluster.declarations.options import BookieNodeConfig
+
+        return [BookieNodeConfig, BookieOptions]
+    if part == "proxy":
+        from ...proxy.declarations.options import ProxyOptions
+
+        return [ProxyOptions]
+    if part == "gateway":
+        from ...gateway.options import GatewayOptions
+
+        return [GatewayOptions]
+    if part == "client":
+        from ...connect import ClientOptions
+
+        return [ClientOptions]
+    if part == "ledger":
+        from ...ledger.declarations.options import LedgerOptions
+
+        return [LedgerOptions]
+    if part == "log":
+        from ...log.declarations.options import LogOptions
+
+        return [LogOptions]
+    from ...log.model.stored_settings import MergingOptions, RetentionOptions
+
+    return [RetentionOptions if part == "retention" else MergingOptions]
+
+
+def _shown(value: Any, unit: str) -> str:
+    from ...runtime.declarations.options import shown
+
+    return shown(value, unit) if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,503 @@
+"""`dlog serve`: one node, in the foreground, until SIGINT or SIGTERM."""
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ..framework.options import Command, Group, Settings, common, text_of, without_cluster
+
+if TYPE_CHECKING:
+    import trio
+
+GATEWAY_LISTEN = "127.0.0.1:8491"
+TOKEN_CHARS_MIN = 16
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
+    dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
+    """,
+)
+def command() -> None:
+    """Run one node. One ready line (JSON) on stdout when it serves, structured logs on stderr."""
+
+
+CONFIG = click.option(
+    "--config",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML: these flags, and options, in a table of the node's kind, such as [bookie], whose store has"
+    ' [store]; "dlog config init bookie" writes one.',
+)
+
+
+def node_options(function: Function) -> Function:
+    """What all kinds take, those that have a disk."""
+    for option in reversed(
+        [
+            CONFIG,
+            click.option(
+                "--data",
+                type=click.Path(file_okay=False, path_type=Path),
+                help="Its data directory.",
+            ),
+        ]
+    ):
+        function = option(function)
+    return places(function)
+
+
+def places(function: Function) -> Function:
+    """What all kinds take."""
+    options = [
+        click.option(
+            "--name",
+            help="A metadata node's own place in --metadata; of another one for humans (default of a"
+            " bookie: its directory's name).",
+        ),
+        click.option(
+            "--metadata", "quorum", metavar="[NAME=]HOST:PORT,…", help="The metadata quorum."
+        ),
+        click.option(
+            "--listen",
+            multiple=True,
+            metavar="[NAME=]HOST:PORT",
+            help="Repeatable, each with a name of its own. Default: a metadata node's address in"
+            " --metadata; else 127.0.0.1 and a free port.",
+        ),
+        click.option(
+            "--advertise",
+            multiple=True,
+            metavar="[NAME=]HOST:PORT",
+            help="What others should dial for that listener (default: where it listens).",
+        ),
+        click.option(
+            "--http",
+            metavar="HOST:PORT",
+            help="Answer GET /health there: 200 when this node is well, 503 when not. For containers.",
+        ),
+        click.option(
+            "--tls",
+            type=click.Path(exists=True, file_okay=False, path_type=Path),
+            metavar="DIR",
+            help='Speak TLS, as whom the certificate there names: "dlog pki issue" makes such directories.',
+        ),
+        click.option(
+            "--transport",
+            type=click.Choice(("tls", "either")),
+            help="Default: tls; either takes plain connections too, while not all nodes have certificates.",
+        ),
+        click.option(
+            "--insecure",
+            is_flag=True,
+            help="Without --tls, listen where other machines reach it: whoever does may do everything.",
+        ),
+        click.option(
+            "--end-with-stdin",
+            is_flag=True,
+            help="End when stdin ends: for whoever starts it as a child.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
+    dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
+    """,
+)
+@node_options
+@without_cluster()
+def metadata(settings: Settings, **given: Any) -> None:
+    """Run a node of the metadata quorum."""
+    from ...cluster.declarations.config import format_address, parse_named_addresses, parse_quorum
+    from ...cluster.declarations.options import MetadataNodeConfig
+
+    given = _with_file(given, "metadata")
+    voters = parse_quorum(_needed(given, "quorum", "--metadata"))
+    listen = parse_named_addresses(given["listen"], "--listen")
+    name = given["name"]
+    if name is None:
+        own = [
+            found
+            for found, address in voters.items()
+            if address in listen.values() or len(voters) == 1
+        ]
+        if len(own) != 1:
+            raise click.UsageError(f"which of {', '.join(voters)} is this node? Give --name")
+        name = own[0]
+    if name not in voters:
+        by_address = [found for found, address in voters.items() if format_address(address) == name]
+        if not by_address:
+            raise click.UsageError(f"--name {name} is none of --metadata: {', '.join(voters)}")
+        name = by_address[0]
+    advertise = parse_named_addresses(given["advertise"], "--advertise")
+    _serve(settings, given, MetadataNodeConfig(name, voters, listen, advertise))
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
+    dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
+    """,
+)
+@node_options
+@click.option(
+    "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
+)
+@click.option("--rack", help="Where it stands: copies go to different racks where they can.")
+@click.option(
+    "--label",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Repeatable: where else it stands: host (default: this machine), zone, region.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help='Repeatable: any option that "dlog config show bookie" names, such as lost_after_s=10m.',
+)
+@without_cluster("timeout")
+def bookie(settings: Settings, **given: Any) -> None:
+    """Run a bookie: it stores entries."""
+    from ...cluster.declarations.config import parse_named_addresses, parse_quorum
+    from ...cluster.declarations.options import BookieNodeConfig
+    from ...ledger.placement.placement_policy import labels_of
+    from .node_settings import split_settings, words
+
+    given = _with_file(given, "bookie")
+    labels = labels_of(given["label"], "--label")
+    quorum = tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values())
+    listen = parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)}
+    own, store = split_settings(given.get("settings", {}), "the file")
+    of_flags, of_store = split_settings(words(given["changes"]), "--set")
+    config = BookieNodeConfig(
+        given["name"] or _needed(given, "data", "--data").name,
+        quorum,
+        listen,
+        parse_named_addresses(given["advertise"], "--advertise"),
+        given["rack"] or labels.pop("rack", ""),
+        labels,
+        store={**store, **of_store},
+        **{"metadata_timeout_s": settings.timeout_s, **own, **of_flags},
+    )
+    _serve(settings, given, config)
+
+
+CHANGES = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help="Repeatable: any option of a proxy, of its logs or of their ledgers (docs/options.md).",
+)
+RACK = click.option("--rack", help="Where it stands.")
+
+
+@command.command(
+    name="write-proxy",
+    cls=Command,
+    examples="""
+    dlog serve write-proxy --name w1 --tls w1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4183
+    dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
+    """,
+)
+@places
+@CONFIG
+@RACK
+@CHANGES
+@without_cluster("timeout")
+def write_proxy(settings: Settings, **given: Any) -> None:
+    """Run a write proxy: many producers' way to logs that it writes for them."""
+    _proxy(settings, given, "write-proxy")
+
+
+@command.command(
+    name="read-proxy",
+    cls=Command,
+    examples="""
+    dlog serve read-proxy --name r1 --tls r1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4184
+    dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
+    """,
+)
+@places
+@CONFIG
+@RACK
+@CHANGES
+@without_cluster("timeout")
+def read_proxy(settings: Settings, **given: Any) -> None:
+    """Run a read proxy: many readers' way to logs that it reads once."""
+    _proxy(settings, given, "read-proxy")
+
+
+def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
+    from ...cluster.declarations.config import parse_named_addresses, parse_quorum
+    from ...cluster.declarations.options import ProxyNodeConfig
+    from .node_settings import check_options, words
+
+    given = _with_file(given, kind)
+    changes = check_options(kind, words(given["changes"]), "--set")
+    config = ProxyNodeConfig(
+        given["name"] or kind,
+        kind,
+        tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values()),
+        parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)},
+        parse_named_addresses(given["advertise"], "--advertise"),
+        given["rack"] or "",
+        settings.timeout_s,
+        {**given.get("settings", {}), **changes},
+    )
+    _serve(settings, given, config)
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog serve gateway --uri distributedlog+proxy://h7:4183,h8:4184/ns
+    dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port
+    dlog serve gateway --users --credentials file:/etc/dlog/ca --tls /etc/dlog/https \
+        --listen 0.0.0.0:8491 --allow-host logs.example.org
+    """,
+)
+@CONFIG
+@click.option("--name", help="For people and logs.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help=f"Default: {GATEWAY_LISTEN}; port 0: a free one."
+)
+@click.option(
+    "--allow-host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="A name that it is reached by; must be given where it listens beyond this machine.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Answer only those who send what stands there as a bearer token; with --users this is for /metrics.",
+)
+@click.option(
+    "--users",
+    is_flag=True,
+    help="Do what is asked as the user whose token (dlog user token) is sent, with that one's rights. Of"
+    " --credentials the ca.pem is used, and nothing else.",
+)
+@click.option(
+    "--tls",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Speak HTTPS by the cert.pem and key.pem there: of an authority that your clients know.",
+)
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Without --tls, listen where other machines reach it: who is between reads records and tokens.",
+)
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="OPTION=VALUE",
+    help='Repeatable: any option that "dlog config show gateway" names.',
+)
+@click.option(
+    "--end-with-stdin", is_flag=True, help="End when stdin ends: for whoever starts it as a child."
+)
+@common
+def gateway(settings: Settings, **given: Any) -> None:
+    """Run a gateway: logs over HTTP, for programs that have nothing else. Needs the extra `gateway`.
+
+    It keeps nothing: start as many as are wanted, over proxies. A direct URI is for one gateway alone, which
+    holds the logs that it writes as any writer does.
+    """
+    from ...cluster.declarations.config import parse_address
+    from ...gateway.options import GatewayOptions
+    from ...uri import parse_uri
+    from .node_settings import check_options, words
+
+    given = _with_file({**given, "uri": settings.uri}, "gateway")
+    settings.uri = given["uri"]
+    uri = settings.where()
+    parse_uri(uri)
+    listen = given["listen"] or GATEWAY_LISTEN
+    address = parse_address(listen, "--listen")
+    _check_access(given, listen, address)
+    changes = check_options("gateway", words(given["changes"]), "--set")
+    options = GatewayOptions(**{**given.get("settings", {}), **changes})
+    token = _token(given["token_file"])
+    try:
+        from ...gateway.gateway_lifecycle import run_gateway
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"{error.name} is not installed: pip install '.[gateway]'") from None
+    from ...runtime.process.descriptor_limit import raise_limit
+
+    name = given["name"] or "gateway"
+    if sys.platform == "linux":
+        raise_limit()
+    _run(
+        settings,
+        name,
+        lambda status: run_gateway(
+            uri,
+            address,
+            options,
+            name=name,
+            hosts=given["hosts"],
+            token=token,
+            users=given["users"],
+            tls=given["tls"],
+            timeout_s=settings.timeout_s,
+            task_status=status,
+        ),
+        stdin=given["end_with_stdin"],
+    )
+
+
+def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) -> None:
+    """Refuse a gateway that other machines or users reach with rights that are not theirs."""
+    from ...gateway.request_guard import may_listen
+    from ...runtime.machine import CREDENTIALS
+    from ...runtime.net.local_secret import is_loopback
+
+    if not may_listen(address[0], given["hosts"]):
+        raise click.UsageError(
+            f"--listen {listen}: other machines can reach it. Give the host name, --allow-host NAME"
+        )
+    if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
+        raise click.UsageError(
+            f"--listen {listen}: other machines can reach it without encryption. Give --tls DIR, or"
+            " --insecure behind a TLS proxy"
+        )
+    told = os.environ.get(CREDENTIALS, "")
+    if given["users"] and not told:
+        raise click.UsageError(
+            "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
+        )
+    if told and not given["users"] and given["token_file"] is None:
+        raise click.UsageError(
+            "every client would use the rights of --credentials. Give --users (per-user rights) or"
+            " --token-file (shared token)"
+        )
+
+
+def _token(file: Path | None) -> str:
+    if file is None:
+        return ""
+    token = text_of(file).strip()
+    if len(token) < TOKEN_CHARS_MIN or not token.isascii() or not token.isprintable():
+        raise click.UsageError(
+            f"{file} holds no token: {TOKEN_CHARS_MIN} characters of ASCII or more, in one line"
+        )
+    return token
+
+
+def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
+    """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
+    if given["file"] is None:
+        return given
+    from .node_settings import flags_of, read_file
+
+    flags, settings = read_file(given["file"], part)
+    for key, value in flags.items():
+        name = flags_of(part)[key]
+        if name in given and given[name] in (None, (), False):
+            if isinstance(given[name], tuple):
+                value = [value] if isinstance(value, str) else value
+            paths = ("data", "index_dir", "tls", "token_file")
+            given[name] = Path(value) if name in paths else value
+    given["settings"] = settings
+    return given
+
+
+def _needed(given: dict[str, Any], key: str, flag: str) -> Any:
+    if given[key] is None:
+        raise click.UsageError(f"{flag} is missing")
+    return given[key]
+
+
+def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
+    from ...runtime.machine import needs_linux
+
+    needs_linux("dlog serve")  # before what can only be imported there
+    from ...cluster.declarations.config import parse_address
+    from ...cluster.declarations.options import to_json
+    from ...cluster.local.node_child import run_node
+
+    _may_listen(given, config)
+    tls = given["tls"]
+    spec = {
+        "config": to_json(config),
+        "data": str(_needed(given, "data", "--data").absolute()) if "data" in given else None,
+        "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
+        "http": parse_address(given["http"], "--http") if given["http"] else None,
+        "tls": {"directory": str(tls.absolute()), "transport": given["transport"] or "tls"}
+        if tls
+        else None,
+    }
+    _run(
+        settings,
+        config.name,
+        lambda status: run_node(spec, task_status=status),
+        stdin=given["end_with_stdin"],
+    )
+
+
+def _run(
+    settings: Settings,
+    name: str,
+    serve: Callable[["trio.TaskStatus[dict[str, Any]]"], Awaitable[None]],
+    *,
+    stdin: bool,
+) -> None:
+    """Serve until told to end, with one ready line on stdout and the log on stderr."""
+    import trio
+
+    from ...cluster.process.json_logs import log_to_stderr
+    from ...cluster.process.process_lifetime import until_told
+    from .systemd_notify import tell
+
+    if not __debug__:
+        raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
+    levels: Sequence[int] = (logging.INFO, logging.DEBUG)
+    log_to_stderr(name, logging.WARNING if settings.quiet else levels[min(settings.verbose, 1)])
+
+    def ready(line: dict[str, Any]) -> None:
+        click.echo(json.dumps(line))
+        tell("READY=1")
+
+    trio.run(lambda: until_told(serve, stdin=stdin, ready=ready))
+
+
+def _may_listen(given: dict[str, Any], config: Any) -> None:
+    """Where other machines reach a node, it asks who they are, or was told not to. Raises a usage error."""
+    from ...cluster.declarations.config import format_address
+    from ...runtime.net.local_secret import is_loopback
+
+    if given["tls"] is not None or given["insecure"]:
+        return
+    places = list(config.listen.values())
+    for address in places or [config.voters[config.name]]:
+        if not is_loopback(address[0]):
+            raise click.UsageError(
+                f"other machines may reach {format_address(address)}, and nobody asks who they are: give"
+                ' --tls DIR ("dlog pki issue" makes one), or --insecure: all who reach it may do everything'
+            )

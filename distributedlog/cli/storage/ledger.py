@@ -1,0 +1,324 @@
+"""`dlog ledger`, `dlog under-replicated`, `dlog audit`: ledgers, their missing copies and their records."""
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..framework.errors import NO, Answer
+from ..framework.options import Command, Group, Settings, common, consent, force_option
+from ..framework.output import counted, emit, size, table, visible
+
+READ_BYTES = 1024 * 1024
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog ledger list --bookie b3 --state open
+    dlog ledger show 1042                       its record, and what each bookie says of it now
+    dlog ledger read 1042 --first 10 --limit 5
+    dlog ledger recover 1042                    fence it, find its end, close it
+    dlog ledger accept-loss 1042 --first 3 --last 9 --reason "two disks"
+    """,
+)
+def command() -> None:
+    """List, show, read, recover ledgers, give up what is lost of them: segments of logs lie in them."""
+
+
+@command.command(
+    cls=Command,
+    name="list",
+    examples="""
+    dlog ledger list
+    dlog ledger list --state open --json
+    dlog ledger list --bookie b3
+    """,
+)
+@click.option(
+    "--bookie", default="", help="Of this one only: a name, an id, or the beginning of one."
+)
+@click.option(
+    "--state",
+    type=click.Choice(["open", "in_recovery", "closed", "deleting"]),
+    help="In this state only.",
+)
+@click.option("--limit", type=click.IntRange(1), default=1000, show_default=True)
+@common
+def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> None:
+    """List ledgers, in the order of ids; with --json one object a line, with the bookies' ids."""
+    from ...cluster.status.bookie_names import bookie_names
+    from ..connection.cluster_connection import ask, quorum
+    from . import ledger_view
+
+    async def find(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
+        names = await bookie_names(metadata)
+        return names, [one async for one in ledger_view.ledgers(metadata, bookie, state, limit)]
+
+    names, found = ask(settings, "listing ledgers", find, quorum)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("ledger", "state", "log", "segment", "entries", "bytes", "bookies")
+    rows = [
+        [
+            one["ledger"],
+            one["state"],
+            one["log"],
+            one["segment"],
+            one["entries"],
+            None if one["bytes"] is None else size(one["bytes"]),
+            ", ".join(map(names.name, one["bookies"])),
+        ]
+        for one in found
+    ]
+    table(columns, rows, empty="no such ledger")
+
+
+@command.command(cls=Command, examples="dlog ledger show 1042\ndlog ledger show 1042 --json")
+@click.argument("ledger", type=click.IntRange(0))
+@common
+def show(settings: Settings, ledger: int) -> None:
+    """Show a ledger's record, and what each of its bookies says of it now.
+
+    Nobody is fenced by that. A bookie that does not answer, or does not know, is shown with the reason.
+    """
+    from ...cluster.status.bookie_names import bookie_names
+    from ..connection.cluster_connection import ask
+    from . import ledger_view
+
+    async def look(logs: Any) -> tuple[Any, dict[str, Any]]:
+        return await bookie_names(logs.metadata), await ledger_view.describe(logs, ledger)
+
+    names, found = ask(settings, "the ledger", look)
+    if settings.json:
+        emit(found)
+        return
+    for key in ("ledger", "state", "quorums", "log", "segment", "last_entry", "bytes"):
+        print(f"{key}: {found[key] if found[key] is not None else '-'}")
+    table(
+        ("from entry", "bookies"),
+        [
+            [one["first_entry"], ", ".join(map(names.name, one["bookies"]))]
+            for one in found["ensembles"]
+        ],
+    )
+    table(
+        ("bookie", "confirmed to", "lists", "last", "says"),
+        [
+            [
+                names.name(one["bookie"]),
+                one["lac"],
+                one["lists"],
+                one["last"],
+                names.in_words(one["says"]),
+            ]
+            for one in found["bookies"]
+        ],
+    )
+    for one in found["together"]:
+        print(f"placement: {visible(names.in_words(one))}")
+    for one in found["lost"]:
+        by, why = visible(one["by"]), visible(one["why"])
+        print(f"declared lost: {one['first']} to {one['last']}, by {by}: {why}")
+    for one in found["noted"]:
+        who = visible(names.name(one["bookie"]))
+        print(f"noted: {who} misses entries from {one['first']} to before {one['to']}")
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog ledger read 1042
+    dlog ledger read 1042 --first 10 --limit 5 --raw > entries
+    """,
+)
+@click.argument("ledger", type=click.IntRange(0))
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True)
+@click.option("--raw", is_flag=True, help="The entries' bytes alone, one after the other.")
+@common
+def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> None:
+    """Read entries of a ledger, as far as they are confirmed: an object a line, the payload in hex."""
+    from ..connection.cluster_connection import ask
+
+    async def work(logs: Any) -> None:
+        reader = await logs.ledgers.open(ledger)
+        try:
+            at, end = first, min(reader.lac, first + limit - 1)
+            while at <= end:
+                for one in await reader.read(at, end, bytes_max=READ_BYTES):
+                    at = one.entry + 1
+                    if raw:
+                        sys.stdout.buffer.write(one.payload)
+                    else:
+                        payload = bytes(one.payload).hex()
+                        emit({"entry": one.entry, "bytes": len(one.payload), "payload": payload})
+        finally:
+            reader.close()
+
+    ask(settings, "reading", work)
+
+
+@command.command(cls=Command, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --force")
+@click.argument("ledger", type=click.IntRange(0))
+@force_option
+@common
+def recover(settings: Settings, ledger: int, force: bool) -> None:
+    """Fence a ledger, find its end, and close it. Whoever writes it goes on in another one, or is fenced.
+
+    Needs as many of its bookies as any takeover; where too few answer nothing is decided.
+    """
+    from ..connection.cluster_connection import ask
+
+    consent(f"stop whoever writes ledger {ledger}", force)
+    closed = ask(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
+    found = {"ledger": ledger, "last_entry": closed.last_entry, "bytes": closed.length}
+    if settings.json:
+        emit(found)
+    else:
+        print(f"ledger {ledger} is closed, its last entry is {closed.last_entry}")
+
+
+@command.command(
+    cls=Command,
+    name="accept-loss",
+    examples="""
+    dlog ledger accept-loss 1042 --first 3 --last 9 --reason "disks of b2 and b4"
+    dlog ledger accept-loss 1042 --end 7741 --reason "b2 and b4 are gone"     one that is open
+    """,
+)
+@click.argument("ledger", type=click.IntRange(0))
+@click.option(
+    "--first", type=click.IntRange(0), help="Of a closed ledger: the first entry that is lost."
+)
+@click.option("--last", type=click.IntRange(0), help="The last one.")
+@click.option(
+    "--end", type=click.IntRange(-1), help="Of an open one: its last entry; -1: it has none."
+)
+@click.option("--reason", required=True, help="Kept in the record, told to readers.")
+@click.option(
+    "--discard-copies", is_flag=True, help="Also if a bookie has some of the entries, or may have."
+)
+@force_option
+@common
+def accept_loss(
+    settings: Settings,
+    ledger: int,
+    first: int | None,
+    last: int | None,
+    end: int | None,
+    reason: str,
+    discard_copies: bool,
+    force: bool,
+) -> None:
+    """Declare entries lost that no bookie will ever give again.
+
+    Readers meet EntriesLost there, or go on after them with broken="skip"; no copies are wanted of them,
+    and one that turns up is never given to anybody. Look with `dlog ledger show` first. Refused, exit code
+    2, where a bookie has one of the entries, or may have: --force does not change that.
+    """
+    from ...cluster.repair import loss_declaration as giving_up
+    from ...cluster.status.bookie_names import bookie_names
+    from ...ledger.model.ledger_metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, Loss
+    from ..connection.cluster_connection import ask
+
+    if (end is None) == (first is None) or (first is None) != (last is None):
+        raise click.UsageError("either --first and --last, or --end")
+    what = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
+    try:
+        reason.encode()
+    except UnicodeEncodeError:
+        raise click.UsageError("--reason is not UTF-8: nobody could be told") from None
+    consent(f"give up {what} of ledger {ledger}", force, typed=str(ledger))
+
+    async def work(logs: Any) -> Any:
+        by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
+        pool = logs.ledgers.pool
+        with (await bookie_names(logs.metadata)).in_errors():
+            if end is not None:
+                return await giving_up.close_at(
+                    logs.metadata, pool, ledger, end, by=by, why=why, even_so=discard_copies
+                )
+            assert first is not None
+            assert last is not None
+            loss = Loss(first, last, by, logs.wall_ms(), why)
+            return await giving_up.give_up(
+                logs.metadata, pool, ledger, loss, even_so=discard_copies
+            )
+
+    closed = ask(settings, "the change", work)
+    lost = [[one.first, one.last] for one in closed.lost]
+    if settings.json:
+        emit({"ledger": ledger, "last_entry": closed.last_entry, "lost": lost})
+    else:
+        print(
+            f"ledger {ledger} ends with entry {closed.last_entry}; declared lost: {lost or 'none'}"
+        )
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog under-replicated
+    dlog under-replicated --json | wc -l
+    """,
+)
+@common
+def under_replicated(settings: Settings) -> None:
+    """List ledgers that miss copies: noted holes, and all ledgers of bookies that are down.
+
+    With --json one object a line, with the bookie's id. Exit code 0 also where there are some.
+    """
+    from ...cluster.repair.decommission import shortages
+    from ...cluster.status.bookie_names import bookie_names
+    from ..connection.cluster_connection import ask, quorum
+
+    async def all_of_them(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
+        names = await bookie_names(metadata)
+        return names, [asdict(one) async for one in shortages(metadata)]
+
+    names, found = ask(settings, "listing what is missing", all_of_them, quorum)
+    if settings.json:
+        for one in found:
+            emit(one)
+        return
+    columns = ("ledger", "bookie", "first", "to", "why")
+    rows = [
+        [(one | {"bookie": names.name(one["bookie"])})[key] for key in columns] for one in found
+    ]
+    table(columns, rows, empty="every ledger has all its copies")
+
+
+@click.command(cls=Command, examples="dlog audit\ndlog audit --json --timeout 600")
+@common
+def audit(settings: Settings) -> None:
+    """Compare all ledgers with the index of bookies and with the segments of logs, in both directions.
+
+    Reads every record once and changes nothing. Records that cannot be read are listed, too. Exit code 6 if
+    something does not fit. Missing copies are listed by `dlog under-replicated`.
+    """
+    from ...cluster.status.bookie_names import bookie_names
+    from ...cluster.status.reference_check import References
+    from ..connection.cluster_connection import ask, quorum
+
+    async def compare(metadata: Any) -> tuple[Any, Any, list[Any]]:
+        references = References(metadata)
+        names = await bookie_names(metadata)
+        return names, references, [one async for one in references.audit()]
+
+    names, references, found = ask(settings, "the audit", compare, quorum)
+    if settings.json:
+        for one in found:
+            emit({"ledger": one.ledger, "what": one.what})
+    else:
+        table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
+        print(
+            f"{counted(references.ledgers, 'ledger')}, {counted(references.segments, 'segment')},"
+            f" {counted(references.entries, 'entry', 'entries')} of the index:"
+            f" {len(found) or 'nothing'} that does not fit"
+        )
+    if found:
+        raise Answer(NO)

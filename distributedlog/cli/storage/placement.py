@@ -1,0 +1,110 @@
+"""`dlog placement`: how far apart copies are kept, and what is not so."""
+
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ..framework.errors import NO, Answer
+from ..framework.options import Command, Settings, common
+from ..framework.output import emit, size, table, visible
+
+NAMED_MAX = 20
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog placement                                     the policy, and what stands where
+    dlog placement --check                             every ledger; exit code 6 where copies stand together
+    dlog placement --level zone --at-least 2           as a preference
+    dlog placement --level rack --at-least 2 --enforced
+    dlog placement --default                           what holds without a policy
+    """,
+)
+@click.option(
+    "--level",
+    type=click.Choice(["host", "rack", "zone", "region"]),
+    help="Of bookies' labels: copies are kept apart by it, and by what is narrower.",
+)
+@click.option("--at-least", type=click.IntRange(1, 100), help="So many of it for each write set.")
+@click.option(
+    "--enforced/--preferred",
+    default=None,
+    help="Rather make no new ledger than one with fewer; or make it all the same.",
+)
+@click.option("--default", "forget", is_flag=True, help="Forget the policy.")
+@click.option("--check", is_flag=True, help="Look at every ledger (exit code 6).")
+@common
+def command(
+    settings: Settings,
+    level: str | None,
+    at_least: int | None,
+    enforced: bool | None,
+    forget: bool,
+    check: bool,
+) -> None:
+    """Show or set how far apart the copies of an entry are kept.
+
+    Copies never share a host while another host has room, whatever the policy. What is set holds for what
+    is stored from then on; nothing moves. Bookies say where they stand with --rack and --label; without,
+    their host is the machine they run on.
+    """
+    from ...cluster.status import placement_status as placing
+    from ...cluster.status.bookie_names import bookie_names
+    from ..connection.cluster_connection import ask, quorum
+
+    given: dict[str, Any] = {"level": level, "at_least": at_least, "enforced": enforced}
+    changes = {key: value for key, value in given.items() if value is not None}
+    if forget and changes:
+        raise click.UsageError("--default excludes --level, --at-least, --enforced and --preferred")
+
+    async def work(metadata: Any) -> tuple[Any, Any, list[tuple[int, str]]]:
+        if forget:
+            await placing.forget_policy(metadata)
+        if changes:
+            await placing.change_policy(metadata, changes)
+        where, names = await placing.standing(metadata), await bookie_names(metadata)
+        if not check and not where.may_miss:
+            return names, where, []
+        newest = None if check else placing.NEWEST_LEDGERS
+        found = [one async for one in placing.not_as_wanted(metadata, where, newest=newest)]
+        return names, where, found
+
+    names, where, found = ask(settings, "the placement", work, quorum)
+    _show(settings, names, where, found, check)
+    if check and found:
+        raise Answer(NO)
+
+
+def _show(
+    settings: Settings, names: Any, where: Any, found: list[tuple[int, str]], check: bool
+) -> None:
+    """Print the policy, the domains, and the ledgers whose copies are together."""
+    if settings.json:
+        emit(
+            {
+                "policy": asdict(where.policy),
+                "stored": where.stored,
+                "domains": [asdict(one) for one in where.domains],
+                "checked": "all" if check else "newest",
+                "together": [{"ledger": ledger, "why": why} for ledger, why in found],
+            }
+        )
+    else:
+        policy = where.policy
+        how = "enforced" if policy.enforced else "preferred"
+        print(f"{policy.at_least} {policy.level}s for each write set, {how}")
+        table(
+            (policy.level, "bookies", "writable", "free"),
+            [
+                [one.name or "(no label)", len(one.bookies), one.writable, size(one.free_bytes)]
+                for one in where.domains
+            ],
+            empty="no bookie is up",
+        )
+        print(
+            f"{'all' if check else 'newest'} ledgers: {len(found) or 'none'} with copies together"
+        )
+        for ledger, why in found[:NAMED_MAX]:
+            print(f"ledger {ledger}: {visible(names.in_words(why))}")

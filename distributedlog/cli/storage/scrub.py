@@ -1,0 +1,74 @@
+"""`dlog scrub`: have a bookie read all that it holds."""
+
+from typing import Any
+
+import click
+
+from ..framework.errors import NO, Answer
+from ..framework.options import Command, Settings, common
+from ..framework.output import counted, emit, visible
+
+POLL_S = 0.5
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    dlog scrub b3                                      now, beside its work
+    dlog scrub b3 --wait --timeout 3600                until all is read, and what rotted is healed
+    """,
+)
+@click.argument("bookie")
+@click.option(
+    "--wait", is_flag=True, help="Until it is done and healed, up to --timeout (exit code 6)."
+)
+@common
+def command(settings: Settings, bookie: str, wait: bool) -> None:
+    """Have a bookie read all that it holds, and heal what does not read as it was written.
+
+    BOOKIE is a name, an id, or the beginning of one. Each does so by itself once in two weeks. What rotted
+    is healed from the copies of other bookies; entries of logs that are being written follow when their
+    segment is closed. A bookie that is down begins when it is up.
+    """
+    import trio
+
+    from ...cluster.node import scrub_requests as scrubbing
+    from ...cluster.repair import decommission as leaving
+    from ...cluster.status.bookie_names import bookie_names
+    from ...cluster.status.cluster_overview import rot_of
+    from ..connection.cluster_connection import answer, quorum, run
+
+    async def work() -> tuple[str, dict[str, Any]]:
+        deadline = trio.current_time() + settings.timeout_s
+        async with quorum(settings) as metadata:
+            bookie_id = await answer(
+                settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
+            )
+            names = await answer(settings, "the names", lambda: bookie_names(metadata))
+            await answer(settings, "asking", lambda: scrubbing.ask_for_scrub(metadata, bookie_id))
+            while True:
+                reading = await answer(
+                    settings, "how far it is", lambda: scrubbing.under_way(metadata, bookie_id)
+                )
+                rot = await answer(settings, "its rot", lambda: rot_of(metadata, bookie_id))
+                done = not reading and rot is not None and not rot["rotten_ledgers"]
+                if done or not wait or trio.current_time() + POLL_S >= deadline:
+                    break
+                await trio.sleep(POLL_S)
+        found = {"bookie": bookie_id, "reading": reading, "done": done, **(rot or {})}
+        return visible(names.name(bookie_id)), found
+
+    who, found = run(work)
+    if settings.json:
+        emit(found)
+    elif found["reading"]:
+        print(f"bookie {who} reads all that it holds")
+    elif "rotten_ledgers" not in found:
+        print(f"bookie {who} is down: it begins when it is up")
+    else:
+        print(
+            f"bookie {who} has read all: {counted(found['healed_entries'], 'entry', 'entries')} healed since"
+            f" its start, {counted(found['rotten_ledgers'], 'ledger')} with rotten entries left"
+        )
+    if wait and not found["done"]:
+        raise Answer(NO)

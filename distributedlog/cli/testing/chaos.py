@@ -1,0 +1,291 @@
+"""`dlog chaos`: faults on real processes or containers, judged by what the clients saw."""
+
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..framework.errors import NO, Answer, say
+from ..framework.options import Command, Group, Settings, without_cluster
+from ..framework.output import emit, table
+from ..framework.progress import ProgressLine, ticking
+
+REFUSED = 5
+VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
+
+place_option = click.option(
+    "--on",
+    "place",
+    type=click.Choice(["processes", "containers"]),
+    default="processes",
+    show_default=True,
+    help="Where the nodes run.",
+)
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    dlog chaos list
+    dlog chaos run kills                               60 s of kill -9 and SIGSTOP; a report at the end
+    dlog chaos run kills --seed 7 --seconds 300 --out ./kills-7
+    dlog chaos run my.toml --on containers
+    dlog chaos run strangers --http --by-hand --out ./drill
+    dlog chaos mend ./drill --end
+    dlog chaos check ./kills-7/history                 the verdict once more, from the history alone
+    """,
+)
+def command() -> None:
+    """Kill, pause, cut, fill and break a cluster of its own, and prove that nothing acknowledged was lost."""
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog chaos run kills
+    dlog chaos run power-all --seed 3 --json
+    dlog chaos run my.toml --out ./run --keep-data
+    """,
+)
+@click.argument("file", metavar="FILE")
+@click.option("--seed", type=click.IntRange(0), help="Default: the file's.")
+@click.option(
+    "--seconds", type=click.FloatRange(1), help="How long faults are played (default: the file's)."
+)
+@place_option
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A new directory for history and report (default: ./chaos-NAME-SEED-TIME).",
+)
+@click.option("--keep-data", is_flag=True, help="Keep the nodes' data directories too.")
+@click.option(
+    "--http",
+    is_flag=True,
+    help="Nodes and clients answer /metrics; OUT/cluster/targets.json names them, for Prometheus.",
+)
+@click.option(
+    "--by-hand",
+    is_flag=True,
+    help="Each fault, and the run, lasts until dlog chaos mend ends it: to try what a runbook says.",
+)
+@click.option(
+    "--node-module",
+    default="",
+    metavar="MODULE",
+    help="Run nodes as another module than dlog's own: how planted bugs are tried.",
+)
+@without_cluster()
+def run(
+    settings: Settings,
+    file: str,
+    seed: int | None,
+    seconds: float | None,
+    place: str,
+    out: Path | None,
+    keep_data: bool,
+    http: bool,
+    by_hand: bool,
+    node_module: str,
+) -> None:
+    """Play a scenario (a TOML file, or the name of a packaged one) on a fresh cluster, and judge it.
+
+    Exit codes: 0 the verdict is OK, 6 it is FAIL or VOID, 5 the scenario needs what this machine does not
+    have (root, a loop device, Docker), 1 the run itself failed.
+    """
+    import trio
+
+    from ...testing.chaos.model.adapter import ChaosFailed
+    from ...testing.chaos.model.scenario_file import load
+    from ...testing.chaos.run import runner
+
+    if http and place == "containers":
+        raise click.UsageError("--http is for processes: containers have pages of their own")
+    scenario = load(file)
+    seed = scenario.seed if seed is None else seed
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    directory = out or Path(f"chaos-{scenario.name}-{seed}-{stamp}")
+    make = _adapter(place)
+
+    lasts_s = seconds or scenario.seconds
+    # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
+    if not node_module and not by_hand:
+        _check_duration(scenario, lasts_s)
+
+    async def work(progress: ProgressLine) -> Any:
+        return await runner.play(
+            scenario,
+            make,
+            directory.absolute(),
+            seed=seed,
+            seconds=lasts_s,
+            file=file,
+            node_module=node_module,
+            http=http,
+            make_certificates=_certificates,
+            by_hand=by_hand,
+            say=progress.note,
+        )
+
+    try:
+        with ticking(settings, lambda s: f"{s:6.1f} s  faults for {lasts_s:g} s") as progress:
+            outcome = trio.run(work, progress)
+    except runner.Refused as refused:
+        say(f"error: refused: {refused}")
+        raise Answer(REFUSED) from None
+    except ChaosFailed as failed:
+        raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
+    _report(settings, outcome, keep_data)
+
+
+def _check_duration(scenario: Any, lasts_s: float) -> None:
+    """Refuse a run that is shorter than the scenario and too short for its bounds."""
+    from ...testing.chaos.run import runner
+
+    if lasts_s >= scenario.seconds:
+        return
+    needed_s = runner.seconds_needed(scenario)
+    if lasts_s < needed_s:
+        raise click.UsageError(
+            f"--seconds {lasts_s:g} is too short for {scenario.name}, so the result would be VOID: its"
+            f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
+        )
+
+
+def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
+    """Write result and report of a run, print the verdict, and exit with its code."""
+    from ...testing.chaos.run import runner
+    from ...testing.chaos.run.html_report import write_report
+
+    runner.write_result(outcome)
+    report = write_report(outcome.result, outcome.directory / "report.html")
+    if not keep_data:
+        runner.clean(outcome.directory)
+    _show(settings, outcome.result)
+    settings.note(f"report: {report}")
+    if VERDICTS[outcome.judgement.verdict]:
+        raise Answer(VERDICTS[outcome.judgement.verdict])
+
+
+@command.command(
+    cls=Command,
+    examples="""
+    dlog chaos mend ./drill                            the node that was killed is started, the disk is free
+    dlog chaos mend ./drill --end                      and the run is judged
+    """,
+)
+@click.argument("directory", metavar="OUT", type=click.Path(exists=True, path_type=Path))
+@click.option("--end", is_flag=True, help="Begin no more faults either: the run is judged.")
+@without_cluster("timeout")
+def mend(settings: Settings, directory: Path, end: bool) -> None:
+    """End the faults that are on now in a run that was started with --out OUT."""
+    from ...testing.chaos.run import runner
+
+    word = runner.END if end else runner.MEND
+    runner.send_command(directory, word)
+    limit = time.monotonic() + settings.timeout_s
+    while runner.is_pending(directory, word):
+        if time.monotonic() > limit:
+            runner.withdraw_command(directory, word)
+            raise click.ClickException(
+                f"nobody plays in {directory}, or not yet: dlog chaos run … --out {directory}"
+            )
+        time.sleep(runner.COMMANDS_POLL_S)
+
+
+@command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")
+@click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@without_cluster()
+def check(settings: Settings, history: Path) -> None:
+    """Judge a kept history once more. Exit code 0 for OK, 6 for FAIL and VOID."""
+    from ...testing.chaos.run import runner
+
+    outcome = runner.check(history)
+    _show(settings, outcome.result)
+    if VERDICTS[outcome.judgement.verdict]:
+        raise Answer(VERDICTS[outcome.judgement.verdict])
+
+
+@command.command(name="list", cls=Command, examples="dlog chaos list --json")
+@place_option
+@without_cluster()
+def list_(settings: Settings, place: str) -> None:
+    """The packaged scenarios, and which of them can be played here."""
+    from ...testing.chaos.model.scenario_file import load, packaged
+    from ...testing.chaos.run import runner
+
+    make = _adapter(place)
+    rows: list[list[str]] = []
+    for name in packaged():
+        scenario = load(name)
+        missing = runner.refusals(scenario, make(runner.needs_of(scenario, Path(".")), {}))
+        if settings.json:
+            emit(
+                {
+                    "name": name,
+                    "about": scenario.about,
+                    "seconds": scenario.seconds,
+                    "faults": sorted({fault.kind for fault in scenario.faults}),
+                    "refused": missing,
+                }
+            )
+            continue
+        rows.append([name, f"{scenario.seconds:g} s", scenario.about])
+        rows += [["", "", f"not here: {line}"] for line in missing]
+    if not settings.json:
+        table(("scenario", "time", "what it does"), rows)
+
+
+def _adapter(place: str) -> Any:
+    """How to make the adapter of a place."""
+    if place == "containers":
+        from ...testing.chaos.adapters.containers import Containers
+
+        return Containers
+    from ...testing.chaos.adapters.local_processes import LocalProcesses
+
+    return LocalProcesses
+
+
+def _certificates(directory: Path, principals: Sequence[str], days: int) -> None:
+    from ...testing.chaos.clients.authorization_walk import place_of
+    from ..access.certificates import issue, make_authority
+
+    authority = directory / "authority"
+    make_authority(authority, "chaos")
+    for principal in principals:
+        issue(authority, principal, place_of(directory, principal), days=days)
+
+
+def _show(settings: Settings, result: dict[str, Any]) -> None:
+    if settings.json:
+        brief = {key: value for key, value in result.items() if key != "time_line"}
+        emit(brief)
+        return
+    latency = result["latency_ms"]
+    click.echo(
+        f"{result['verdict']}  {result.get('scenario', '?')}, seed {result.get('seed', '?')}"
+    )
+    for reason in result["reasons"]:
+        click.echo(f"  - {reason}")
+    click.echo(
+        f"  acknowledged {result['acked']:,} ({result['acked_per_s']:,.0f}/s), lost {result['lost']:,},"
+        f" unknown {result['unknown']:,}, refused {result['refused']:,}"
+    )
+    click.echo(
+        f"  read {result['read']:,} records in {result['readings']} readings,"
+        f" {result['register_calls']:,} calls on registers, {len(result['faults'])} faults"
+    )
+    if latency:
+        shown = ", ".join(f"{name} {ms:g}" for name, ms in latency.items())
+        click.echo(f"  latency in ms: {shown}")
+    click.echo(
+        f"  longest time without an acknowledged write: {result['gap_s']:.2f} s,"
+        f" at {result['gap_at_s']:.1f} s"
+    )
+    click.echo(
+        f"  history: {result['history']['bytes']:,} bytes, sha256 {result['history']['sha256']}"
+    )

@@ -1,0 +1,234 @@
+"""Connect to a namespace: assemble the clients below it, for direct access or for access through proxies.
+
+With direct access, this process reads and writes the logs itself. Through proxies, it has no connection to
+metadata nodes or bookies.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from weakref import WeakSet
+
+import trio
+
+from .ledger.declarations.options import LedgerOptions
+from .ledger.ledger_client import start_client
+from .log.declarations.options import LogOptions
+from .log.limits.memory_budget import PROCESS_BYTES_MAX
+from .log.model.stored_settings import refuse_stored_only
+from .log.namespace import Namespace
+from .log.services.log_metrics import Registry, register, unregister
+from .metadata.client.metadata_client import MetadataClient
+from .runtime.declarations.options import MIB, Options, check, names, option, overlaid, unknown
+from .runtime.interfaces.errors import DistributedLogError
+from .runtime.interfaces.host import Host
+from .runtime.interfaces.log_lines import get_logger
+from .runtime.machine import client_host, process_name
+from .runtime.net.rpc import Endpoint
+from .runtime.protocol.handshake import Hello
+from .runtime.schedule.background_loop import EXIT_S_MAX, told
+from .uri import NamespaceUri
+
+FIRST_KEY = b"next/ledger"
+"""Read once at opening: who answers tells the cluster's id and our listener's name."""
+
+
+logger = get_logger("distributedlog.connect")
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client process reaches its cluster."""
+
+    metadata_timeout_s: float = option(
+        30.0, "s", "without an answer of the metadata quorum a call raises `QuorumUnreachable`"
+    )
+    owner: str = option(
+        "", "", "how this process is named to others; none: its host and process id"
+    )
+    credentials: str = option(
+        "",
+        "",
+        "who this program is: `file:DIR`, a directory of `dlog pki issue`, or `file:FILE`, a token of "
+        "`dlog user token`; none: what DLOG_CREDENTIALS names",
+    )
+    process_bytes_max: int = option(
+        PROCESS_BYTES_MAX,
+        "bytes",
+        "taken and not yet durable, of all logs that one namespace object writes, and 64 KiB more of each; "
+        "above, see `at_limit`",
+        at_least=4 * MIB,
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+Assemble: TypeAlias = Callable[
+    [NamespaceUri, Host, str, ClientOptions, LedgerOptions, LogOptions, trio.Nursery],
+    Awaitable[Namespace],
+]
+"""Makes the clients below a namespace, and it; its owner's name stands third."""
+
+
+def open_direct(
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: "Registry | None" = None,
+) -> AbstractAsyncContextManager[Namespace]:
+    """The namespace for as long as the body runs."""
+    return open_by(_assemble, uri, config, host, registry)
+
+
+@asynccontextmanager
+async def open_by(
+    assemble: Assemble,
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: "Registry | None",
+) -> AsyncIterator[Namespace]:
+    """The clients' tasks run until this ends; whatever the body raises comes out as it is."""
+    client, ledger, log = split_config(config)
+    owner = client.owner or process_name()
+    if host is None:
+        host = client_host(owner, client.credentials)
+    failure: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        try:
+            namespace = await assemble(uri, host, owner, client, ledger, log, nursery)
+            if registry is not None:
+                register(registry, namespace.metrics)
+            try:
+                yield namespace
+                await _settle(namespace.context.taken, EXIT_S_MAX)
+            finally:
+                namespace.close()
+                if registry is not None:
+                    unregister(registry, namespace.metrics)
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            failure = error  # the nursery would wrap it
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+async def _settle(taken: WeakSet[Any], timeout_s: float) -> None:
+    """Wait until the records of writers that were left open are durable, and log how many are not.
+
+    ``taken`` has the `Pipeline` of each writer (`LogContext.taken`).
+    """
+    left_open = [one for one in taken if one.over is None]
+
+    async def wait(records: Any) -> None:
+        with suppress(DistributedLogError):
+            records.send_open()
+            await records.settle()
+
+    with trio.move_on_after(timeout_s):
+        async with trio.open_nursery() as nursery:
+            for one in left_open:
+                nursery.start_soon(wait, one)
+    left = {one.name: number for one in left_open if (number := one.records_left)}
+    if left:
+        logger.warning("%s; their writers were left open", told(left))
+
+
+async def _assemble(
+    uri: NamespaceUri,
+    host: Host,
+    owner: str,
+    client: ClientOptions,
+    ledger: LedgerOptions,
+    log: LogOptions,
+    nursery: trio.Nursery,
+) -> Namespace:
+    def hello() -> Hello:
+        return Hello(cluster_id=metadata.cluster_id, kind="client", label=owner)
+
+    endpoint = Endpoint(host, hello)
+    metadata = MetadataClient(
+        endpoint,
+        uri.addresses,
+        client_id=f"{host.random.getrandbits(64):016x}",
+        timeout_s=client.metadata_timeout_s,
+    )
+    await nursery.start(metadata.run)
+    await metadata.get(FIRST_KEY)
+    ledgers = await start_client(nursery, host, endpoint, metadata, ledger)
+    return Namespace(
+        uri.path,
+        metadata=metadata,
+        ledgers=ledgers,
+        nursery=nursery,
+        random=host.random,
+        wall_ms=host.wall_ms,
+        owner=owner,
+        options=log,
+        quorums=(ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum),
+        process_bytes_max=client.process_bytes_max,
+    )
+
+
+def open_through(
+    uri: NamespaceUri,
+    config: Mapping[str, Any] | None,
+    host: Host | None,
+    registry: "Registry | None" = None,
+) -> AbstractAsyncContextManager[Namespace]:
+    """Open a namespace through proxies, for as long as the body runs."""
+    return open_by(_assemble_proxied, uri, config, host, registry)
+
+
+async def _assemble_proxied(
+    uri: NamespaceUri,
+    host: Host,
+    owner: str,
+    client: ClientOptions,
+    _: LedgerOptions,
+    log: LogOptions,
+    nursery: trio.Nursery,
+) -> Namespace:
+    # Loaded here: clients with direct access, and the zip for Spark, do without the proxies' modules.
+    from .proxy.client.proxied_namespace import ProxiedNamespace
+    from .proxy.client.proxy_client import ProxyClient
+
+    proxies = ProxyClient(
+        Endpoint(host, lambda: Hello(cluster_id=proxies.cluster_id, label=owner)),
+        uri.addresses,
+        timeout_s=client.metadata_timeout_s,
+    )
+    await nursery.start(proxies.run)
+    return ProxiedNamespace(
+        uri.path,
+        proxies,
+        nursery=nursery,
+        random=host.random,
+        wall_ms=host.wall_ms,
+        owner=owner,
+        options=log,
+        process_bytes_max=client.process_bytes_max,
+    )
+
+
+def split_config(
+    config: Mapping[str, Any] | None,
+) -> tuple[ClientOptions, LedgerOptions, LogOptions]:
+    """One flat mapping of options to the parts that own them. Raises `InvalidRequest`."""
+    given = config or {}
+    refuse_stored_only(given)
+    known = [*names(ClientOptions), *names(LedgerOptions), *names(LogOptions)]
+    for name in given:
+        if name not in known:
+            raise unknown(name, known)
+
+    def part(options: Options) -> Options:
+        return overlaid(
+            options, {name: given[name] for name in names(type(options)) if name in given}
+        )
+
+    return part(ClientOptions()), part(LedgerOptions()), part(LogOptions())

@@ -1,0 +1,209 @@
+"""HTTP for a browser: requests with a query and a small body, pages, and answers that go on.
+
+One request a connection. Bounds on everything: connections, heads, bodies, and seconds for a request and for
+each write; who comes when all connections are taken is told so (503).
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, unquote
+
+import h11
+import trio
+
+from ..runtime.interfaces.errors import ConnectionLost
+from ..runtime.interfaces.host import Connection, Listener
+from ..runtime.interfaces.log_lines import get_logger
+from ..runtime.schedule.work_failures import WorkFailures
+
+CONNECTIONS_MAX = 64
+REQUEST_S = 10.0
+"""To the end of a request."""
+WRITE_S = 5.0
+"""A peer that takes nothing for so long is hung up on."""
+RECEIVE_BYTES = 4096
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 4 * 1024
+FIELDS_MAX = 16
+"""Of a query."""
+JSON = "application/json"
+EVENTS = "text/event-stream"
+
+log = get_logger("distributedlog.console")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a browser asks. Names of headers are in lower case; of those that come twice the last counts."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = b""
+    peer: str = ""
+    """Where it comes from: an address and a port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer that ends."""
+
+    status: int
+    body: bytes
+    kind: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Send = Callable[[bytes], Awaitable[None]]
+"""Hands bytes to the peer, waiting at most `WRITE_S`. Raises `ConnectionLost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on: ``run`` sends until it returns, or is cancelled when the peer hangs up."""
+
+    run: Callable[[Send], Awaitable[None]]
+    kind: str = EVENTS
+
+
+Answers = Callable[[Request], Awaitable[Page | Stream]]
+
+
+def as_page(status: int, value: object) -> Page:
+    """As JSON."""
+    return Page(status, json.dumps(value).encode())
+
+
+async def serve_http(listener: Listener, answers: Answers, always: Mapping[str, str]) -> None:
+    """Answer on ``listener`` until cancelled, with the headers ``always`` on everything; closes it."""
+    busy = 0
+
+    async def one(connection: Connection) -> None:
+        nonlocal busy
+        busy += 1
+        try:
+            await _serve(connection, _full if busy > CONNECTIONS_MAX else answers, always)
+        except (ConnectionLost, h11.ProtocolError):
+            pass  # a peer that hung up or speaks something else: its loss
+        except Exception:
+            log.exception("a request of %s", connection.peer)  # and no other's
+        finally:
+            busy -= 1
+            connection.close()
+
+    async def accept_all(nursery: trio.Nursery) -> None:
+        while True:
+            connection = await listener.accept()
+            if busy >= 2 * CONNECTIONS_MAX:  # an answer of 503 needs a connection, too
+                connection.close()
+            else:
+                nursery.start_soon(one, connection)
+
+    try:
+        async with trio.open_nursery() as nursery:
+            await WorkFailures().keep("the console's listener", accept_all, nursery)
+    finally:
+        listener.close()
+
+
+async def _full(_: Request) -> Page:
+    return as_page(503, {"error": f"{CONNECTIONS_MAX} connections are open: close some tabs"})
+
+
+async def _serve(connection: Connection, answers: Answers, always: Mapping[str, str]) -> None:
+    http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+    request: Request | Page | None = None
+    with trio.move_on_after(REQUEST_S):
+        try:
+            request = await _request(connection, http)
+        except h11.RemoteProtocolError as error:
+            request = as_page(error.error_status_hint, {"error": str(error)})
+    if request is None:
+        return
+    answer = await answers(request) if isinstance(request, Request) else request
+    head = isinstance(request, Request) and request.method == "HEAD"
+    headers = {**always, "content-type": answer.kind, "connection": "close"}
+
+    async def send(*events: h11.Event) -> None:
+        await _send_all(connection, b"".join(http.send(event) or b"" for event in events))
+
+    if isinstance(answer, Page):
+        headers |= {**answer.headers, "content-length": str(len(answer.body))}
+        await send(
+            h11.Response(status_code=answer.status, headers=list(headers.items())),
+            h11.Data(data=b"" if head else answer.body),
+            h11.EndOfMessage(),
+        )
+        return
+    await send(h11.Response(status_code=200, headers=list(headers.items())))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_until_hung_up, connection, nursery.cancel_scope)
+        with suppress(ConnectionLost):
+            await answer.run(lambda data: send(h11.Data(data=data)))
+            await send(h11.EndOfMessage())
+        nursery.cancel_scope.cancel()
+
+
+async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> None:
+    buffer = memoryview(bytearray(RECEIVE_BYTES))
+    with suppress(ConnectionLost):
+        while await connection.receive_into(buffer):
+            pass
+    scope.cancel()
+
+
+async def _request(connection: Connection, http: h11.Connection) -> Request | None:
+    """One request, or None when the peer hangs up before its end. Raises `h11.RemoteProtocolError`."""
+    buffer = memoryview(bytearray(RECEIVE_BYTES))
+    head: h11.Request | None = None
+    body = b""
+    while True:
+        event = http.next_event()
+        if isinstance(event, h11.Request):
+            head = event
+        elif isinstance(event, h11.Data):
+            body += bytes(event.data)
+            if len(body) > BODY_BYTES_MAX:
+                raise h11.RemoteProtocolError(
+                    f"a body has {BODY_BYTES_MAX} bytes at most", error_status_hint=413
+                )
+        elif isinstance(event, h11.EndOfMessage):
+            assert head is not None, "an end comes after a beginning"
+            return _read(head, body, connection.peer)
+        elif event is h11.NEED_DATA:
+            count = await connection.receive_into(buffer)
+            http.receive_data(bytes(buffer[:count]))
+        else:
+            return None
+
+
+def _read(head: h11.Request, body: bytes, peer: str) -> Request:
+    """Raises `h11.RemoteProtocolError`."""
+    path, _, query = head.target.decode("ascii", "replace").partition("?")
+    try:
+        fields = parse_qsl(query, keep_blank_values=True, max_num_fields=FIELDS_MAX)
+    except ValueError:
+        raise h11.RemoteProtocolError(f"a query has {FIELDS_MAX} fields at most") from None
+    return Request(
+        head.method.decode("ascii", "replace"),
+        unquote(path),
+        dict(fields),
+        {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers},
+        body,
+        peer,
+    )
+
+
+async def _send_all(connection: Connection, data: bytes) -> None:
+    """Raises `ConnectionLost`, also of a peer that takes nothing."""
+    rest = memoryview(data)
+    with trio.move_on_after(WRITE_S) as scope:
+        while rest:
+            rest = rest[connection.try_send([rest]) :]
+            if rest:
+                await connection.wait_writable()
+    if scope.cancelled_caught:
+        raise ConnectionLost(f"{connection.peer} has taken nothing for {WRITE_S:g} s")

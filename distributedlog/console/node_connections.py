@@ -1,0 +1,79 @@
+"""Links to the nodes, to ask them for their numbers: kept from one look to the next, while somebody looks.
+
+A dial, a greeting and a receive buffer for each question cost a millisecond and a megabyte, which was free
+again only when garbage was looked for; over a link that is there a question costs a fifth of it.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from ..cluster.declarations.config import parse_address
+from ..cluster.status.node_health import info_over
+from ..runtime.interfaces.errors import ConnectionLost, RequestTimeout
+from ..runtime.interfaces.host import Host
+from ..runtime.net.client_link import ClientLink
+from ..runtime.net.connection_limiter import HEALTH
+from ..runtime.net.rpc import Endpoint
+from ..runtime.protocol.handshake import Hello
+
+IDLE_S = 10.0
+"""A link over which nothing was asked for so long is closed: nobody looks, or the node is gone."""
+RECEIVE_BYTES = 64 * 1024
+"""A node's numbers are a few kilobytes."""
+
+
+class NodeLinks:
+    """Of one console. Made by `node_links`."""
+
+    def __init__(self, host: Host, nursery: trio.Nursery) -> None:
+        self._endpoint = Endpoint(host, lambda: Hello(kind=HEALTH), receive_bytes=RECEIVE_BYTES)
+        self._nursery = nursery
+        self._links: dict[str, ClientLink] = {}
+        self._asked_at: dict[str, float] = {}
+
+    async def info(self, address: str, *, timeout_s: float) -> dict[str, Any]:
+        """A node's counters and gauges by name. One question an address at a time.
+
+        Raises `DistributedLogError`, after ``timeout_s`` at the latest.
+        """
+        self._asked_at[address] = trio.current_time()
+        with trio.move_on_after(timeout_s):
+            link = self._links.get(address)
+            if link is not None and link.closed is None:
+                try:
+                    return await info_over(link, timeout_s)
+                except ConnectionLost:
+                    pass  # it was started again, or gave our place away: once more, anew
+            link = await self._endpoint.dial(
+                parse_address(address, "an address"), nursery=self._nursery
+            )
+            self._links[address] = link
+            return await info_over(link, timeout_s)
+        raise RequestTimeout(f"{address} did not answer within {timeout_s:g} s")
+
+    async def run(self) -> None:
+        """Close what is idle, until cancelled."""
+        await self._endpoint.failures.keep("the end of idle links", self._close_idle)
+
+    async def _close_idle(self) -> None:
+        while True:
+            await trio.sleep(IDLE_S / 2)
+            now = trio.current_time()
+            for address in [one for one, at in self._asked_at.items() if now - at >= IDLE_S]:
+                del self._asked_at[address]
+                link = self._links.pop(address, None)
+                if link is not None:
+                    link.close(ConnectionLost("nothing is asked any more"))
+
+
+@asynccontextmanager
+async def node_links(host: Host) -> AsyncIterator[NodeLinks]:
+    """Links that are closed with the block."""
+    async with trio.open_nursery() as nursery:
+        links = NodeLinks(host, nursery)
+        nursery.start_soon(links.run)
+        yield links
+        nursery.cancel_scope.cancel()

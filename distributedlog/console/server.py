@@ -1,0 +1,246 @@
+"""Which path answers what. States come as server-sent events: whole, the newest only, nothing queues.
+
+GET  /                  the page, and /static/…: they show nothing of the cluster
+POST /session           the token for a cookie
+GET  /events?page=…     cluster, logs (prefix, after), log (name), work
+GET  /records?log=…     a page of records (from, at); GET /payload?log=…&dlsn=…: one, whole
+GET  /tail?log=…        records as they come, as events
+GET  /points            of the charts, what was seen before this page came
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import trio
+
+from ..log.namespace import Namespace
+from ..runtime.interfaces.errors import DistributedLogError, InvalidRequest, QuorumUnreachable
+from .access_guard import Guard
+from .cluster_state import ClusterState, cut
+from .http import Page, Request, Send, Stream, as_page
+from .log_states import LogList, OneLog
+from .record_browser import Records
+from .work_state_poller import WorkState
+
+EVERY_S = 1.0
+"""Between two looks, for all who look together."""
+REST = 4
+"""Times as long as a look took nothing is looked at: the watcher must not be the load (H261)."""
+QUIET_S = 15.0
+"""A comment at least so often: who is gone is noticed."""
+STREAMS_MAX = 16
+STREAMS_OF_A_BROWSER = 4
+"""A browser gives an origin six connections: the oldest stream makes room for the tab that comes (H260)."""
+STATES_MAX = 32
+STATE_BYTES_MAX = 256 * 1024
+BACK_MS = 3000
+"""After this a browser comes back to a stream that ended."""
+KINDS = {
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+Look = Callable[[], Awaitable[dict[str, Any]]]
+
+
+class Shared:
+    """One state for all who want it: looked at by the first that finds it old, while somebody does."""
+
+    def __init__(self, look: Look, waited_s: Callable[[], float] = lambda: 0.0) -> None:
+        """``waited_s``: how much of the last look was no load to anybody: no rest is due for that."""
+        self._look = look
+        self._waited_s = waited_s
+        self._turn = trio.Lock()
+        self._data = b""
+        self._again_at = -float("inf")
+
+    async def data(self) -> bytes:
+        """The newest, as an event. An error is a state, too."""
+        async with self._turn:
+            begun = trio.current_time()
+            if begun >= self._again_at:
+                try:
+                    found = await self._look()
+                except DistributedLogError as error:
+                    found = {"error": cut(f"{type(error).__name__}: {error}")}
+                self._data = event(found)
+                if len(self._data) > STATE_BYTES_MAX:
+                    self._data = event({"error": f"the state has {len(self._data)} bytes"})
+                waited_s = self._waited_s()
+                load_s = trio.current_time() - begun - waited_s
+                self._again_at = begun + max(EVERY_S + waited_s, REST * load_s)
+            return self._data
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A stream that somebody has open."""
+
+    session: str
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+
+class Console:
+    """Answers requests (`http.py`). ``namespace`` is None while no quorum has answered yet."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        work: WorkState,
+        namespace: Callable[[], Namespace | None],
+        guard: Guard,
+        *,
+        payloads: bool = True,
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._guard = guard
+        self._payloads = payloads
+        self._static = static_pages()
+        self._open: list[_Open] = []
+        self._looks: dict[tuple[str, ...], Shared] = {
+            ("cluster",): Shared(cluster.look, lambda: cluster.waited_s),
+            ("work",): Shared(work.look),
+        }
+        self._kept = len(self._looks)
+        """The first ones stay; those of logs give way."""
+
+    async def answer(self, request: Request) -> Page | Stream:
+        """Any request. Raises nothing that a request can cause."""
+        refused = self._guard.refusal(request, self._static)
+        if refused is not None:
+            return refused
+        if request.method == "POST" and request.path == "/session":
+            return self._guard.open(request)
+        if request.method not in ("GET", "HEAD"):
+            return as_page(405, {"error": "nothing is changed here"})
+        if request.path in self._static:
+            return self._static[request.path]
+        try:
+            return await self._of_the_cluster(request)
+        except DistributedLogError as error:
+            status = 400 if isinstance(error, InvalidRequest) else 503
+            return as_page(status, {"error": cut(f"{type(error).__name__}: {error}")})
+
+    async def _of_the_cluster(self, request: Request) -> Page | Stream:
+        query = request.query
+        match request.path:
+            case "/events":
+                shared = self._state(query)
+                return self._stream(request, lambda send: _states(shared, send))
+            case "/tail":
+                records, name = self._records(), query.get("log", "")
+                return self._stream(request, lambda send: _tail(records, name, send))
+            case "/points":
+                return as_page(200, {"points": self._cluster.points()})
+            case "/records":
+                return as_page(200, await self._records().page(query.get("log", ""), query))
+            case "/payload":
+                found = await self._records().payload(query.get("log", ""), query.get("dlsn", ""))
+                return Page(
+                    200,
+                    found,
+                    "application/octet-stream",
+                    {"content-disposition": "attachment; filename=payload"},
+                )
+        return as_page(404, {"error": "there is nothing"})
+
+    def _state(self, query: Mapping[str, str]) -> Shared:
+        """Of the page that is asked for. Raises `InvalidRequest`, `InvalidLogName`, `QuorumUnreachable`."""
+        page = query.get("page", "")
+        if page in ("logs", "log"):
+            key = (page, *(query.get(name, "") for name in ("name", "prefix", "after")))
+            if key in self._looks:
+                found = self._looks.pop(key)
+            elif page == "logs":
+                found = Shared(LogList(self._logs(), key[2], key[3]).look)
+            else:
+                found = Shared(OneLog(self._logs(), key[1], self._cluster.labels).look)
+            self._looks[key] = found  # the last one to give way
+            while len(self._looks) > self._kept + STATES_MAX:
+                del self._looks[list(self._looks)[self._kept]]
+            return found
+        if (page,) not in self._looks:
+            raise InvalidRequest(f"there is no page {page[:40]!r}")
+        return self._looks[(page,)]
+
+    def _logs(self) -> Namespace:
+        namespace = self._namespace()
+        if namespace is None:
+            raise QuorumUnreachable("no metadata quorum has answered yet; asking again")
+        return namespace
+
+    def _records(self) -> Records:
+        return Records(self._logs(), payloads=self._payloads)
+
+    def _stream(self, request: Request, run: Callable[[Send], Awaitable[None]]) -> Page | Stream:
+        session = self._guard.session(request)
+        if session is None or request.method == "HEAD":
+            return as_page(405, {"error": "GET it"})
+        if self._is_full(session):
+            return as_page(503, {"error": f"{STREAMS_MAX} pages are open: close some"})
+
+        async def bounded(send: Send) -> None:
+            if self._is_full(session):  # many came at once
+                return
+            own = [one for one in self._open if one.session == session]
+            if len(own) >= STREAMS_OF_A_BROWSER:
+                own[0].scope.cancel()
+                self._open.remove(own[0])
+            opened = _Open(session)
+            self._open.append(opened)
+            try:
+                with opened.scope:
+                    await send(b"retry: %d\n\n" % BACK_MS)
+                    await run(send)
+            finally:
+                if opened in self._open:
+                    self._open.remove(opened)
+
+        return Stream(bounded)
+
+    def _is_full(self, session: str) -> bool:
+        """Is there no place for one more stream of this browser? One with four gives up its oldest."""
+        own = sum(one.session == session for one in self._open)
+        return len(self._open) >= STREAMS_MAX and own < STREAMS_OF_A_BROWSER
+
+
+async def _states(shared: Shared, send: Send) -> None:
+    sent, sent_at = b"", trio.current_time()
+    while True:
+        data = await shared.data()
+        if data != sent:
+            await send(data)
+            sent, sent_at = data, trio.current_time()
+        elif trio.current_time() - sent_at >= QUIET_S:
+            await send(event(None))
+            sent_at = trio.current_time()
+        await trio.sleep(EVERY_S)
+
+
+async def _tail(records: Records, name: str, send: Send) -> None:
+    try:
+        await records.tail(name, send, event)
+    except DistributedLogError as error:
+        await send(event({"error": cut(f"{type(error).__name__}: {error}")}))
+
+
+def event(value: Mapping[str, Any] | None) -> bytes:
+    """As a server-sent event; None: a comment. JSON in ASCII has no newlines of its own."""
+    return b":\n\n" if value is None else b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def static_pages() -> dict[str, Page]:
+    """The page's files, by path."""
+    found = {}
+    for file in files(__package__).joinpath("static").iterdir():
+        kind = KINDS.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == "index.html" else f"/static/{file.name}"
+            found[path] = Page(200, file.read_bytes(), kind)
+    return found

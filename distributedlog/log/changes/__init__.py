@@ -1,0 +1,1 @@
+"""Rename, seal and truncate a log."""

@@ -1,0 +1,16 @@
+"""What a log's writer tells (`distributedlog/runtime/declarations/events.py`)."""
+
+import logging
+
+from ...runtime.declarations.events import Event
+
+CLOCK_OFF = Event(
+    "clock.off",
+    logging.WARNING,
+    "A log's time is ahead of this machine's clock: its records have that time until the clock is there.",
+    ("log_name", "ahead_s"),
+    "set the clocks of the machines that write, by NTP",
+)
+
+EVENTS = (CLOCK_OFF,)
+"""In the order of docs/events.md."""

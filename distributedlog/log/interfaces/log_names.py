@@ -1,0 +1,73 @@
+"""Which names a log and a namespace may have (pure).
+
+Source: DistributedLog's rules for names.
+"""
+
+import unicodedata
+
+from ...runtime.interfaces.errors import InvalidLogName, InvalidUri
+
+NAME_BYTES_MAX = 255
+NAMESPACE_BYTES_MAX = 255
+
+
+def check_log_name(name: str) -> str:
+    """Return the name, or raise `InvalidLogName` saying which rule it breaks.
+
+    Allowed: path-like names (``a/b``). Not: empty, a leading ``.`` or ``<`` (reserved) or ``/``, a
+    trailing ``/``, spaces, control characters, ``<``, ``>``, ``//``, components ``.`` and ``..``.
+    """
+    wrong = _what_is_wrong(name, NAME_BYTES_MAX)
+    if wrong:
+        raise InvalidLogName(f"not a log name: {name[:80]!r}: {wrong}")
+    return name
+
+
+def check_new_log_name(name: str) -> str:
+    """Return the name of a log that is to be created, or raise `InvalidLogName`.
+
+    As `check_log_name`, and in the normal form NFKC: names that look alike are one name. Logs that have
+    other names can be opened, renamed and deleted.
+    """
+    check_log_name(name)
+    normal = unicodedata.normalize("NFKC", name)
+    if normal != name:
+        raise InvalidLogName(
+            f"not a name for a new log: {name[:80]!r} is not normalized (NFKC): use {normal[:80]!r}"
+        )
+    return name
+
+
+def check_namespace_path(path: str) -> str:
+    """Return the path of a namespace without outer slashes; raises `InvalidUri`."""
+    trimmed = path.strip("/")
+    wrong = _what_is_wrong(trimmed, NAMESPACE_BYTES_MAX)
+    if wrong:
+        raise InvalidUri(f"not a namespace path: {path[:80]!r}: {wrong}")
+    return trimmed
+
+
+def _what_is_wrong(name: str, bytes_max: int) -> str:
+    if not isinstance(name, str):
+        return "it is not text"
+    if not name:
+        return "it is empty"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    if size > bytes_max:
+        return f"it has {size} bytes, allowed are {bytes_max}"
+    if name[0] in ".<":
+        return f"names that begin with {name[0]!r} are reserved"
+    if name[0] == "/" or name[-1] == "/":
+        return "it begins or ends with '/'"
+    for character in name:
+        if character.isspace() or character in "<>" or not character.isprintable():
+            return f"it contains {character!r}"
+    parts = name.split("/")
+    if "" in parts:
+        return "it contains '//'"
+    if "." in parts or ".." in parts:
+        return "it has a component '.' or '..'"
+    return ""

@@ -1,0 +1,90 @@
+"""What a deleted log leaves behind (pure): where it ended, so that who was reading it can tell.
+
+    gone/<bucket, 3 hex>/<namespace path> 00 <log name>  ->  [format, [log, ...]], the last deleted last
+
+One key a name, the last `KEPT_A_NAME` logs that had it. Names fall into buckets by their digest, and a
+deletion (`log_deletion.py`) makes room in its own bucket: there are never more than `BUCKETS` x
+`KEPT_A_BUCKET` keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What
+had to go is met as "not known": an error or a warning, never silence (docs/decisions, "What a deleted log
+leaves behind").
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import xxhash
+
+from ...runtime.interfaces.errors import CorruptData
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import fit, list_of_any, number, row
+from .log_keys import incarnation_text
+from .log_state import LogEnd, LogState, decode_fields
+
+FORMAT = 1
+GONE_PREFIX = b"gone/"
+BUCKETS = 4096
+KEPT_A_BUCKET = 8
+KEPT_A_NAME = 8
+
+
+_NUMBERS = row(number(), number(), number())
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """One log that had this name."""
+
+    log_id: int
+    end: LogEnd
+    first_sequence_id: int
+    """Of the first record that was not truncated when it was deleted."""
+    deleted_ms: int
+    """Wall clock of who deleted it; says only which name of a bucket goes first."""
+
+    @classmethod
+    def of(cls, state: LogState, deleted_ms: int) -> "Tombstone":
+        """Of a log that is being deleted, whose end is noted."""
+        assert state.end is not None, "the end is noted before anything goes"
+        return cls(state.log_id, state.end, state.truncated_sequence_id, deleted_ms)
+
+    @property
+    def identity(self) -> str:
+        """As users and checkpoints name the log."""
+        return incarnation_text(self.log_id)
+
+
+def gone_key(namespace: str, name: str) -> bytes:
+    """The key of the tombstones of a name."""
+    whole = namespace.encode() + b"\x00" + name.encode()
+    return bucket_prefix(namespace, name) + whole
+
+
+def bucket_prefix(namespace: str, name: str) -> bytes:
+    """What the keys of this name's bucket begin with."""
+    whole = namespace.encode() + b"\x00" + name.encode()
+    return GONE_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(whole) % BUCKETS)
+
+
+def encode(tombstones: list[Tombstone]) -> bytes:
+    """As a packed list with a format number."""
+    return pack(
+        [
+            FORMAT,
+            [[t.log_id, *t.end.to_list(), t.first_sequence_id, t.deleted_ms] for t in tombstones],
+        ]
+    )
+
+
+def decode(value: bytes) -> list[Tombstone]:
+    """Raises `CorruptData`, or `UnsupportedFormat`."""
+    what = "the tombstones of a name"
+    listed = fit(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
+    return [_decoded(one) for one in listed]
+
+
+def _decoded(one: Any) -> Tombstone:
+    if type(one) is not list or len(one) < 8:
+        raise CorruptData("a tombstone is a list of eight fields")
+    numbers = [one[0], one[6], one[7]]
+    log_id, first_sequence_id, deleted_ms = fit(numbers, _NUMBERS, "a tombstone")
+    return Tombstone(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)

@@ -1,0 +1,58 @@
+"""The value of a key that says who is there, under its process's lease (pure)."""
+
+from dataclasses import dataclass
+
+from ...metadata.model.interface import Metadata
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import fit, number, reads_back, row, text
+from .log_keys import lock_key
+from .log_state import decode_fields
+
+FORMAT = 1
+
+_LOCK = row(text(64 * 1024), text(4096), number())
+_PROXY = text(64)
+
+
+@dataclass(frozen=True, slots=True)
+class LockRecord:
+    """The value of ``log/<id>/lock``, and of subscribers' and workers' keys."""
+
+    owner: str
+    writer_id: str
+    """Random, one a claim: for after an unknown outcome."""
+    since_ms: int
+    proxy: str = ""
+    """The id of the write proxy that it is; "": it is none. Not in what older programs wrote."""
+
+    @classmethod
+    def drawn(cls, owner: str, chance: int, now_ms: int, proxy: str = "") -> "LockRecord":
+        """Of a new claim by this process; ``chance`` are 64 bits that it has drawn."""
+        return cls(owner, f"{chance:016x}", now_ms, proxy)
+
+    @reads_back(lambda record, value: type(record).decode(value))
+    def encode(self) -> bytes:
+        """As a packed list with a format number."""
+        fields = [FORMAT, self.owner, self.writer_id, self.since_ms]
+        return pack([*fields, self.proxy] if self.proxy else fields)
+
+    @classmethod
+    def decode(cls, value: bytes) -> "LockRecord":
+        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        what = "a lock's record"
+        fields = decode_fields(value, FORMAT, 4, what)
+        proxy = fit(fields[3], _PROXY, what) if len(fields) > 3 else ""
+        owner, writer_id, since_ms = fit(fields[:3], _LOCK, what)
+        return cls(owner, writer_id, since_ms, proxy)
+
+
+async def owner_of(metadata: Metadata, log_id: int) -> str | None:
+    """Return the name of the writer that has a log's lock, or None."""
+    holder = await holder_of(metadata, log_id)
+    return None if holder is None else holder.owner
+
+
+async def holder_of(metadata: Metadata, log_id: int) -> LockRecord | None:
+    """Return the record of a log's lock, or None."""
+    found = await metadata.get(lock_key(log_id))
+    return None if found is None else LockRecord.decode(found.value)

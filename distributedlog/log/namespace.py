@@ -1,0 +1,435 @@
+"""Namespace: names to logs; create, find, list, delete, open."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Literal
+from weakref import WeakSet
+
+import trio
+
+from ..metadata.model.interface import Metadata, prefix_end
+from ..metadata.model.transaction import Compare, Put, Transaction
+from ..runtime.declarations.options import check_seconds, check_whole, overlaid, quoted
+from ..runtime.interfaces.errors import (
+    AlreadyClosed,
+    InvalidRequest,
+    LogExists,
+    LogNotFound,
+)
+from ..runtime.schedule.call_scheduler import Rounds, Turn
+from ..runtime.schedule.work_failures import WorkFailures
+from .changes.log_rename import rename
+from .declarations.options import LogOptions
+from .interfaces.log_names import check_log_name, check_new_log_name
+from .interfaces.open_call import Opening
+from .interfaces.segment_store import Ledgers
+from .limits.memory_budget import PROCESS_BYTES_MAX, ProcessBytes
+from .limits.recovery_semaphore import RecoveryTurns
+from .limits.roll_semaphore import RollPermits
+from .log import Log
+from .model.log_keys import (
+    LOG_ID_BITS,
+    decode_log_id,
+    encode_log_id,
+    incarnation_text,
+    name_key,
+    state_key,
+)
+from .model.log_state import AUTO, LogState
+from .model.position import Position
+from .model.stored_settings import (
+    MERGING,
+    QUORUMS,
+    RETENTION,
+    StoredSettings,
+    bind_key,
+    conf_key,
+    refuse_stored_only,
+)
+from .model.txid_policy import stored_policy
+from .read.multi_reader import MultiReader, MultiReadOptions, check_multi_read, open_multi_reader
+from .segments.log_deletion import delete_claimed
+from .services.lease_session import LockSessions
+from .services.log_context import LogContext
+from .services.log_metrics import LogMeters, NamespaceMetrics
+from .services.log_watch import LogWatch, read_name, watch_logs
+from .services.position_commits import Commits
+from .services.settings_update import change_stored, read_stored
+from .services.settings_watch import SettingsWatch
+from .takeover.log_lock import claim
+from .write.segment_roller import QUIET_CHECK_S, TICK_S
+
+DRAWS = 5
+MULTI_READ_BYTES = 64 * 1024 * 1024
+"""Of all logs that are read as one: as much as sixteen readers hold by themselves."""
+NOTHING = StoredSettings()
+LOGS_A_PAGE_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Some logs of a namespace, in the order of their names."""
+
+    names: tuple[str, ...]
+    incarnations: tuple[str, ...]
+    """Of each, 16 hex digits."""
+    next: str | None
+    """What to go on ``after``; None: these were the last."""
+
+
+class Namespace:
+    """The logs under one path. One object a process serves any number of tasks.
+
+    ``nursery`` runs the tasks of its writers and readers: it ends after the namespace's own clients are
+    of no more use, and before they end. ``owner`` names this process to others: in a lock, in errors.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        metadata: Metadata,
+        ledgers: Ledgers,
+        nursery: trio.Nursery,
+        random: Random,
+        wall_ms: Callable[[], int],
+        owner: str,
+        options: LogOptions | None = None,
+        quorums: tuple[int, int, int] = (3, 3, 2),
+        process_bytes_max: int = PROCESS_BYTES_MAX,
+        proxy_id: str = "",
+        failures: WorkFailures | None = None,
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.ledgers = ledgers
+        self.wall_ms = wall_ms
+        options = options if options is not None else LogOptions()
+        failures = failures or WorkFailures()
+        self.context = LogContext(
+            metadata,
+            ledgers,
+            LockSessions(metadata, self.start, failures),
+            RecoveryTurns(),
+            self.start,
+            wall_ms,
+            random,
+            SettingsWatch(metadata, path, self.start, failures),
+            path,
+            owner,
+            options,
+            Turn(ledgers.gather, ledgers.send_gathered),
+            Rounds(TICK_S),
+            Commits(metadata, wall_ms, self.start),
+            Rounds(QUIET_CHECK_S),
+            RollPermits(options.rolls_at_once),
+            ProcessBytes(process_bytes_max),
+            LogMeters(),
+            WeakSet(),
+            proxy_id,
+        )
+        self._metrics = NamespaceMetrics(path, self.context.meters, self.context.process_bytes)
+        keep = failures.keep
+        nursery.start_soon(keep, "the turns of log writers", self.context.turn.run)
+        nursery.start_soon(keep, "the looks at log writers", self.context.rounds.run)
+        nursery.start_soon(keep, "the looks at idle logs", self.context.quiet.run)
+        self._nursery = nursery
+        self._random = random
+        self._quorums = quorums
+        self._closed = False
+
+    @property
+    def metrics(self) -> NamespaceMetrics:
+        """What this namespace object has counted since it was opened: ``snapshot()``, from any thread."""
+        return self._metrics
+
+    async def create_log(
+        self,
+        name: str,
+        *,
+        durability: Literal["standard", "all"] = "standard",
+        config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
+        txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
+    ) -> None:
+        """Make an empty log, in one transaction.
+
+        ``config`` are settings that are stored with it (`Log.set`), ``metadata`` the user's notes (8 KiB).
+        ``txids`` is the txid policy, for good. A record's given txid is stored as it is; an omitted one is
+        filled in: by ``auto`` and ``strict`` the greater of the last one + 1 and the time in ms, by ``count``
+        the last one + 1, by ``ms`` the time, never below the last one. ``strict`` (of older clients:
+        ``given``) refuses a given txid below the last one. ``bytes`` makes a byte stream, whose txids are
+        offsets.
+        ``durability="all"`` acknowledges a record only when every replica has it: with N replicas none
+        is lost while one of them is left (G3), and one that is away holds writes up.
+
+        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        if durability not in ("standard", "all"):
+            raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
+        stored = StoredSettings().changed(config or {}, metadata or {})
+        if durability == "all" and stored.quorums is not None:
+            raise InvalidRequest('durability="all" or quorums of its own: give one of them')
+        await self._create(name, durability, stored, stored_policy(txids))
+
+    async def rename_log(self, old: str, new: str) -> None:
+        """Give a log another name, in one transaction: it keeps its records, positions and incarnation.
+
+        Who reads it reads on. Refused while a writer's lock lives: `OwnershipAcquireFailed`.
+
+        Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        self._check_open()
+        await rename(self.metadata, self.path, check_log_name(old), check_new_log_name(new))
+
+    async def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now?
+
+        Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        return await self.metadata.get(name_key(self.path, check_log_name(name))) is not None
+
+    async def logs(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names that begin with ``prefix``, in order (of their UTF-8 bytes), read page by page.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
+        after = ""
+        while True:
+            page = await self.log_page(prefix, after)
+            for name in page.names:
+                yield name
+            if page.next is None:
+                return
+            after = page.next
+
+    async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+
+        In the order of their names' UTF-8 bytes, as they were at one moment. Go on with ``page.next``.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
+        first = name_key(self.path, prefix)
+        start, end = (
+            max(first, name_key(self.path, after) + b"\x00" if after else first),
+            prefix_end(first),
+        )
+        while start < end:
+            page = await self.metadata.range(start, end, limit=limit)
+            found = [
+                read for item in page.items if (read := read_name(self.path, item)) is not None
+            ]
+            names = tuple(name for name, _ in found)
+            more = page.more and names
+            if more or not page.more:
+                ids = tuple(incarnation_text(log_id) for _, log_id in found)
+                return LogPage(names, ids, names[-1] if more else None)
+            start = page.items[-1].key + b"\x00"  # of these no key could be read
+        return LogPage((), (), None)
+
+    def watch_logs(self, prefix: str = "", *, keep: bool = True) -> Opening[LogWatch]:
+        """Follow which logs there are; ``async with`` or ``await`` it.
+
+        It has the logs as they were (`LogWatch.logs`), then each one that is created, renamed or deleted, in
+        order, none left out between the two. With ``keep`` off it keeps no names (some 300 bytes each):
+        changes from now on, those of a deletion without the incarnation, and where the quorum has forgotten
+        some a single ``"relisted"``: list again.
+
+        Raises: QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        return Opening(lambda: self._open_watch(prefix, keep))
+
+    def open_reader(
+        self,
+        *,
+        logs: Sequence[str] | None = None,
+        pattern: str | None = None,
+        positions: Mapping[str, Position] | None = None,
+        at: Literal["earliest", "latest"] = "earliest",
+        to: Literal["end"] | None = None,
+        order: Literal["arrival", "time"] = "arrival",
+        time_wait_s: float = 1.0,
+        bytes_max: int = MULTI_READ_BYTES,
+    ) -> Opening[MultiReader]:
+        """Read several logs as one stream; ``async with`` or ``await`` it.
+
+        ``logs`` by name, or all whose whole name matches the glob ``pattern``, also those made later. Each
+        begins at its position in ``positions``, else ``at``. By ``order="arrival"`` logs take turns by
+        bytes; by ``"time"`` the oldest entry that is here comes next, and a log that is silent is waited for
+        at most ``time_wait_s``: what comes of it afterwards is marked late. ``bytes_max`` bounds what is
+        fetched and not taken, of all logs together; each has an equal share, and one entry at least. What a
+        log meets is an event and stops no other. Raises `QuorumUnreachable` (of a pattern).
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        if (logs is None) == (pattern is None):
+            raise InvalidRequest("several logs are named by logs or by a pattern: give one of them")
+        if isinstance(logs, str):  # a sequence of names, too, of one letter each
+            raise InvalidRequest(f"logs is a list of names, not {quoted(logs)}; or give a pattern")
+        if at not in ("earliest", "latest") or to not in (None, "end"):
+            raise InvalidRequest(
+                f'logs begin at "earliest" or "latest" and end at "end": {quoted(at)}, {quoted(to)}'
+            )
+        if order not in ("arrival", "time"):
+            raise InvalidRequest(
+                f'logs are read in order of "arrival" or "time", not {quoted(order)}'
+            )
+        if pattern is not None and to is not None:
+            raise InvalidRequest("a pattern is followed: it has no end")
+        check_multi_read(pattern, positions, time_wait_s, bytes_max)
+        names = None if logs is None else list(dict.fromkeys(map(check_log_name, logs)))
+        options = MultiReadOptions(positions or {}, at, to == "end", order, time_wait_s, bytes_max)
+        return Opening(
+            lambda: open_multi_reader(
+                self.context, self.find, self._open_kept_watch, names, pattern, options
+            )
+        )
+
+    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records.
+
+        Refused while a writer holds it: waits up to ``wait_s``, then `OwnershipAcquireFailed`. Raises
+        `LogNotFound`. A deletion that was cut short is finished by the same call. What a dead writer left
+        is recovered first, for some seconds: where the log ended is kept for those who were reading it.
+
+        Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
+        """
+        check_seconds("wait_s", wait_s)
+        log_id = await self.find(name)
+
+        def raised(state: LogState, owner: str, writer_id: str) -> LogState:
+            if state.name != name:  # after it was looked up: that one was not meant
+                raise LogNotFound(f'log "{name}" is called "{state.name}" now')
+            return state.claimed_for_deletion(owner, writer_id)
+
+        claimed = await claim(self.context, log_id, takeover=False, wait_s=wait_s, raised=raised)
+        try:
+            await delete_claimed(self.context, claimed.owned, self.path)
+        finally:
+            await claimed.give_back()
+
+    async def settings(self) -> StoredSettings:
+        """What is set for all logs of the namespace that have not set it themselves.
+
+        Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        return await read_stored(self.metadata, bind_key(self.path))
+
+    async def set(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, bytes | None] | None = None,
+    ) -> StoredSettings:
+        """Set options for all logs of the namespace; None takes one back. What is stored then.
+
+        A log's own (`Log.set`) stand over them. Not the quorums, which are each log's.
+
+        Raises: InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        self._check_open()
+        for name in QUORUMS:
+            if name in settings:
+                raise InvalidRequest(
+                    f"option {name} is set for each log, or by open_namespace(config=)"
+                )
+        return await change_stored(self.metadata, bind_key(self.path), settings, metadata or {})
+
+    def open_log(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        incarnation: str | None = None,
+    ) -> Log:
+        """Name a log; never asks whether it exists. ``config`` overlays the namespace's options.
+
+        ``incarnation`` (`LogSnapshot.incarnation`): calls raise `LogRecreated` where the log was deleted and
+        another one has its name. Raises `InvalidLogName`, `InvalidRequest` for an unknown option.
+
+        Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
+        """
+        self._check_open()
+        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        return Log(
+            replace(self.context, options=overlaid(self.context.options, config)),
+            check_log_name(name),
+            find=self.find,
+            create=self.create_or_find,
+            incarnation=incarnation,
+            given=tuple(config or ()),
+        )
+
+    # --- for the rest of the part -----------------------------------------------------------------
+
+    async def find(self, name: str) -> int:
+        """The id of the log of this name. Raises `LogNotFound`."""
+        self._check_open()
+        found = await self.metadata.get(name_key(self.path, check_log_name(name)))
+        if found is None:
+            raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}', name)
+        return decode_log_id(found.value)
+
+    async def _open_watch(self, prefix: str, keep: bool) -> LogWatch:
+        watch = await watch_logs(self.metadata, self.path, prefix, keep=keep)
+        self.start(watch.run)
+        return watch
+
+    async def _open_kept_watch(self, prefix: str) -> LogWatch:
+        return await self._open_watch(prefix, keep=True)
+
+    async def create_or_find(self, name: str) -> int:
+        """The id of the log of this name, which is made if it is missing."""
+        try:
+            return await self._create(name, "standard", StoredSettings(), AUTO)
+        except LogExists:
+            return await self.find(name)
+
+    def start(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task of a writer or reader."""
+        self._check_open()
+        self._nursery.start_soon(run)
+
+    def close(self) -> None:
+        """Refuse further use. Whoever made this object ends its tasks."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"namespace {self.path} is closed")
+
+    async def _create(self, name: str, durability: str, stored: StoredSettings, policy: str) -> int:
+        self._check_open()
+        name = check_new_log_name(name)
+        ensemble, write_quorum, _ = self._quorums
+        quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else stored.quorums
+        for _ in range(DRAWS):
+            log_id = self._random.getrandbits(LOG_ID_BITS)
+            state = LogState(log_id, name, self.wall_ms())
+            state = replace(state, quorums=quorums, txid_rule=policy, txid_policy=policy)
+            name_at, state_at = name_key(self.path, name), state_key(log_id)
+            reply = await self.metadata.transact(
+                Transaction(
+                    (Compare.version(name_at, 0), Compare.version(state_at, 0)),
+                    (
+                        Put(name_at, encode_log_id(log_id)),
+                        Put(state_at, state.encode()),
+                        *([Put(conf_key(log_id), stored.encode())] if stored != NOTHING else []),
+                    ),
+                )
+            )
+            if reply.succeeded:
+                return log_id
+            if reply.current[0] is not None:
+                raise LogExists(f'log "{name}" exists already in namespace {self.path}')
+        raise LogExists(f"{DRAWS} log ids in a row were taken: the source of chance is broken")

@@ -1,0 +1,542 @@
+"""Several logs as one stream: a fetcher and a queue a log, one bound of bytes over them all.
+
+What is held of a log, and what is fetched of it at a time, are its share of the bound: no log crowds out
+another. In the order of arrival logs take turns by bytes; in the order of time the oldest entry that is here
+comes next, by log time, and a log of which nothing is here is waited for, but no longer than ``time_wait_s``
+(H172). What one log meets is told as an event, and stops no other.
+
+A log is meant by its id and called by its name as it is now: one that is renamed goes on under the new one,
+and one that is made under a name that another one had is another log, also while that one is still read.
+"""
+
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import Literal
+
+import trio
+
+from ...runtime.declarations.options import check_seconds, check_wait, check_whole, quoted
+from ...runtime.interfaces.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    InvalidRequest,
+    LogNotFound,
+    LogRecreated,
+    LogTruncated,
+)
+from ..format.record import Columns
+from ..interfaces.error_boundary import contained
+from ..model.deleted_log_lookup import explain_gone
+from ..model.log_keys import incarnation_id
+from ..model.position import Position
+from ..model.position_outcome import HeldPosition
+from ..services.log_context import LogContext
+from ..services.log_watch import LogWatch, name_now
+from .entry_queue import EntryQueue
+from .fetcher import Fetcher, open_fetcher
+from .log_reader import position_after
+from .state_watch import follow
+
+OPENED_AT_ONCE = 16
+TURN_BYTES = 64 * 1024
+"""What a log gives in a row while others have something too."""
+ENTRY_BYTES = 4 * 1024
+"""What an entry counts beside its payload."""
+
+Order = Literal["arrival", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """An entry of one of the logs."""
+
+    log: str
+    incarnation: str
+    columns: Columns
+    late: bool = False
+    """By time: something newer was given before it."""
+
+    @property
+    def position(self) -> Position:
+        """Where a reader of this log goes on after it."""
+        return position_after(self.incarnation, self.columns, self.columns.count)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """What one of the logs met."""
+
+    log: str
+    kind: Literal[
+        "joined", "renamed", "ended", "sealed", "truncated", "deleted", "recreated", "failed"
+    ]
+    """All but the first two: nothing more comes of it. ``ended``: what there was at the beginning was given.
+    ``renamed``: it is called ``log`` from here on, also where no pattern would take that name in."""
+    position: Position | None = None
+    """Of ``joined``: where it begins, if that is known before it gives a record."""
+    error: DistributedLogError | None = None
+    """Of the last four."""
+    incarnation: str = ""
+    """Which log of this name; "" where it was never opened."""
+    old_name: str = ""
+    """Of ``renamed``."""
+
+
+Item = LogBatch | LogEvent
+
+
+@dataclass(frozen=True, slots=True)
+class MultiReadOptions:
+    """How several logs are read as one; see `Namespace.open_reader`."""
+
+    positions: Mapping[str, Position]
+    at: Literal["earliest", "latest"]
+    to_end: bool
+    order: Order
+    time_wait_s: float
+    bytes_max: int
+
+
+@dataclass(slots=True, eq=False)
+class _Member:
+    name: str
+    queue: EntryQueue
+    empty_since: float
+    """When nothing of it was here any more, or yet."""
+    news_at: float
+    """When something of it came last."""
+    turn_bytes: int = 0
+    waits: bool = False
+    """Is it among those that have something?"""
+
+
+class MultiReader:
+    """Gives entries of several logs, and what became of the logs. Made by `Namespace.open_reader`."""
+
+    def __init__(
+        self,
+        context: LogContext,
+        find: Callable[[str], Awaitable[int]],
+        names: Mapping[str, int | None],
+        *,
+        watch: LogWatch | None,
+        pattern: str,
+        options: MultiReadOptions,
+    ) -> None:
+        self._context = context
+        self._find = find
+        self._names = names
+        self._watch = watch
+        self._pattern = pattern
+        self._starts = dict(options.positions)
+        self._at = options.at
+        self._to_end = options.to_end
+        self._by_time = options.order == "time"
+        self._time_wait_s = options.time_wait_s
+        self._bytes_max = options.bytes_max
+        self._members: list[_Member] = []
+        self._ready: deque[_Member] = deque()
+        """Those that have something, or have ended; the first one's turn it is."""
+        self._events: deque[LogEvent] = deque()
+        self._left_to_open = len(names)
+        self._newest_ms = -1
+        self._open_until = trio.current_time() + options.time_wait_s
+        self._news = trio.Event()
+        self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE)
+        self._scope = trio.CancelScope()
+        self._error: DistributedLogError | None = None
+        self._positions: dict[str, Position] = {}
+        self._holders: dict[str, str] = {}
+        """Which log has a name, as far as the caller was told: an older one of it may go on for a while."""
+        self._taken_in: set[int] = set()
+        """The ids of those that are followed, or being opened."""
+        self._called: dict[int, str] = {}
+        """What those are called now that were renamed while they were being opened."""
+
+    # --- for the caller ---------------------------------------------------------------------------
+
+    async def next(self, wait_s: float | None = None) -> Item | None:
+        """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
+        or when nothing more will come of any log.
+
+        Raises `AlreadyClosed`, and what keeps a ``pattern`` from being followed.
+
+        Raises: InvalidRequest, AlreadyClosed.
+        """
+        check_wait(wait_s)
+        await trio.lowlevel.checkpoint()
+        end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        while True:
+            if self._scope.cancel_called and self._error is not None:
+                raise self._error.again()  # a log that was being opened may have joined since
+            item, again_at = self._choose()
+            if item is not None:
+                return self._given(item)
+            if self._error is not None:
+                raise self._error.again()
+            if self.ended or trio.current_time() >= end:
+                return None
+            news = self._news
+            with trio.move_on_at(min(end, again_at)):
+                await news.wait()
+
+    async def next_many(
+        self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
+    ) -> list[Item]:
+        """As `next`, then what else is here, up to about ``bytes_max``; [] for its None."""
+        check_whole("bytes_max", bytes_max, 1)
+        first = await self.next(wait_s)
+        found: list[Item] = [] if first is None else [first]
+        left = bytes_max
+        while found:
+            last = found[-1]
+            left -= ENTRY_BYTES
+            if isinstance(last, LogBatch):
+                left -= last.columns.payload_bytes
+            if left <= 0:
+                break
+            item, _ = self._choose()
+            if item is None:
+                break
+            found.append(self._given(item))
+        return found
+
+    @property
+    def positions(self) -> dict[str, Position]:
+        """Where each log goes on after what was given of it: ``open_reader(positions=…)``.
+
+        By the names that were told; of two logs that had one name, the newer one's. Without those that are
+        deleted.
+        """
+        return dict(self._positions)
+
+    @property
+    def ended(self) -> bool:
+        """Will nothing more come of any log?"""
+        return (
+            self._watch is None
+            and not self._left_to_open
+            and not self._members
+            and not self._events
+        )
+
+    def __aiter__(self) -> "MultiReader":
+        return self
+
+    async def __anext__(self) -> Item:
+        item = await self.next()
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def aclose(self) -> None:
+        """Stop fetching. Idempotent.
+
+        Raises: nothing.
+        """
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> "MultiReader":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _given(self, item: Item) -> Item:
+        """The caller gets it: `positions` goes with it."""
+        holders, positions = self._holders, self._positions
+        kind = item.kind if isinstance(item, LogEvent) else ""
+        if kind == "joined":
+            holders[item.log] = item.incarnation
+            positions.pop(item.log, None)
+        elif isinstance(item, LogEvent) and kind == "renamed":
+            if holders.get(item.old_name) == item.incarnation:
+                del holders[item.old_name]
+                holders[item.log] = item.incarnation
+                moved = positions.pop(item.old_name, None)
+                positions.pop(item.log, None)
+                if moved is not None:
+                    positions[item.log] = moved
+        elif holders.get(item.log) != item.incarnation:
+            return item  # of an older log of that name
+        elif kind in ("deleted", "recreated"):
+            del holders[item.log]
+            positions.pop(item.log, None)
+        if item.position is not None:
+            positions[item.log] = item.position
+        return item
+
+    # --- what comes next --------------------------------------------------------------------------
+
+    def _choose(self) -> tuple[Item | None, float]:
+        """The next item that is here and may be given; else when to look again."""
+        if self._events:
+            return self._events.popleft(), 0.0
+        if self._by_time:
+            return self._oldest()
+        while self._ready:
+            member = self._ready[0]
+            if not member.queue.entries:
+                self._ready.popleft()
+                member.waits, member.turn_bytes = False, 0
+                if member.queue.ended:
+                    return self._leave(member), 0.0
+                continue
+            columns = member.queue.take()
+            member.turn_bytes += columns.payload_bytes + ENTRY_BYTES
+            if member.turn_bytes >= TURN_BYTES:
+                member.turn_bytes = 0
+                self._ready.rotate(-1)
+            return self._batch(member, columns), 0.0
+        return None, float("inf")
+
+    def _oldest(self) -> tuple[Item | None, float]:
+        found, oldest_ms = None, 0
+        now = trio.current_time()
+        wait_until = -float("inf")
+        for member in self._members:
+            queue = member.queue
+            if queue.entries:
+                time_ms = queue.entries[0].time_ms
+                if found is None or time_ms < oldest_ms:
+                    found, oldest_ms = member, time_ms
+            elif queue.ended:
+                return self._leave(member), 0.0
+            else:
+                # At its end everything that is there has come: it is waited for from its last news on, so
+                # that many logs that fall silent together are waited for once, not one after the other.
+                since = member.news_at if queue.at_tail else max(member.news_at, member.empty_since)
+                wait_until = max(wait_until, since + self._time_wait_s)
+        if found is None:
+            return None, float("inf")
+        if self._left_to_open and now < self._open_until:
+            wait_until = max(wait_until, self._open_until)
+        if now < wait_until:
+            return None, wait_until
+        columns = found.queue.take()
+        if not found.queue.entries:
+            found.empty_since = now
+        late = oldest_ms < self._newest_ms
+        self._newest_ms = max(self._newest_ms, oldest_ms)
+        return self._batch(found, columns, late), 0.0
+
+    def _batch(self, member: _Member, columns: Columns, late: bool = False) -> LogBatch:
+        return LogBatch(member.name, member.queue.incarnation, columns, late)
+
+    def _leave(self, member: _Member) -> LogEvent:
+        """Nothing more comes of it."""
+        self._members.remove(member)
+        self._share_out()
+        queue = member.queue
+        self._taken_in.discard(incarnation_id(queue.incarnation))
+        if queue.error is None:
+            kind: Literal["sealed", "ended"] = "sealed" if queue.sealed else "ended"
+            return LogEvent(member.name, kind, incarnation=queue.incarnation)
+        return _told(member.name, queue.error, queue.incarnation)
+
+    # --- the tasks --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Open and follow the logs until closed. A task of the namespace."""
+        finished = False
+        try:
+            with self._scope, contained("a reader of several logs", self._end):
+                async with trio.open_nursery() as nursery:
+                    for name, log_id in self._names.items():
+                        self._take_in(name, log_id, nursery)
+                    if self._watch is not None:
+                        await self._follow(self._watch, nursery)
+                finished = True
+        finally:
+            if self._watch is not None:
+                with trio.CancelScope(shield=True):
+                    await self._watch.aclose()
+            if not finished:
+                self._end(AlreadyClosed("a reader of several logs: the namespace was closed"))
+
+    async def _follow(self, watch: LogWatch, nursery: trio.Nursery) -> None:
+        while True:
+            change = await watch.next()
+            if change is None or not change.incarnation:
+                continue
+            log_id = incarnation_id(change.incarnation)
+            if log_id in self._taken_in:
+                name = change.name
+                if change.kind == "deleted":  # or renamed to where the watch does not look
+                    name = await self._name_now(log_id)
+                if name:
+                    self._rename(log_id, name)
+                continue
+            # One that matched before has ended here: it does not begin anew under another name.
+            known = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
+            if change.kind != "deleted" and not known and fnmatchcase(change.name, self._pattern):
+                self._left_to_open += 1
+                self._take_in(change.name, log_id, nursery)
+
+    async def _name_now(self, log_id: int) -> str:
+        try:
+            return await name_now(self._context.metadata, log_id)
+        except DistributedLogError:
+            return ""  # its own reader says what it is
+
+    def _rename(self, log_id: int, name: str) -> None:
+        for member in self._members:
+            if incarnation_id(member.queue.incarnation) == log_id:
+                if member.name != name:
+                    self._events.append(
+                        LogEvent(
+                            name,
+                            "renamed",
+                            incarnation=member.queue.incarnation,
+                            old_name=member.name,
+                        )
+                    )
+                    member.name = name
+                    self._tell()
+                return
+        self._called[log_id] = name
+
+    def _take_in(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
+        """One more log; ``left_to_open`` has counted it."""
+        if log_id is not None:
+            self._taken_in.add(log_id)
+        nursery.start_soon(self._join, name, log_id, nursery)
+
+    async def _join(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
+        try:
+            async with self._limiter:
+                fetcher = await self._opened(name, log_id)
+        except DistributedLogError as error:
+            if log_id is not None:
+                self._taken_in.discard(log_id)
+                name = self._called.pop(log_id, name)
+            self._events.append(_told(name, error))
+        else:
+            now = trio.current_time()
+            if log_id is not None:
+                name = self._called.pop(log_id, name)
+            queue = fetcher.out
+            member = _Member(name, queue, now, now)
+            self._members.append(member)
+            self._share_out()
+            self._events.append(
+                LogEvent(name, "joined", queue.position, incarnation=queue.incarnation)
+            )
+            queue.subscribe(lambda: self._on_news(member))
+            self._on_news(member)
+            nursery.start_soon(fetcher.run)
+        self._left_to_open -= 1
+        self._tell()
+
+    async def _opened(self, name: str, log_id: int | None) -> Fetcher:
+        context, position = self._context, self._starts.pop(name, None)
+        try:
+            if log_id is None:
+                log_id = await self._find(name)
+            follower = await follow(context.metadata, log_id, name, context.namespace)
+        except LogNotFound as error:
+            if position is None:
+                raise
+            raise await explain_gone(
+                context.metadata, context.namespace, name, HeldPosition.of(position)
+            ) from error
+        to: Literal["end"] | None = "end" if self._to_end else None
+        return await open_fetcher(context, follower, position or self._at, to)
+
+    def _share_out(self) -> None:
+        """A half of each one's share is held, a half may be on its way."""
+        share = self._bytes_max // (2 * max(1, len(self._members)))
+        for member in self._members:
+            member.queue.hold_at_most(share)
+
+    def _on_news(self, member: _Member) -> None:
+        """Something of it came, or it ended. Also a call of a connection that others share."""
+        if self._by_time:
+            member.news_at = trio.current_time()
+            self._tell()
+        elif not member.waits:
+            member.waits = True
+            self._ready.append(member)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def _close(self) -> None:
+        self._scope.cancel()
+        self._end(AlreadyClosed("this reader of several logs is closed"))
+        for member in self._members:
+            member.queue.close()
+        self._members.clear()
+        self._ready.clear()
+        self._events.clear()
+
+    def _end(self, error: DistributedLogError) -> None:
+        if self._error is None:
+            self._error = error
+        self._tell()
+
+
+def _told(name: str, error: DistributedLogError, incarnation: str = "") -> LogEvent:
+    kind: Literal["truncated", "deleted", "recreated", "failed"] = "failed"
+    if isinstance(error, LogRecreated):
+        kind = "recreated"
+    elif isinstance(error, LogNotFound):
+        kind = "deleted"
+    elif isinstance(error, LogTruncated):
+        kind = "truncated"
+    return LogEvent(name, kind, error=error, incarnation=incarnation)
+
+
+def check_multi_read(
+    pattern: object, positions: object, time_wait_s: object, bytes_max: object
+) -> None:
+    """Raise `InvalidRequest` for what cannot be meant by `Namespace.open_reader`."""
+    if not (pattern is None or (isinstance(pattern, str) and pattern)):
+        raise InvalidRequest(f"a pattern is a text for whole names, not {quoted(pattern)}")
+    if not isinstance(positions, Mapping | None) or not all(
+        isinstance(name, str) and isinstance(at, Position) for name, at in (positions or {}).items()
+    ):
+        raise InvalidRequest(f"positions are names to `Position`, not {quoted(positions)}")
+    check_seconds("time_wait_s", time_wait_s)
+    check_whole("bytes_max", bytes_max, 1)
+
+
+async def open_multi_reader(
+    context: LogContext,
+    find: Callable[[str], Awaitable[int]],
+    open_watch: Callable[[str], Awaitable[LogWatch]],
+    logs: Sequence[str] | None,
+    pattern: str | None,
+    options: MultiReadOptions,
+) -> MultiReader:
+    """See `Namespace.open_reader`."""
+    watch = None
+    if pattern is not None:
+        literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        watch = await open_watch(literal)
+    try:
+        names: dict[str, int | None] = dict.fromkeys(logs or ())
+        if watch is not None and pattern is not None:
+            names = {
+                name: incarnation_id(incarnation)
+                for name, incarnation in watch.logs.items()
+                if fnmatchcase(name, pattern)
+            }
+        reader = MultiReader(
+            context, find, names, watch=watch, pattern=pattern or "", options=options
+        )
+        context.start(reader.run)
+    except BaseException:
+        if watch is not None:
+            await watch.aclose()
+        raise
+    return reader

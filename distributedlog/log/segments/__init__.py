@@ -1,0 +1,1 @@
+"""Segments as units: link, merge, purge, deletion of a log."""

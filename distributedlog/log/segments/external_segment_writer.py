@@ -1,0 +1,440 @@
+"""Writing a segment outside its log: a ledger that no log refers to until it is linked (H13).
+
+Any number of processes write such ledgers at the same time, beside each other and beside the log's writer;
+nobody reads them. `Log.link_segments` makes them the log's next segments, whole, in one transaction. What
+is never linked is deleted: by whoever gives it up (`abort`, `discard_segments`), or later
+(`staged_ledgers.py`).
+"""
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import trio
+
+from ...metadata.model.transaction import Compare, Put, Transaction
+from ...runtime.interfaces.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    EndOfStream,
+    InvalidRequest,
+    LogNotFound,
+    NoSuchLedger,
+    NotEnoughBookies,
+    OutcomeUnknown,
+    RecordTooLarge,
+    WriteFailed,
+)
+from ...runtime.interfaces.host import Buffer
+from ..format.compression import Compression
+from ..format.log_clock import LogClock
+from ..format.packed_columns import own_packed
+from ..format.record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
+from ..interfaces.segment_store import Ledgers, LedgerWriter, NewLedger
+from ..model.log_keys import incarnation_text, state_key, unlinked_key
+from ..model.log_state import GIVEN, LogState
+from ..model.segment_ranges import SegmentToken
+from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd
+from ..model.txid_policy import out_of_order
+from ..services.log_context import LogContext
+from ..takeover.takeover import CREATE_ATTEMPTS
+from ..write.record_validation import admit_columns
+from .app_versions import LinkContent
+from .staged_ledgers import UnlinkedLedger, delete_unlinked
+
+ENTRY_BYTES = 256 * 1024
+CLOSE_ATTEMPTS = 5
+GOODBYE_S = 2.0
+RESERVED = ("log", "app", "version", "end")
+"""Keys of a ledger's custom metadata that are ours."""
+
+
+class SegmentWriter:
+    """Writes one ledger for a log, then closes it. Made by `Log.open_segment_writer`; for one task.
+
+    Records are not acknowledged one by one: `aclose` returns when all are durable (G2), and `token` is what
+    `Log.link_segments` takes. Leaving its ``async with`` on an exception deletes the ledger.
+    """
+
+    def __init__(
+        self,
+        context: LogContext,
+        state: LogState,
+        ledger: LedgerWriter,
+        entry_bytes: int,
+        compression: Compression,
+        *,
+        digest: bool,
+    ) -> None:
+        self._metadata = context.metadata
+        self._ledgers = context.ledgers
+        self._now_ms = LogClock(context.wall_ms, state.name).now_ms
+        self._time_ms = 0
+        self._close_timeout_s = context.options.close_timeout_s
+        self._state = state
+        self._entry_bytes = entry_bytes
+        self._compression = compression
+        self._content = LinkContent(0, 0) if digest else None
+        """Of what was sent."""
+        self._strict = context.options.max_txid_check and state.policy == GIVEN
+        self._last = UNKNOWN
+        """The greatest txid so far."""
+        self._at_link: bool | None = None
+        """Are the txids given when it is linked? None: no record has come yet."""
+        self._txids: list[int] = []
+        self._payloads: list[bytes] = []
+        self._bytes = 0
+        self._end: SegmentEnd = EMPTY_END
+        self._ledger = ledger
+        self._closed = False
+        self.token: SegmentToken | None = None
+        """Set by `aclose`."""
+
+    # --- for the caller ---------------------------------------------------------------------------
+
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that is written."""
+        return self._ledger.ledger_id
+
+    @property
+    def size_bytes(self) -> int:
+        """Entry bytes so far, what is buffered included."""
+        return self._end.size_bytes + self._bytes
+
+    @property
+    def records(self) -> int:
+        """Records taken so far."""
+        return self._end.records + len(self._txids)
+
+    async def write(self, record: LogRecord | Buffer) -> None:
+        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
+        await self.write_bulk([record])
+
+    async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
+        """Take records, in order; waits for room only. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
+        txids, payloads = columns_of(records)
+        without = txids.count(None)
+        if without and without < len(txids):
+            raise self._mixed()
+        await self.write_columns(None if without else txids, payloads)
+
+    async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
+        """Take records as a list of txids and one of payloads; waits for room only.
+
+        With None for the txids, the log fills them in when the segment is linked, by its policy. All of a
+        segment have txids, or none has.
+
+        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
+        refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
+
+        Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
+        self._check_open()
+        self._decide(at_link=txids is None)
+        rule = self._state.policy
+        taken = admit_columns(txids, payloads, self._last, self._strict, self._name, rule)
+        taken.keep()
+        if txids is None:
+            own = [0] * taken.number
+        elif taken.mixed or (taken.number and taken.txids is None):
+            raise self._mixed()
+        else:
+            own = taken.txids or []
+            if own:
+                self._last = max(self._last, max(own) if taken.unordered else own[-1])
+        at = 0
+        while at < taken.number:
+            stop = taken.stop(at, self._entry_bytes, self._bytes)
+            if stop > at:
+                self._txids += own[at:stop]
+                self._payloads += taken.payloads[at:stop]
+                self._bytes += taken.bytes_of(at, stop)
+                at = stop
+            if at < taken.number or self._bytes >= self._entry_bytes:
+                await self.flush()
+        if taken.refusal is not None:
+            raise taken.refusal
+
+    async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
+        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+
+        ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
+        back to back, as long as the last offset says; all little-endian, none without records, at most
+        1,040,384 bytes in sum. ``txids`` may be None, as in `write_columns`. What was buffered before goes
+        first. The buffers are copied. Raises as `write_columns`.
+
+        Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
+        """
+        self._check_open()
+        await self.flush()
+        self._decide(at_link=txids is None)
+        try:
+            columns = own_packed(txids, offsets, payloads, at_link=True)
+        except RecordTooLarge as error:
+            raise RecordTooLarge(f'log "{self._name}": {error}') from None
+        first_txid, last_txid = columns.txids[0], columns.txids[-1]
+        if txids is not None:
+            if self._strict and first_txid < self._last:
+                raise out_of_order(first_txid, self._last, self._name)
+            if self._strict and not columns.ascending:
+                raise out_of_order(last_txid, first_txid, self._name)
+            self._last = max(self._last, last_txid if columns.ascending else max(columns.txids))
+        if self._content is not None:
+            self._content += LinkContent.of(columns.txids, columns.each_payload())
+        buffers, length = columns.build(
+            records_before=self._end.records,
+            wall_ms=self._stamp(),
+            max_txid=self._last if self._last > last_txid else 0,
+        )
+        await self._add(
+            buffers, length, len(columns.txids), first_txid, self._last,
+            ascending=columns.ascending,
+        )  # fmt: skip
+
+    async def flush(self) -> None:
+        """Send what is buffered; waits for room only.
+
+        Raises: AlreadyClosed, WriteFailed.
+        """
+        self._check_open()
+        if not self._txids:
+            return
+        txids, payloads = self._txids, self._payloads
+        self._txids, self._payloads, self._bytes = [], [], 0
+        if self._content is not None:
+            self._content += LinkContent.of(txids, payloads)
+        ascending = self._strict or sorted(txids) == txids
+        greatest = max(self._end.last_txid, txids[-1] if ascending else max(txids))
+        buffers, length = build(
+            txids,
+            payloads,
+            records_before=self._end.records,
+            wall_ms=self._stamp(),
+            flags=FLAG_TXID_AT_LINK if self._at_link else 0,
+            max_txid=greatest if greatest > txids[-1] else 0,
+        )
+        await self._add(buffers, length, len(txids), txids[0], greatest, ascending=ascending)
+
+    async def aclose(self) -> SegmentToken:
+        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+
+        Raises what ended the ledger, `WriteFailed`, `OutcomeUnknown`: then nothing can be linked, and
+        the ledger is left to be collected.
+
+        Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        if self.token is not None:
+            return self.token
+        await self.flush()
+        with trio.move_on_after(self._close_timeout_s) as scope:
+            await self._ledger.settle()
+            await self._close_ledger()
+        if scope.cancelled_caught:
+            self._closed = True
+            self._ledger.abort()
+            raise WriteFailed(
+                f'log "{self._name}": a segment was not durable within '
+                f"{self._close_timeout_s:g} s of its end; it cannot be linked"
+            )
+        end = self._end
+        self._closed = True
+        self.token = SegmentToken(
+            incarnation_text(self._state.log_id),
+            self.ledger_id,
+            end.records,
+            end.size_bytes,
+            end.first_txid,
+            end.last_txid,
+            end.last_entry,
+            end.last_slot,
+            None if self._content is None else self._content.digest,
+        )
+        return self.token
+
+    async def abort(self) -> None:
+        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+
+        Raises: nothing.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._ledger.abort()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
+            try:
+                await delete_unlinked(
+                    self._metadata, self._ledgers, self._state.log_id, self.ledger_id
+                )
+            except DistributedLogError:
+                return  # the next `collect` finds it
+
+    async def __aenter__(self) -> "SegmentWriter":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await self.aclose()
+        else:
+            await self.abort()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self._state.name
+
+    def _decide(self, *, at_link: bool) -> None:
+        if self._at_link is not None and self._at_link != at_link:
+            raise self._mixed()
+        self._at_link = at_link
+
+    def _mixed(self) -> InvalidRequest:
+        return InvalidRequest(
+            f'log "{self._name}": all records of a segment have txids, or none has'
+        )
+
+    def _stamp(self) -> int:
+        self._time_ms = self._now_ms()
+        return self._time_ms
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f'log "{self._name}": this segment writer is closed')
+
+    async def _add(
+        self,
+        buffers: list[Buffer],
+        length: int,
+        count: int,
+        first_txid: int,
+        greatest: int,
+        *,
+        ascending: bool,
+    ) -> None:
+        """``greatest``: of all txids up to this entry."""
+        if self._at_link:
+            first_txid = greatest = UNKNOWN
+        if self._compression.number:
+            buffers, length = self._compression.compress(buffers, length)
+        ledger = self._ledger
+        if ledger.room:
+            await trio.lowlevel.checkpoint()
+        else:
+            await ledger.wait_room()
+        entry = ledger.add(buffers, length)
+        end = self._end
+        self._end = SegmentEnd(
+            last_entry=entry,
+            size_bytes=end.size_bytes + length,
+            records=end.records + count,
+            first_txid=end.first_txid if end.records else first_txid,
+            last_txid=greatest,
+            last_user_entry=entry,
+            last_slot=count - 1,
+            last_time_ms=self._time_ms,
+            unordered=end.unordered or first_txid < end.last_txid or not ascending,
+            greatest=True,
+        )
+
+    async def _close_ledger(self) -> None:
+        """Close it, with its own account of what it holds in its record: what a link goes by."""
+        note = {"end": self._end.encode()}
+        share = self._ledger.closing_share(note)
+        for _ in range(CLOSE_ATTEMPTS):
+            try:
+                if (await self._metadata.transact(share)).succeeded:
+                    return
+            except OutcomeUnknown:
+                pass
+            found = await self._ledgers.find(self.ledger_id)
+            if found.closed:
+                if found.custom.get("end") == note["end"]:
+                    return
+                break  # somebody recovered it
+        raise WriteFailed(
+            f'log "{self._name}": ledger {self.ledger_id} could not be closed by its writer; '
+            "it cannot be linked"
+        )
+
+
+async def create_unlinked(
+    context: LogContext,
+    state: LogState,
+    *,
+    app: str,
+    version: int,
+    custom: Mapping[str, bytes],
+    entry_bytes: int,
+    codec: str,
+    digest: bool,
+) -> SegmentWriter:
+    """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
+    for key in custom:
+        if key in RESERVED:
+            raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
+    if state.sealed:
+        raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
+    compression = Compression(state.name, codec)
+    unlinked = UnlinkedLedger(app, version, context.wall_ms())
+    custom = {
+        **custom,
+        "log": state.name.encode(),
+        "app": app.encode(),
+        "version": b"%d" % version,
+    }
+    prepared = await create_unlinked_ledger(
+        context, state, unlinked, custom=custom, quorums=state.quorums
+    )
+    writer = context.ledgers.writer(prepared)
+    return SegmentWriter(context, state, writer, entry_bytes, compression, digest=digest)
+
+
+async def create_unlinked_ledger(
+    context: LogContext,
+    state: LogState,
+    note: UnlinkedLedger,
+    *,
+    custom: Mapping[str, bytes],
+    quorums: tuple[int, int, int] | None,
+) -> NewLedger:
+    """Create a ledger for a log, and the note under the log that it is not linked.
+
+    Raises `LogNotFound`, `NotEnoughBookies`.
+    """
+    log_at = state_key(state.log_id)
+    for _ in range(CREATE_ATTEMPTS):
+        prepared = await context.ledgers.prepare(
+            custom=custom, quorums=quorums, incarnation=state.log_id
+        )
+        put = Put(unlinked_key(state.log_id, prepared.ledger_id), note.encode())
+        try:
+            reply = await context.metadata.transact(
+                Transaction((Compare.exists(log_at),), (put,)) + prepared.transaction()
+            )
+            created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
+        except OutcomeUnknown:
+            created, gone = await _exists(context.ledgers, prepared.ledger_id), False
+        if created:
+            return prepared
+        if gone:
+            raise LogNotFound(f'log "{state.name}" was deleted')
+    raise NotEnoughBookies(
+        f'log "{state.name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
+    )
+
+
+async def _exists(ledgers: Ledgers, ledger_id: int) -> bool:
+    """Was the creation done? Nobody else has this id."""
+    try:
+        await ledgers.find(ledger_id)
+    except NoSuchLedger:
+        return False
+    return True

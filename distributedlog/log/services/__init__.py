@@ -1,0 +1,1 @@
+"""Shared by the logs of a process: leases, watches, positions, metrics."""

@@ -1,0 +1,65 @@
+"""What all that is done with a log is done with: the clients and clocks of its namespace, its own options."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from weakref import WeakSet
+
+from ...metadata.model.interface import Metadata
+from ...runtime.schedule.call_scheduler import Rounds, Turn
+from ..declarations.options import LogOptions
+from ..interfaces.segment_store import Ledgers
+from ..limits.memory_budget import ProcessBytes
+from ..limits.recovery_semaphore import RecoveryTurns
+from ..limits.roll_semaphore import RollPermits
+from .lease_session import LockSessions, Start
+from .log_metrics import LogMeters
+from .position_commits import Commits
+from .settings_watch import FollowedLog, SettingsWatch
+
+
+@dataclass(frozen=True, slots=True)
+class LogContext:
+    """One a namespace, and one a log, which differs in the options. Made by `Namespace`."""
+
+    metadata: Metadata
+    ledgers: Ledgers
+    locks: LockSessions
+    turns: RecoveryTurns
+    start: Start
+    """Runs a task of a writer or reader. Raises `AlreadyClosed` once the namespace is closed."""
+    wall_ms: Callable[[], int]
+    """ms since 1970, by the clock of this machine."""
+    random: Random
+    settings: SettingsWatch
+    namespace: str
+    """The path of the namespace: the names of its logs, and of those that were deleted, are under it."""
+    owner: str
+    """What this process is called, in locks and in errors."""
+    options: LogOptions
+    turn: Turn
+    """Sends for all writers."""
+    rounds: Rounds
+    """Looks whether segments should end, for all writers."""
+    commits: Commits
+    """Writes what subscribers commit, for all of them."""
+    quiet: Rounds
+    """Looks who of those that are to say so has written nothing."""
+    permits: RollPermits
+    """To end them for size or age."""
+    process_bytes: ProcessBytes
+    """What all writers hold that is not durable yet."""
+    meters: LogMeters
+    """Of the whole namespace."""
+    taken: WeakSet[Any]
+    """Writers (`Pipeline`, which imports this module) whose records the namespace waits for at its end."""
+    proxy_id: str = ""
+    """Of the write proxy that this process is; "": none."""
+    followed: FollowedLog | None = None
+    """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
+
+    @property
+    def latest(self) -> LogOptions:
+        """For what may change while a log is open."""
+        return self.options if self.followed is None else self.followed.options

@@ -1,0 +1,164 @@
+"""What a process counts of the logs that it writes and reads, and how somebody's registry gets it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
+
+from ...runtime.declarations.meters import Buckets, Metric, Sample, samples
+from ..limits.memory_budget import ProcessBytes
+
+if TYPE_CHECKING:  # it is imported when somebody collects
+    from prometheus_client import CollectorRegistry
+Registry: TypeAlias = "CollectorRegistry"
+"""Where a collector goes; anything with its ``register`` and ``unregister`` will do."""
+
+METRICS = (
+    Metric("dlog_client_records_written_total", "counter", "records_written", "Acknowledged."),
+    Metric("dlog_client_bytes_written_total", "counter", "bytes_written", "Of those records."),
+    Metric(
+        "dlog_client_entries_written_total",
+        "counter",
+        "entries_written",
+        "Entries that held them.",
+        "far fewer than records where much is written",
+        "one a record: each is written and waited for alone",
+    ),
+    Metric(
+        "dlog_client_write_seconds",
+        "histogram",
+        "write_seconds",
+        "From sending an entry to its acknowledgement, of one entry a round trip and log, of one in 16 while "
+        "32 logs or more are busy; failover included.",
+        "some times `dlog_bookie_journal_sync_seconds`",
+        "slow bookies or a slow network; all of them late at once: this process is busy",
+    ),
+    Metric("dlog_client_records_read_total", "counter", "records_read", "Given to readers."),
+    Metric("dlog_client_bytes_read_total", "counter", "bytes_read", "Payloads of those records."),
+    Metric("dlog_client_entries_read_total", "counter", "entries_read", "Entries that held them."),
+    Metric("dlog_client_writers_total", "counter", "writers", "Writers opened."),
+    Metric("dlog_client_readers_total", "counter", "readers", "Readers opened."),
+    Metric(
+        "dlog_client_writers_failed_total",
+        "counter",
+        "writers_failed",
+        "Writers that an error ended.",
+        "0",
+        "their first error says why; fenced ones were taken over",
+    ),
+    Metric("dlog_client_rolls_total", "counter", "rolls", "Segments ended for size or age."),
+    Metric(
+        "dlog_client_ledgers_replaced_total",
+        "counter",
+        "ledgers_replaced",
+        "Segments ended because their ledger failed.",
+        "0",
+        "bookies that do not answer: `dlog status`",
+    ),
+    Metric(
+        "dlog_client_held_bytes",
+        "gauge",
+        "held_bytes",
+        "Taken from callers and not durable yet.",
+        "well below `process_bytes_max`",
+        "callers write faster than bookies store: they wait, or are refused",
+    ),
+)
+"""In the order of docs/metrics.md."""
+
+
+@dataclass(slots=True)
+class LogMeters:
+    """Counters of one namespace object since it was opened; written by its loop alone."""
+
+    records_written: int = 0
+    bytes_written: int = 0
+    entries_written: int = 0
+    records_read: int = 0
+    bytes_read: int = 0
+    entries_read: int = 0
+    writers: int = 0
+    readers: int = 0
+    writers_failed: int = 0
+    rolls: int = 0
+    ledgers_replaced: int = 0
+    write_seconds: Buckets = field(default_factory=Buckets)
+
+
+class NamespaceMetrics:
+    """What one namespace object has counted. May be asked from any thread, and after its end."""
+
+    def __init__(self, path: str, meters: LogMeters, process_bytes: ProcessBytes) -> None:
+        self.path = path
+        self._meters = meters
+        self._process_bytes = process_bytes
+
+    def snapshot(self) -> dict[str, float]:
+        """Names and values, of a histogram ``_count`` and ``_sum``. Nothing is reset by looking."""
+        found: dict[str, float] = {}
+        for one in self.samples():
+            name = one.metric.name
+            if one.metric.kind == "histogram":
+                found |= {f"{name}_count": sum(one.counts), f"{name}_sum": one.value}
+            else:
+                found[name] = one.value
+        return found
+
+    def samples(self) -> list[Sample]:
+        """With what each of them means."""
+        meters = self._meters
+        said: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
+        said |= {
+            "write_seconds": meters.write_seconds.said(),
+            "held_bytes": self._process_bytes.bytes,
+        }
+        return samples(METRICS, said)
+
+
+class Collector:
+    """All namespaces of one registry, apart by the label ``namespace``; of two of one path the sum."""
+
+    def __init__(self) -> None:
+        self.namespaces: list[NamespaceMetrics] = []
+
+    def describe(self) -> Sequence[Any]:
+        """Nothing: a registry need not ask for numbers to know what this is."""
+        return ()
+
+    def collect(self) -> Iterable[Any]:
+        """Metric families of `prometheus_client`, which is imported here first."""
+        from ...runtime.declarations.metrics_text import families
+
+        values: dict[str, dict[str, Sample]] = {}
+        for namespace in list(self.namespaces):
+            of_path = values.setdefault(namespace.path, {})
+            for one in namespace.samples():
+                before = of_path.get(one.metric.name)
+                of_path[one.metric.name] = one if before is None else one + before
+        return families(
+            [({"namespace": path}, list(found.values())) for path, found in values.items()]
+        )
+
+
+_COLLECTORS: WeakKeyDictionary[Any, Collector] = WeakKeyDictionary()
+
+
+def register(registry: Registry, metrics: NamespaceMetrics) -> None:
+    """Have a registry collect these, beside those of other namespaces that it has."""
+    collector = _COLLECTORS.get(registry)
+    if collector is None:
+        collector = Collector()
+        registry.register(collector)
+        _COLLECTORS[registry] = collector
+    collector.namespaces.append(metrics)
+
+
+def unregister(registry: Registry, metrics: NamespaceMetrics) -> None:
+    """The namespace is closed."""
+    collector = _COLLECTORS.get(registry)
+    if collector is None or metrics not in collector.namespaces:
+        return
+    collector.namespaces.remove(metrics)
+    if not collector.namespaces:
+        del _COLLECTORS[registry]
+        registry.unregister(collector)

@@ -1,0 +1,1 @@
+"""Writers: validation, batches, segments, producers."""

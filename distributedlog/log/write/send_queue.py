@@ -1,0 +1,616 @@
+"""The batches between a writer's caller and its ledger: open, ready, in flight.
+
+Batching adapts without a timer: while few entries are in flight, what gathered is sent at the end of the
+loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task sends for all
+pipelines of a process, once a turn (`distributedlog/runtime/schedule/call_scheduler.py`). The first error
+sticks.
+
+What is not yet durable is bounded in bytes, of the log and of the process (`memory_budget.py`), and a log may
+have rates; above a limit the caller waits, or is refused. A record is compared with one number, up to where
+the open batch may grow, which is low where a limit is near: then `Pipeline.fit` decides.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from ...runtime.interfaces.errors import AlreadyClosed, DistributedLogError, TooBusy, WriteFailed
+from ...runtime.schedule.call_scheduler import Due
+from ..declarations.options import LogOptions
+from ..format.dlsn import DLSN
+from ..format.log_clock import LogClock
+from ..interfaces.error_boundary import broken
+from ..limits.write_throttle import WriteThrottle
+from ..model.log_state import LogState
+from ..services.log_context import LogContext
+from .entry_batch import Batch
+from .producer_state_manager import Producers
+
+TIMED_OF = 16
+"""Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
+lone record would be a tenth of what it costs."""
+
+
+class Target(Protocol):
+    """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
+
+    @property
+    def room(self) -> bool:
+        """Does it take another entry now?"""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Of the segment."""
+        ...
+
+    @property
+    def position(self) -> tuple[DLSN, int]:
+        """After the last record that is confirmed, with the sequence id there."""
+        ...
+
+    @property
+    def wants_snapshot(self) -> bool:
+        """Is the next entry to be a snapshot of the log's producers?"""
+        ...
+
+    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+        """Send a batch and give it an entry id, greater than those before. Raises what keeps it from that."""
+        ...
+
+    def confirm(self, batch: Batch) -> None:
+        """The batch is durable: finish it."""
+        ...
+
+    def publish(self) -> None:
+        """Make what is confirmed readable."""
+        ...
+
+
+AppendAfter = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
+"""Of the position that is expected, a payload, and its txid where it has one."""
+
+
+class Sink(Protocol):
+    """Where the entries of a writer go: the log's segments (`SegmentKeeper`), or a proxy."""
+
+    @property
+    def current(self) -> Target:
+        """What entries are sent to now."""
+        ...
+
+    @property
+    def sendable(self) -> bool:
+        """May an entry go to it now?"""
+        ...
+
+    @property
+    def following(self) -> object | None:
+        """What may follow what entries are sent to, where that must be looked at; None: nothing."""
+        ...
+
+    @property
+    def append_after(self) -> "AppendAfter | None":
+        """Has a record stored directly after another one; None: the writer does that itself, and takes frames
+        (`LogWriter.take_frame`)."""
+        ...
+
+    def look(self, *, drained: bool) -> bool:
+        """At each turn of the sender. ``drained``: nothing is in flight. Return `sendable`."""
+        ...
+
+    def wake(self) -> None:
+        """Something is wrong with what entries are sent to, or may be."""
+        ...
+
+    def wait_room(self) -> None:
+        """There was no room: have the sender woken when there is."""
+        ...
+
+    async def make_readable(self) -> None:
+        """Wait until readers see every confirmed record. Raises `RequestTimeout` if that is not known."""
+        ...
+
+    def abort(self) -> None:
+        """Send nothing more. Synchronous and idempotent."""
+        ...
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled or the writer is over."""
+        ...
+
+    async def finish(self, then: Callable[[LogState], LogState]) -> None:
+        """Give the log up; all writes are settled. ``then``: what becomes of it."""
+        ...
+
+
+class Pipeline:
+    """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
+
+    __slots__ = (
+        "__weakref__",
+        "_due",
+        "_entry_bytes_max",
+        "_held_bytes",
+        "_in_flight",
+        "_in_order",
+        "_last",
+        "_left_open",
+        "_meters",
+        "_now_ms",
+        "_on_failed",
+        "_opening",
+        "_ready",
+        "_timed",
+        "_timed_at",
+        "_turn",
+        "_waiting",
+        "batch",
+        "buffered",
+        "direct",
+        "error",
+        "given",
+        "last_stored",
+        "limits",
+        "name",
+        "outside_bytes",
+        "over",
+        "part",
+        "pause",
+        "producers",
+        "sent_bytes",
+        "sink",
+        "throttle",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: LogContext,
+        state: LogState,
+        make_sink: "MakeSink",
+        on_failed: Callable[[], None],
+    ) -> None:
+        """``state``: of the log, as it is taken over."""
+        self.name = state.name
+        self.pause = False
+        """The next submit must look up: no room, a turn is due to others, closed, failed."""
+        self.direct = False
+        """`LogWriter.write` sends by itself what it is about to submit: nobody need be woken for it."""
+        self.error: DistributedLogError | None = None
+        """Why the writer has failed; sticks."""
+        self.over: DistributedLogError | None = None
+        """What the next call raises, once the writer has failed or was closed."""
+        self.given = False
+        """Do the records of the open batch have txids? Asked behind proxies, which fill in the others'."""
+        self.sent_bytes = 0
+        """Of batches that went to a segment; those that went again count again."""
+        self.limits = context.latest
+        """Those that hold now: told by whoever follows them."""
+        self.throttle = WriteThrottle(self.limits)
+        """The log's rates, and the callers that wait for free space."""
+        self.part = context.process_bytes.for_log(self.throttle.wake_waiters)
+        """What this log may hold of the process."""
+        self.outside_bytes = 0
+        """What a `WriteBuffer` before this one has taken, or may without asking; counts as held."""
+        self.buffered = False
+        """There is such a buffer. It keeps the limits: what comes here was taken."""
+        self._left_open = context.taken
+        self._left_open.add(self)
+        self._meters = context.meters
+        self._entry_bytes_max = context.options.entry_bytes_max
+        self.last_stored: Batch | None = None
+        """The newest one with records that is durable; None: none of this writer is."""
+        self.producers: Producers | None = None
+        """Of a log that has any: each of its entries says what it holds of them."""
+        self._opening: Batch | None = None  # the newest opening of a producer
+        self._in_order = trio.Lock()  # who waits to fit, first come first served
+        self._waiting = 0  # how many do
+        self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
+        self._on_failed = on_failed
+        self._turn = context.turn
+        self._due = Due(context.turn, self.send, self._broken)
+        self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
+        self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
+        self._timed: Batch | None = None  # one at a time of those in flight is timed
+        self._timed_at = 0.0
+        self._held_bytes = 0  # of ready and in flight
+        self._last: Batch | None = None  # the newest one that was closed
+        self.batch = self._new_batch()
+        """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
+        if context.followed is not None:
+            context.followed.subscribe(self._take_limits)
+        # Last: the sink calls back, and all that it may call is there now.
+        self.sink = make_sink(self)
+        """Where the entries go."""
+
+    def settled_by_owner(self, *, buffered: bool = False) -> None:
+        """Leave it to the caller to wait for the records when the namespace ends.
+
+        ``buffered``: the caller's buffer keeps the limits, and whatever comes here is taken.
+        """
+        self._left_open.discard(self)
+        self.buffered = buffered
+
+    # --- from the caller --------------------------------------------------------------------------
+
+    def close_batch(self) -> Batch:
+        """Close the open batch and send what can be sent; returns the new open one."""
+        self._make_ready()
+        self.pause = True  # the next submit yields once, so that the sender gets its turn
+        if self.sink.sendable:
+            self._send_ready()
+        return self.batch
+
+    def send_open(self) -> None:
+        """Close the open batch, if it has a record, and send what can be sent."""
+        self.raise_if_over()
+        if self.batch.txids:
+            self.close_batch()
+
+    def _make_ready(self) -> None:
+        """Nothing joins the open batch any more, in which there is something; the next one is open."""
+        batch = self.batch
+        self._last = batch
+        batch.given = self.given
+        if self.producers is not None:
+            self.producers.closed(batch)
+        self._ready.append(batch)
+        self._held_bytes += batch.bytes
+        self.batch = self._new_batch()
+
+    def open_producer(self, batch: Batch) -> None:
+        """Send what says that a producer is opened, after all that was taken before."""
+        if self.batch.txids:
+            self.close_batch()
+            self.raise_if_over()
+        self._opening = batch
+        self._ready.append(batch)
+        if self.sink.sendable:
+            self._send_ready()
+
+    async def before_submit(self) -> None:
+        """The slow way in: yields at least once; raises when the writer is over; waits for room.
+
+        Raises `TooBusy` where the log refuses what is above a limit.
+        """
+        self.raise_if_over()
+        await trio.lowlevel.checkpoint()
+        while True:
+            self.raise_if_over()
+            full = self._held_bytes >= self.limits.in_flight_bytes_max
+            if not full and not self._waiting:
+                self.pause = False
+                return
+            if full and self._refuses:
+                raise self._too_busy(f"{self._held_bytes} bytes are not durable yet")
+            await self.throttle.wait_space()
+
+    def fit(self, records: int, size: int, *, divisible: bool = False) -> bool:
+        """Make room in the open batch for so much; False: `wait_fit` first. Waits for nothing.
+
+        The open batch is closed where the entry would be too large. What fits is charged to the log's rates:
+        put it in, at once. Raises what ended the writer.
+        """
+        batch = self.batch
+        if batch.txids and batch.bytes + size > self._entry_bytes_max:
+            batch = self.close_batch()
+            self.raise_if_over()  # what it sent may have met the writer's end
+        wanted = batch.bytes + size
+        if self.buffered:
+            batch.bytes_max = max(wanted, self._entry_bytes_max)
+            return True
+        part = self.part
+        if not part.fits(self._held_bytes + wanted):
+            return False
+        if self.throttle.rated:
+            batch.bytes_max = 0  # each call comes here
+            return self.throttle.charge(records, size, divisible=divisible) <= 0
+        if self._held_bytes:  # it is busy: the rest of the entry is likely to come
+            part.ahead(self._held_bytes + self._entry_bytes_max)
+        left = part.left(self._held_bytes)
+        batch.bytes_max = max(wanted, min(self._entry_bytes_max, left))
+        return True
+
+    def fit_frame(self, records: int, size: int) -> bool:
+        """As `fit`, of a frame: it passes nobody who waits, and is not taken where the bound is reached."""
+        if self._waiting or self._held_bytes >= self.limits.in_flight_bytes_max:
+            return False
+        return self.fit(records, size)
+
+    async def wait_fit_frame(self, records: int, size: int) -> None:
+        """Until `fit_frame` may say yes; as `wait_fit`."""
+        await self.before_submit()
+        held = self.held_bytes + size
+        if not self.part.fits(held) or self.throttle.wait_s(records, size) > 0:
+            await self.wait_fit(records, size)
+
+    async def wait_fit(self, records: int, size: int) -> None:
+        """Until `fit` may say yes, in the order of the calls: ask it again without a checkpoint between.
+
+        Others may have written meanwhile. Raises what ended the writer, and `TooBusy` where the log refuses
+        what is above a limit.
+        """
+        self.direct = False  # this waits, and others may submit meanwhile
+        self.pause = True  # they look up, and wait after this one
+        self._waiting += 1
+        try:
+            if self._refuses:
+                self.reserve()  # what it was granted before its rate refused it
+                await trio.lowlevel.checkpoint()
+                raise self._too_busy(self._why_not(records, size))
+            async with self._in_order:
+                await self._until_fit(records, size)
+        finally:
+            self._waiting -= 1
+            self.throttle.wake_waiters()
+
+    async def _until_fit(self, records: int, size: int) -> None:
+        try:
+            while True:
+                self.raise_if_over()
+                counts = self.limits.at_limit == "count"
+                patience_s = 0.0 if counts else self.throttle.wait_s(records, size)
+                held = self.held_bytes + size
+                if not self.part.fits(held):
+                    self.part.wait(held)
+                elif patience_s <= 0:
+                    self.part.leave()
+                    return
+                with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
+                    await self.throttle.wait_space()
+        except BaseException:
+            self.part.leave()
+            self.reserve()
+            raise
+
+    def _take_limits(self, limits: LogOptions) -> None:
+        """They are others from now on: nobody waits for what they were."""
+        self.limits = limits
+        self.throttle.follow(limits)
+        if self.throttle.rated and not self.buffered:
+            self.batch.bytes_max = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Taken and not yet durable, the open batch included."""
+        return self._held_bytes + self.batch.bytes
+
+    def reserve(self) -> None:
+        """Give the process back what this log need not hold."""
+        part = self.part
+        part.holds(self.held_bytes + self.outside_bytes)
+        if not self.buffered and self.batch.bytes_max:
+            self.batch.bytes_max = min(self._entry_bytes_max, part.left(self._held_bytes))
+
+    async def settle(self) -> DLSN | None:
+        """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
+        if self._opening is not None:
+            await self._opening.wait()
+        last = self._last
+        if last is None:
+            await trio.lowlevel.checkpoint()
+            return None
+        await last.wait()
+        if last.error is not None:
+            raise last.error.again()
+        self.sink.current.publish()
+        return last.dlsn(last.count - 1)
+
+    async def commit(self) -> DLSN | None:
+        """Wait until the newest batch is durable and readable; return the last DLSN, or None for no record.
+
+        Raises the batch's error, the writer's error, or `RequestTimeout`: durable, perhaps not readable yet.
+        """
+        last = await self.settle()
+        if last is not None:
+            try:
+                await self.sink.make_readable()
+            except DistributedLogError:
+                self.raise_if_over()
+                raise
+        return last
+
+    @property
+    def records_left(self) -> int:
+        """How many records were taken and are not known to be durable."""
+        return sum(len(batch.txids) for batch in (self.batch, *self._ready, *self._in_flight))
+
+    def raise_if_over(self) -> None:
+        """Raise what ended the writer."""
+        if self.over is not None:
+            raise self.over.again()
+
+    def _new_batch(self) -> Batch:
+        most = self._entry_bytes_max
+        if self.throttle.rated or self.buffered:
+            return Batch(most if self.buffered else 0)
+        part = self.part
+        left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
+        return Batch(left if left < most else most)
+
+    @property
+    def _refuses(self) -> bool:
+        return self.limits.at_limit == "reject" and not self.buffered
+
+    def _too_busy(self, why: str) -> TooBusy:
+        return TooBusy(f'log "{self.name}": {why}; nothing was taken, the writer goes on')
+
+    def _why_not(self, records: int, size: int) -> str:
+        if self.throttle.wait_s(records, size) > 0:
+            return f"{records} records of {size} bytes are above the log's rate"
+        return f"this process has {self.part.of.bytes} bytes that are not durable yet"
+
+    def close(self, why: str) -> None:
+        """Take no more records; what was taken goes on."""
+        self.pause = True
+        self.throttle.wake_waiters()
+        if self.over is None:
+            self.over = AlreadyClosed(f'log "{self.name}": {why}')
+
+    # --- to the ledger ----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """A batch has begun, or something changed that may let entries go."""
+        if not self.direct:
+            self._due.soon()
+
+    def _broken(self, error: Exception) -> None:
+        self.fail(broken(f'the writer of log "{self.name}"', error))
+
+    def keep_alive(self) -> None:
+        """Nothing was sent for a while: an entry without records says that the writer lives."""
+        if not (self.over or self._in_flight or self._ready or self.batch.txids):
+            self._ready.append(Batch())
+            if self.sink.sendable:
+                self._send_ready()
+
+    @property
+    def gathered(self) -> bool:
+        """Is there something to be sent?"""
+        return bool(self._ready or self.batch.txids)
+
+    @property
+    def idle(self) -> bool:
+        """Is nothing on its way or gathered, and room? Another record would go alone."""
+        return not (self.pause or self._in_flight or self._ready or self.batch.txids)
+
+    def send(self) -> int:
+        """Send what the pipeline takes now; return its bytes. Synchronous: nothing slips between."""
+        if self.error is not None:
+            return 0
+        before, in_flight = self.sent_bytes, self._in_flight
+        if not self.sink.look(drained=not in_flight):
+            return 0
+        if not self._ready:
+            limits = self.limits
+            if not self.batch.txids or len(in_flight) >= limits.eager_entries:
+                return 0
+            self._make_ready()
+            # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
+            if self._held_bytes >= limits.in_flight_bytes_max:
+                self.pause = True
+        self._send_ready()
+        return self.sent_bytes - before
+
+    def _send_ready(self) -> None:
+        """Send what is ready, of which there is something, to a sink that takes it."""
+        sink, ready = self.sink, self._ready
+        while True:
+            segment = sink.current
+            if not segment.room:
+                sink.wait_room()
+                return
+            producers, batch, snapshot = self.producers, ready[0], False
+            if producers is not None and segment.wants_snapshot:
+                snapshot, batch = True, producers.snapshot(self._in_flight)
+            try:
+                segment.send(batch, self._now_ms(), producers)
+            except DistributedLogError:
+                sink.wake()  # it sees the ledger's error
+                return
+            if not snapshot:
+                ready.popleft()
+            self._in_flight.append(batch)
+            self.sent_bytes += batch.bytes
+            if not (self._turn.many and batch.entry % TIMED_OF) and self._timed is None:
+                self._timed, self._timed_at = batch, trio.current_time()
+            if not (ready and sink.sendable):
+                return
+
+    # --- from the ledger and the keeper -----------------------------------------------------------
+
+    def confirmed(self, segment: Target, lac: int) -> None:
+        """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
+        if segment is not self.sink.current:
+            return
+        in_flight, meters = self._in_flight, self._meters
+        while in_flight:
+            batch = in_flight[0]
+            if batch.entry > lac:
+                break
+            # It leaves when its outcome is known: what breaks here fails it, too.
+            if self.producers is not None:
+                self.producers.confirm(batch)
+            segment.confirm(batch)
+            in_flight.popleft()
+            if batch is self._timed:
+                self._timed = None
+                meters.write_seconds.observe(trio.current_time() - self._timed_at)
+            size, count = batch.bytes, batch.count
+            if count:
+                self.last_stored = batch
+            self._held_bytes -= size
+            meters.entries_written += 1
+            meters.records_written += count
+            meters.bytes_written += size
+        part = self.part
+        if part.granted and not (
+            self._held_bytes
+            and not self.buffered
+            and part.keeps(self.held_bytes, self._entry_bytes_max)
+        ):
+            self.reserve()
+        if self.throttle.space is not None:
+            self.throttle.wake_waiters()
+        # What gathered while the pipeline was busy goes now: its entry carries the LAC.
+        if self.batch.txids or self._ready or self.sink.following is not None:
+            self.send()
+
+    def stored_apart(self, batch: Batch) -> None:
+        """The sink had this one stored by itself, when all that was closed before was durable."""
+        if self._last is None or self._last.done:  # else `settle` waits for that one
+            self._last = batch
+        meters = self._meters
+        meters.entries_written += 1
+        meters.records_written += batch.count
+        meters.bytes_written += batch.bytes
+
+    def take_back(self) -> None:
+        """The segment ended below what is in flight: that is sent again, in order, to the next (H11).
+
+        A snapshot is not: it says what was sent before it, which is cut off there, and the next segment
+        begins with one of its own.
+        """
+        while self._in_flight:
+            batch = self._in_flight.pop()
+            batch.entry = -1
+            if batch.carried is None or batch.carried.table is None:
+                self._ready.appendleft(batch)
+            elif batch is self._timed:
+                self._timed = None
+
+    def fail(self, error: DistributedLogError) -> None:
+        """The writer has ended: the first error sticks, and is every open write's."""
+        if self.error is None:
+            if error.retryable:
+                error = WriteFailed(f'log "{self.name}": {error}')
+            self.error = error
+            self._meters.writers_failed += 1
+            self.over = self.over or error
+            self.sink.abort()
+        self.pause = True
+        unknown = self.error
+        if (
+            unknown.definite
+        ):  # of what was asked last; what was sent may be stored all the same (G7)
+            unknown = WriteFailed(f'log "{self.name}": {unknown}; what was sent may be stored')
+        for batch in self._in_flight:
+            if not batch.done:
+                batch.finish(unknown)
+        for batch in (*self._ready, self.batch):
+            if not batch.done:
+                batch.finish(self.error)
+        self._in_flight.clear()
+        self._timed = None
+        self._ready.clear()
+        self._held_bytes = 0
+        self.batch = self._new_batch()
+        self.part.end()
+        self.throttle.wake_waiters()
+        self._on_failed()
+
+
+MakeSink = Callable[[Pipeline], Sink]
+"""Makes a writer's sink, which tells its pipeline what becomes of the entries."""

@@ -1,0 +1,79 @@
+"""A frame: records that one call hands over, which lie next to each other in one entry and have one outcome.
+
+What a proxy writes with: a frame holds what a producer sent in one go, an entry the frames of many producers.
+It is never divided and never merged with what is not its own, so that whoever sends it again sends the same.
+"""
+
+from collections.abc import Callable
+
+from ...runtime.interfaces.errors import DistributedLogError
+from ..format.dlsn import DLSN
+from .entry_batch import Batch
+
+
+class Frame:
+    """Records on their way, until ``on_done`` was called with this, once."""
+
+    __slots__ = (
+        "_batch", "_on_done", "_slot", "done", "error", "first", "first_txid", "producer", "records",
+        "repeated", "sequence",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        records: int,
+        on_done: "Callable[[Frame], object]",
+        *,
+        producer: int = 0,
+        sequence: int = 0,
+    ) -> None:
+        self.records = records
+        """How many it holds."""
+        self.producer = producer
+        """The number of who wrote it; 0: of nobody who wants it once."""
+        self.sequence = sequence
+        """The producer's count of its records before these."""
+        self.done = False
+        self.error: DistributedLogError | None = None
+        self.first: DLSN | None = None
+        """Where its first record is, once it is done without error. None: stored before, and the place was
+        let go, for the producer has had the answer."""
+        self.first_txid = -1
+        """Of its first record; -1: not known, of one that was stored before."""
+        self.repeated = False
+        """Was it there already, stored or on its way?"""
+        self._on_done = on_done
+        self._batch: Batch | None = None
+        self._slot = 0
+
+    def in_batch(self, batch: Batch, slot: int) -> None:
+        """It shares the outcome of a batch; its records begin at this slot."""
+        self._batch, self._slot = batch, slot
+        batch.when_done(self._settle)
+
+    def shares(self, first: "Frame") -> None:
+        """It is a copy of one that is on its way: one outcome for both."""
+        self.repeated = True
+        assert first._batch is not None, "it is on its way"
+        self.in_batch(first._batch, first._slot)
+
+    def stored_at(self, first: DLSN | None) -> None:
+        """It is stored, and was before."""
+        self.repeated = self.done = True
+        self.first = first
+        self._on_done(self)
+
+    @property
+    def place(self) -> tuple[Batch, int]:
+        """The batch and the slot of its first record, while it is on its way."""
+        assert self._batch is not None, "asked of what is on its way"
+        return self._batch, self._slot
+
+    def _settle(self) -> None:
+        batch, self._batch = self._batch, None
+        assert batch is not None, "a batch is done once"
+        self.done = True
+        self.error = batch.error
+        if batch.error is None:
+            self.first = DLSN(batch.segment, batch.entry, self._slot)
+        self._on_done(self)

@@ -1,0 +1,449 @@
+"""A namespace whose logs are reached through proxies: the same classes, with the calls that proxies make.
+
+What plans segments, links them, or otherwise needs the storage itself is refused with the name of the way
+that has it: `NotThrough` stands where a direct namespace has its clients.
+"""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from random import Random
+from typing import Any, Literal, NoReturn
+
+import trio
+
+from ...log.declarations.options import LogOptions
+from ...log.format.dlsn import DLSN, check_dlsn
+from ...log.format.log_clock import ms_of
+from ...log.interfaces.log_names import check_log_name, check_new_log_name
+from ...log.interfaces.open_call import Opening
+from ...log.limits.memory_budget import PROCESS_BYTES_MAX
+from ...log.log import SEGMENTS_SHOWN, Log, LogDescription
+from ...log.model.log_state import LogState
+from ...log.model.position import ReadStart
+from ...log.model.segment_record import SegmentRecord
+from ...log.model.stored_settings import (
+    MERGING,
+    QUORUMS,
+    RETENTION,
+    StoredSettings,
+    refuse_stored_only,
+    storable,
+)
+from ...log.model.txid_policy import stored_policy
+from ...log.namespace import LOGS_A_PAGE_MAX, LogPage, Namespace
+from ...log.read.log_reader import LogReader
+from ...log.read.skipped_entries import Skipped
+from ...log.write.log_writer import LogWriter
+from ...log.write.producer_state_manager import check_name
+from ...runtime.declarations.options import check_seconds, check_wait, check_whole, overlaid, quoted
+from ...runtime.interfaces.errors import (
+    CorruptData,
+    DistributedLogError,
+    InvalidRequest,
+    ProtocolError,
+)
+from ...runtime.protocol.schema import Misfit, blob, flag, number, optional, row, rows, text
+from ..protocol.proxy_messages import SEGMENTS_MAX, WAIT_MAX_S, LogCall
+from ..protocol.read_messages import Subscribe
+from .entry_source import ReadLinks, open_proxied_reader
+from .producer_sink import ProducerSink
+from .proxy_client import ProxyClient
+
+_PLACE = row(number(1), number(), number())
+_PAGE = row(rows(text(1024), 10_000), rows(text(16), 10_000), optional(text(1024)))
+_SETTINGS = row(blob(64 * 1024), number())
+_DESCRIPTION = row(
+    blob(64 * 1024),
+    rows(blob(64 * 1024), 1000),
+    text(4096),
+    optional(_PLACE),
+    optional(_PLACE),
+    number(),
+    number(),
+)
+
+
+class NotThrough:
+    """Stands where a direct namespace has its metadata and ledgers: to use it is to need them.
+
+    ``client``: to whom what writers send together goes, in place of ledgers.
+    """
+
+    def __init__(self, client: ProxyClient | None = None) -> None:
+        if client is not None:
+            self.gather, self.send_gathered = client.gather, client.send_gathered
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise InvalidRequest(
+            "this cannot be done through proxies: distributedlog:// with the metadata nodes' addresses "
+            "reaches the same logs"
+        )
+
+
+class ProxiedLog(Log):
+    """A log behind proxies; see `Log`."""
+
+    def __init__(
+        self, namespace: "ProxiedNamespace", name: str, options: LogOptions, incarnation: str | None
+    ) -> None:
+        super().__init__(
+            namespace.context,
+            name,
+            find=namespace.find,
+            create=namespace.create_or_find,
+            incarnation=incarnation,
+        )
+        self.options = options
+        self._through = namespace
+
+    def open_writer(
+        self,
+        *,
+        takeover: bool = False,
+        wait_s: float | None = None,
+        lock: bool = True,
+        producer: str | Literal[True] | None = None,
+    ) -> Opening[LogWriter]:
+        """A writer of the log's records, beside those of other producers; see `Log.open_writer`.
+
+        ``takeover`` and ``lock`` are the proxies' affair. ``wait_s``: for a log that a direct writer has.
+        With ``producer`` it goes on over whatever happens to the log's owner; each record is stored once.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies,
+        InvalidRequest, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        if takeover or not lock:
+            raise InvalidRequest(
+                "a log behind proxies has one owner, a proxy: it is not taken over"
+            )
+        drawn = f"{self._through.context.random.getrandbits(128):032x}"
+        name = drawn if producer is True else producer
+        if name is not None:
+            check_name(name)
+        check_wait(wait_s)
+        return Opening(lambda: self._open_producer(wait_s, name or ""))
+
+    async def _open_producer(self, wait_s: float | None, producer: str) -> LogWriter:
+        through, options = self._through, self.options
+        sink = ProducerSink(
+            through.client,
+            through.path,
+            self.name,
+            incarnation=self.incarnation or "",
+            create=options.create_if_missing and self.incarnation is None,
+            open_s=options.recover_timeout_s,
+            producer=producer,
+        )
+        wait_s = options.recover_timeout_s if wait_s is None else wait_s
+        state = await sink.open(trio.current_time() + wait_s)
+        try:
+            right: Any = StreamRight(state)
+            writer = LogWriter(through.context, right, sink.bind)
+            if sink.own is not None:
+                writer.sequenced.owned_by(sink.own)
+            through.start(writer.run)
+        except BaseException:
+            sink.abort()
+            raise
+        return writer
+
+    async def _open_reader(
+        self,
+        start: ReadStart,
+        to: DLSN | Literal["end"] | None,
+        *,
+        skip: bool,
+        on_skipped: Callable[[Skipped], object] | None,
+        idle_error_s: float | None,
+    ) -> LogReader:
+        through = self._through
+        if skip:
+            raise InvalidRequest(
+                "through proxies nothing is passed over: distributedlog:// with the metadata nodes' "
+                "addresses reaches the same logs"
+            )
+        ask = Subscribe(
+            through.path,
+            self.name,
+            incarnation=self.incarnation or "",
+            to=to if isinstance(to, DLSN) else None,
+            to_end=to == "end",
+        ).starting_at(start)
+        return await open_proxied_reader(
+            through.reads,
+            ask,
+            options=self.options,
+            meters=through.context.meters,
+            turn=through.context.random.getrandbits(32),
+            start=through.start,
+            idle_error_s=idle_error_s,
+        )
+
+    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+        """State, ends, counts, owner, and the newest segments.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
+        AlreadyClosed.
+        """
+        check_whole("segments_max", segments_max, 1, SEGMENTS_MAX)
+        state, segments, owner, first, last, records, size_bytes = await self._call(
+            "describe", segments_max, form=_DESCRIPTION
+        )
+        try:
+            found = LogState.decode(state)
+            listed = tuple(map(SegmentRecord.decode, segments))
+        except CorruptData as error:
+            raise ProtocolError(f"a description of log {self.name}: {error}") from None
+        return LogDescription(
+            self.name,
+            found,
+            listed,
+            owner,
+            None if first is None else DLSN(*first),
+            None if last is None else DLSN(*last),
+            records,
+            size_bytes,
+        )
+
+    async def last_dlsn(self) -> DLSN:
+        """The position of the last record that can be read. Raises `LogEmpty`.
+
+        Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
+        """
+        found = (await self.describe(segments_max=1)).last_dlsn
+        if found is None:
+            raise self._empty()
+        return found
+
+    async def truncate(
+        self,
+        dlsn: DLSN | None = None,
+        *,
+        txid: int | None = None,
+        before: datetime | int | None = None,
+    ) -> DLSN:
+        """Give up all records before a position, a txid or a time; see `Log.truncate`.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        OutcomeUnknown, AlreadyClosed.
+        """
+        if dlsn is not None:
+            check_dlsn(dlsn)
+        before_ms = None if before is None else ms_of(before, "before")
+        place = None if dlsn is None else list(dlsn)
+        return DLSN(*await self._call("truncate", place, txid, before_ms, form=_PLACE))
+
+    async def settings(self) -> StoredSettings:
+        """What the log has set of its own options, and the user's notes.
+
+        Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
+        """
+        return StoredSettings.decode(*await self._call("settings", form=_SETTINGS))
+
+    async def set(
+        self,
+        settings: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, bytes | None] | None = None,
+    ) -> StoredSettings:
+        """Set options of the log, whoever opens it, and notes of its user; see `Log.set`.
+
+        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        given = [storable(settings), dict(metadata or {})]
+        return StoredSettings.decode(*await self._call("set", *given, form=_SETTINGS))
+
+    async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
+        """End the log where it is, for good; see `Log.seal`. Refused while producers write it.
+
+        Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
+        """
+        check_wait(wait_s, most_s=WAIT_MAX_S)
+        return bool(await self._call("seal", takeover, wait_s, form=flag))
+
+    async def find(
+        self,
+        *,
+        txid: int | None = None,
+        since: datetime | int | None = None,
+        wall_ms: int | None = None,
+    ) -> DLSN:
+        """The position of the first record with a txid, or a log time, of at least that; see `Log.find`.
+
+        Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
+        AlreadyClosed.
+        """
+        since = since if since is not None else wall_ms
+        since_ms = None if since is None else ms_of(since, "since")
+        return DLSN(*await self._call("find", txid, since_ms, form=_PLACE))
+
+    async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
+        """How many records lie between two positions, ``to`` not included; see `Log.count`.
+
+        Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
+        QuorumUnreachable, AlreadyClosed.
+        """
+        places = [None if one is None else list(one) for one in (from_, to)]
+        return int(await self._call("count", *places, form=number()))
+
+    async def _call(self, call: str, *arguments: Any, form: Callable[[Any], Any]) -> Any:
+        return await self._through.make_call(
+            call, self.name, *arguments, form=form, incarnation=self.incarnation or ""
+        )
+
+
+class ProxiedNamespace(Namespace):
+    """The logs under one path, behind proxies; see `Namespace`. Made by `open_proxied`."""
+
+    def __init__(
+        self,
+        path: str,
+        client: ProxyClient,
+        *,
+        nursery: trio.Nursery,
+        random: Random,
+        wall_ms: Callable[[], int],
+        owner: str,
+        options: LogOptions,
+        process_bytes_max: int = PROCESS_BYTES_MAX,
+    ) -> None:
+        nothing: Any = NotThrough()
+        ledgers: Any = NotThrough(client)
+        super().__init__(
+            path,
+            metadata=nothing,
+            ledgers=ledgers,
+            nursery=nursery,
+            random=random,
+            wall_ms=wall_ms,
+            owner=owner,
+            options=options,
+            process_bytes_max=process_bytes_max,
+        )
+        self.client = client
+        self.reads = ReadLinks(client.endpoint, nursery, client.readers_of)
+        """For its readers."""
+
+    async def create_log(
+        self,
+        name: str,
+        *,
+        durability: Literal["standard", "all"] = "standard",
+        config: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, bytes] | None = None,
+        txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
+    ) -> None:
+        """Make an empty log, in one transaction; see `Namespace.create_log`.
+
+        Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        if durability not in ("standard", "all"):
+            raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
+        StoredSettings().changed(config or {}, metadata or {})
+        given = [durability, storable(config or {}), dict(metadata or {}), stored_policy(txids)]
+        await self.make_call("create", check_new_log_name(name), *given, form=_nothing)
+
+    async def rename_log(self, old: str, new: str) -> None:
+        """Give a log another name, in one transaction; see `Namespace.rename_log`.
+
+        Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
+        QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
+        """
+        await self.make_call("rename", check_log_name(old), check_new_log_name(new), form=_nothing)
+
+    async def log_exists(self, name: str) -> bool:
+        """Is there a log of this name, now?
+
+        Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
+        """
+        return bool(await self.make_call("exists", check_log_name(name), form=flag))
+
+    async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
+        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+
+        Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
+        """
+        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
+        return LogPage(*await self.make_call("page", "", prefix, after, limit, form=_PAGE))
+
+    async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
+        """Delete a log with all its records; see `Namespace.delete_log`. Refused while producers write it.
+
+        Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
+        OutcomeUnknown, InvalidRequest, AlreadyClosed.
+        """
+        check_seconds("wait_s", wait_s, most_s=WAIT_MAX_S)
+        await self.make_call("delete", check_log_name(name), wait_s, form=_nothing)
+
+    def open_log(
+        self,
+        name: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        incarnation: str | None = None,
+    ) -> ProxiedLog:
+        """Name a log; never asks whether it exists. See `Namespace.open_log`.
+
+        Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
+        """
+        self._check_open()
+        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        return ProxiedLog(
+            self, check_log_name(name), overlaid(self.context.options, config), incarnation
+        )
+
+    async def make_call(
+        self,
+        call: str,
+        log: str,
+        *arguments: Any,
+        form: Callable[[Any], Any],
+        incarnation: str = "",
+    ) -> Any:
+        """What a proxy's call gives, in its form. Raises `ProtocolError` where it has another one."""
+        self._check_open()
+        return await self.client.call(LogCall(self.path, call, log, incarnation, arguments), form)
+
+
+def _nothing(value: Any) -> None:
+    if value is not None:
+        raise Misfit("something instead of nothing")
+
+
+class StreamRight:
+    """Stands for a `Claim`: the log as its proxy told it, and nothing to be given back."""
+
+    def __init__(self, state: LogState) -> None:
+        self.state = state
+
+    @property
+    def owned(self) -> "StreamRight":
+        """The log: this too."""
+        return self
+
+    @property
+    def log_id(self) -> int:
+        """The log's id."""
+        return self.state.log_id
+
+    @property
+    def metadata(self) -> Any:
+        """There is none here."""
+        return NotThrough()
+
+    async def change(
+        self, apply: Callable[[LogState], LogState], *, done: Callable[[LogState], bool]
+    ) -> None:
+        """Here alone: the proxy does it when the first frame comes."""
+        await trio.lowlevel.checkpoint()
+        if not done(self.state):  # another task was faster
+            self.state = apply(self.state)
+
+    def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
+        """It is lost with the stream, and that is opened again."""
+
+    async def give_back(self) -> None:
+        """The stream is closed by its sink."""
+        await trio.lowlevel.checkpoint()

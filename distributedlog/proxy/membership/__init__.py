@@ -1,0 +1,1 @@
+"""Registration of proxies, and the proxy of each log."""

@@ -1,0 +1,535 @@
+"""What clients and proxies say to each other: exact layouts of frame bodies (pure).
+
+Little-endian. A *stream* carries one producer's frames to one log over one connection; its number is given
+by the client and never used again there. Sequences count records, from 0 at the first frame of a plain
+producer's stream. A frame is a unit: never divided, never merged, on the way to the log.
+
+    MEMBERS       nothing                          REPLY flag 128, at once and at each change: msgpack rows
+    PRODUCE_OPEN  msgpack [stream, path, log, incarnation, producer, number, through, suspect, create]
+      REPLY       msgpack [incarnation, number, known, next sequence, window bytes, txid rule, last txid]
+    PRODUCE       ident = stream | xxh3_64 of what follows u64 | first sequence u64 | acked through u64
+                  | count u32 | flags u32                                                       32 bytes
+                  | expected segment u64, entry i64, slot u64 (flag 2) | txids i64[count] (flag 1)
+                  | record flags u8[count] (flag 4) | ends of the payloads u32[count] | payloads
+    PRODUCE_ACKS  ident = 0 | n x (stream u32 | records u32 | first sequence u64 | segment u64 | entry u64
+                  | first slot u32 | flags u32 | first txid i64)                                48 bytes each
+                  each answers one frame; flag 1: it was stored before, 2: where is not known any more
+    PRODUCE_REFUSED  ident = stream, status = code | msgpack [message, detail, unknown from, refused from,
+                  retry ms]: of the frames that are not answered, those from the first of the two sequences on
+                  may be stored, those from the second on are not; the stream takes nothing more
+    PRODUCE_PUBLISH  ident = stream | nothing: what is acknowledged is to be readable
+    PRODUCE_COMMIT   stream u32: as PRODUCE_PUBLISH, to a proxy with FEATURE_COMMIT
+      REPLY          nothing: readers see every record of the log that is acknowledged
+    PRODUCE_CLOSE    ident = stream | nothing
+    LOG_CALL      msgpack [path, call, log, incarnation, arguments]      REPLY msgpack, each call its own
+    PROXY_CALL    msgpack [call, arguments]                              likewise
+"""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import le
+from typing import Any, NamedTuple
+
+import xxhash
+
+from ...log.format.record import RECORD_BYTES_MAX, TXID_MAX
+from ...log.model.stored_settings import COUNT_MAX, METADATA_BYTES_MAX
+from ...metadata.model.acl_records import WOULD_REFUSE_MAX
+from ...runtime.interfaces.errors import CorruptData, DistributedLogError, ProtocolError, from_code
+from ...runtime.interfaces.host import Buffer
+from ...runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
+from ...runtime.protocol.schema import (
+    Form,
+    Misfit,
+    blob,
+    flag,
+    list_of_any,
+    mapping,
+    message,
+    number,
+    optional,
+    row,
+    rows,
+    text,
+    word,
+)
+
+NAME_BYTES_MAX = 1024
+"""Of a log's name or a namespace's path, in characters."""
+PRODUCER_CHARS_MAX = 255
+SEQUENCE_MAX = (1 << 62) - 1
+STREAM_MAX = (1 << 32) - 1
+MEMBERS_MAX = 1000
+SEGMENTS_MAX = 1000
+"""Of a log's description."""
+WAIT_MAX_S = 60.0
+OWNED_PAGE = 1000
+"""Logs of a proxy that are told at a time."""
+RECORDS_MAX = 65_536
+"""Of a frame."""
+FRAME_BYTES = 256 * 1024
+"""About as much goes into one frame, but for a single record that is larger."""
+PRODUCE_BYTES_MAX = 2 * 1024 * 1024
+"""Of a PRODUCE's body: the largest set, and what stands beside it."""
+
+FLAG_TXIDS = 1
+FLAG_EXPECT = 2
+FLAG_RECORD_FLAGS = 4
+ACK_STORED_BEFORE = 1
+ACK_NO_POSITION = 2
+
+_DIGEST = struct.Struct("<Q")
+_HEAD = struct.Struct("<QQII")
+HEAD_BYTES = _DIGEST.size + _HEAD.size
+_EXPECT = struct.Struct("<Qqq")
+_LONE = struct.Struct("<QQIII")
+"""After the digest, of a record that comes alone and without a txid, as most do where many logs are busy."""
+_LONE_BODY = struct.Struct("<QQQIII")
+_LONE_HEAD = struct.Struct(ENVELOPE.format + "Q")
+LONE_BYTES = _DIGEST.size + _LONE.size
+ACK = struct.Struct("<IIQQQIIq")
+
+_SEQUENCE = number(0, SEQUENCE_MAX)
+_OPEN = row(
+    number(1, STREAM_MAX),
+    text(NAME_BYTES_MAX),
+    text(NAME_BYTES_MAX, 1),
+    text(16),
+    text(PRODUCER_CHARS_MAX),
+    number(),
+    _SEQUENCE,
+    text(64),
+    flag,
+)
+_OPENED = row(text(16), number(), flag, _SEQUENCE, number(), text(16), number(-1))
+_REFUSAL = row(
+    text(ERROR_CHARS_MAX), text(ERROR_CHARS_MAX), _SEQUENCE, _SEQUENCE, number(0, 3_600_000)
+)
+_MEMBERS = rows(
+    row(word("write", "read"), text(64, 1), text(255, 1), number(1, 65_535), flag), MEMBERS_MAX
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRow:
+    """A proxy, as clients are told of it: where they dial it, by the listener that they came in on."""
+
+    kind: str
+    """``write`` or ``read``."""
+    id: str
+    host: str
+    port: int
+    accepting: bool
+    """Does it take logs that it has not yet?"""
+
+
+def encode_members(members: Sequence[MemberRow]) -> bytes:
+    """The reply to MEMBERS."""
+    return pack([[m.kind, m.id, m.host, m.port, m.accepting] for m in members])
+
+
+def decode_members(body: Buffer) -> list[MemberRow]:
+    """Raises `ProtocolError`."""
+    return [MemberRow(*found) for found in message(body, _MEMBERS, "MEMBERS")]
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOpen:
+    """A stream to a log; ``suspect``: the proxy that should have it and was not reached, or "" ."""
+
+    stream: int
+    path: str
+    log: str
+    incarnation: str = ""
+    """Which log of that name; "": whichever there is."""
+    producer: str = ""
+    """The name of a producer whose frames are stored once; "": a plain one."""
+    number: int = 0
+    """That name's, where it was opened before by this client; 0: it was not."""
+    through: int = 0
+    """Below this sequence the client knows all outcomes."""
+    suspect: str = ""
+    create: bool = True
+    """Make the log, if it is missing."""
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack(
+            [
+                self.stream,
+                self.path,
+                self.log,
+                self.incarnation,
+                self.producer,
+                self.number,
+                self.through,
+                self.suspect,
+                self.create,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ProduceOpen":
+        """Raises `ProtocolError`."""
+        return cls(*message(body, _OPEN, "PRODUCE_OPEN"))
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOpened:
+    """The reply to PRODUCE_OPEN."""
+
+    incarnation: str
+    number: int
+    known: bool
+    """Has the log anything of this producer?"""
+    next_sequence: int
+    """Of the first record that the owner has not taken."""
+    window_bytes: int
+    txid_rule: str
+    last_txid: int
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack(
+            [
+                self.incarnation,
+                self.number,
+                self.known,
+                self.next_sequence,
+                self.window_bytes,
+                self.txid_rule,
+                self.last_txid,
+            ]
+        )
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ProduceOpened":
+        """Raises `ProtocolError`."""
+        return cls(*message(body, _OPENED, "the reply to PRODUCE_OPEN"))
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+class ProducedFrame(NamedTuple):
+    """The records of a PRODUCE."""
+
+    first: int
+    """Sequence of the first one."""
+    through: int
+    txids: Sequence[int] | None
+    payloads: list[bytes]
+    record_flags: bytes | None
+    expect: tuple[int, int, int] | None
+    """Segment, entry and slot of the record that must be the log's last one; None: any."""
+    bytes: int
+    """Of the body."""
+
+
+def produce_frame(
+    stream: int,
+    first: int,
+    through: int,
+    txids: Sequence[int] | None,
+    payloads: Sequence[Buffer],
+    *,
+    record_flags: Buffer | None = None,
+    expect: tuple[int, int, int] | None = None,
+) -> bytes:
+    """A whole PRODUCE, envelope included: one join, one digest."""
+    count = len(payloads)
+    if count == 1 and txids is None and expect is None and record_flags is None:
+        payload = payloads[0]
+        size = len(payload)
+        body = _LONE.pack(first, through, 1, 0, size) + payload
+        digest = xxhash.xxh3_64_intdigest(body)
+        size += LONE_BYTES
+        return _LONE_HEAD.pack(ENVELOPE_BYTES + size, Op.PRODUCE, 0, 0, stream, 0, 0, digest) + body
+    flags = (
+        (0 if txids is None else FLAG_TXIDS)
+        | (0 if expect is None else FLAG_EXPECT)
+        | (0 if record_flags is None else FLAG_RECORD_FLAGS)
+    )
+    body = b"".join(
+        [
+            _HEAD.pack(first, through, count, flags),
+            b"" if expect is None else _EXPECT.pack(*expect),
+            b"" if txids is None else struct.pack(f"<{count}q", *txids),
+            b"" if record_flags is None else record_flags,
+            struct.pack(f"<{count}I", *accumulate(map(len, payloads))),
+            *payloads,
+        ]
+    )
+    head = envelope(Op.PRODUCE, _DIGEST.size + len(body), ident=stream)
+    return b"".join([head, _DIGEST.pack(xxhash.xxh3_64_intdigest(body)), body])
+
+
+def decode_produce(body: memoryview) -> ProducedFrame:
+    """Raises `ProtocolError`, and `CorruptData` where the digest does not fit: nothing of it is taken."""
+    size = len(body)
+    if LONE_BYTES <= size <= LONE_BYTES + RECORD_BYTES_MAX:
+        digest, first, through, count, flags, end = _LONE_BODY.unpack_from(body)
+        if (
+            count == 1
+            and not flags
+            and end == size - LONE_BYTES
+            and through <= first < SEQUENCE_MAX
+            and xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) == digest
+        ):  # else it is judged by all that follows
+            return ProducedFrame(first, through, None, [bytes(body[LONE_BYTES:])], None, None, size)
+    if not HEAD_BYTES <= size <= PRODUCE_BYTES_MAX:
+        raise ProtocolError(f"PRODUCE of {size} bytes")
+    (digest,) = _DIGEST.unpack_from(body)
+    if xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) != digest:
+        raise CorruptData(
+            f"a frame of {size} bytes was changed on its way: nothing of it is stored"
+        )
+    first, through, count, flags = _HEAD.unpack_from(body, _DIGEST.size)
+    if flags & ~(FLAG_TXIDS | FLAG_EXPECT | FLAG_RECORD_FLAGS):
+        raise ProtocolError(f"PRODUCE with flags {flags:#x}")
+    if not 1 <= count <= RECORDS_MAX or first + count > SEQUENCE_MAX or through > first:
+        raise ProtocolError(f"PRODUCE of {count} records from {first} on, known through {through}")
+    at = HEAD_BYTES
+    expect = txids = record_flags = None
+    try:
+        if flags & FLAG_EXPECT:
+            expect = _EXPECT.unpack_from(body, at)
+            at += _EXPECT.size
+        if flags & FLAG_TXIDS:
+            txids = struct.unpack_from(f"<{count}q", body, at)
+            at += 8 * count
+        if flags & FLAG_RECORD_FLAGS:
+            record_flags = bytes(body[at : at + count])
+            at += count
+        ends = struct.unpack_from(f"<{count}I", body, at)
+    except struct.error:
+        raise ProtocolError(f"PRODUCE of {count} records ends within its columns") from None
+    at += 4 * count
+    if ends[-1] != size - at or not all(map(le, ends, ends[1:])):
+        raise ProtocolError(
+            f"PRODUCE: {size - at} bytes of payloads that {count} records do not fill"
+        )
+    if txids is not None and not (min(txids) >= 0 and max(txids) <= TXID_MAX):
+        raise ProtocolError(f"PRODUCE with a txid that is not 0 to {TXID_MAX}")
+    data = bytes(body[at:])
+    payloads = [data[a:b] for a, b in pairwise((0, *ends))] if count > 1 else [data]
+    if size - at > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
+        raise ProtocolError(f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes")
+    return ProducedFrame(first, through, txids, payloads, record_flags, expect, size)
+
+
+class Ack(NamedTuple):
+    """One frame is stored."""
+
+    stream: int
+    records: int
+    first: int
+    """Sequence of its first record."""
+    segment: int
+    entry: int
+    slot: int
+    """Of its first record."""
+    flags: int
+    first_txid: int
+
+
+def acks_frame(items: Sequence[bytes]) -> bytes:
+    """A whole PRODUCE_ACKS of packed items (`ACK`)."""
+    return b"".join([envelope(Op.PRODUCE_ACKS, ACK.size * len(items)), *items])
+
+
+def decode_acks(body: memoryview) -> Iterator[Ack]:
+    """Raises `ProtocolError`."""
+    if not len(body) or len(body) % ACK.size:
+        raise ProtocolError(f"PRODUCE_ACKS of {len(body)} bytes")
+    return map(Ack._make, ACK.iter_unpack(body))
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a stream takes nothing more, and what became of its frames that were not answered."""
+
+    error: DistributedLogError
+    unknown_from: int
+    """Records from this sequence on may be stored,"""
+    refused_from: int
+    """and from this one on they are not."""
+    retry_ms: int = 0
+
+    def frame(self, stream: int) -> bytes:
+        """A whole PRODUCE_REFUSED."""
+        said, error = str(self.error)[:ERROR_CHARS_MAX], self.error
+        body = pack(
+            [
+                said,
+                error.detail,
+                self.unknown_from,
+                self.refused_from,
+                min(self.retry_ms, 3_600_000),
+            ]
+        )
+        return envelope(Op.PRODUCE_REFUSED, len(body), ident=stream, status=error.code) + body
+
+    @classmethod
+    def decode(cls, status: int, body: Buffer) -> "Refusal":
+        """Raises `ProtocolError`."""
+        said, detail, unknown, refused, retry_ms = message(body, _REFUSAL, "PRODUCE_REFUSED")
+        if unknown > refused:
+            raise ProtocolError(f"PRODUCE_REFUSED: unknown from {unknown}, refused from {refused}")
+        return cls(from_code(status, said, detail), unknown, refused, retry_ms)
+
+
+def about_stream(op: int, stream: int) -> bytes:
+    """A whole PRODUCE_PUBLISH or PRODUCE_CLOSE."""
+    return envelope(op, 0, ident=stream)
+
+
+_COMMIT = struct.Struct("<I")
+
+
+def encode_commit(stream: int) -> bytes:
+    """Return the body of a PRODUCE_COMMIT."""
+    return _COMMIT.pack(stream)
+
+
+def decode_commit(body: Buffer) -> int:
+    """Return the stream of a PRODUCE_COMMIT. Raises `ProtocolError`."""
+    if len(body) != _COMMIT.size:
+        raise ProtocolError(f"PRODUCE_COMMIT: {len(body)} bytes instead of {_COMMIT.size}")
+    stream: int = _COMMIT.unpack(body)[0]
+    return stream
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def _setting(value: Any) -> Any:
+    if value is not None and type(value) not in (bool, int, float, str):
+        raise Misfit("a setting is a number, a text, true, false or nothing")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value <= WAIT_MAX_S:
+        raise Misfit(f"not 0 to {WAIT_MAX_S:g} seconds")
+    return float(value)
+
+
+_SETTINGS = mapping(_setting, COUNT_MAX)
+_NOTES = mapping(optional(blob(METADATA_BYTES_MAX)), COUNT_MAX)
+_PLACE = row(number(1), number(), number())
+_MAYBE_PLACE = optional(_PLACE)
+_MAYBE = optional(number())
+
+LOG_CALLS: dict[str, Form] = {
+    "create": row(word("standard", "all"), _SETTINGS, _NOTES, text(16)),
+    "exists": row(),
+    "page": row(text(1024), text(1024), number(1, 10_000)),
+    "rename": row(text(1024, 1)),
+    "delete": row(_seconds),
+    "truncate": row(_MAYBE_PLACE, _MAYBE, _MAYBE),
+    "seal": row(flag, optional(_seconds)),
+    "describe": row(number(1, SEGMENTS_MAX)),
+    "settings": row(),
+    "set": row(_SETTINGS, _NOTES),
+    "find": row(_MAYBE, _MAYBE),
+    "count": row(_MAYBE_PLACE, _MAYBE_PLACE),
+}
+"""Of the arguments of each call."""
+PROXY_CALLS: dict[str, Form] = {
+    "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_PAGE)),
+    "drain": row(),
+    "move": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(64)),
+    "take": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(16, 16)),
+    "would_refuse": row(),
+}
+"""Likewise, of those to one proxy; a read proxy takes the last one alone."""
+
+
+def _arguments_of(calls: Mapping[str, Form], name: str, given: Any) -> tuple[Any, ...]:
+    form = calls.get(name)
+    if form is None:
+        raise Misfit("a call that is not known here")
+    found: tuple[Any, ...] = form(given)
+    return found
+
+
+def _log_call(value: Any) -> tuple[Any, ...]:
+    path, call, name, incarnation, given = _LOG_CALL(value)
+    return path, call, name, incarnation, _arguments_of(LOG_CALLS, call, given)
+
+
+def _proxy_call(value: Any) -> tuple[Any, ...]:
+    call, given = _PROXY_CALL(value)
+    return call, _arguments_of(PROXY_CALLS, call, given)
+
+
+_LOG_CALL = row(text(NAME_BYTES_MAX), text(32, 1), text(NAME_BYTES_MAX), text(16), list_of_any)
+_PROXY_CALL = row(text(32, 1), list_of_any)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCall:
+    """A call about a log, or about a namespace."""
+
+    path: str
+    call: str
+    log: str
+    """"" for those of the namespace."""
+    incarnation: str
+    arguments: Sequence[Any]
+    """By the call's form in `LOG_CALLS`."""
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack([self.path, self.call, self.log, self.incarnation, list(self.arguments)])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "LogCall":
+        """Raises `ProtocolError`."""
+        return cls(*message(body, _log_call, "LOG_CALL"))
+
+
+def decode_answer(body: Buffer, form: Form, what: str) -> Any:
+    """What a call gives, in its form. Raises `ProtocolError`."""
+    return message(body, form, what)
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyCall:
+    """A question or an order to one proxy."""
+
+    call: str
+    arguments: Sequence[Any]
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack([self.call, list(self.arguments)])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ProxyCall":
+        """Raises `ProtocolError`."""
+        return cls(*message(body, _proxy_call, "PROXY_CALL"))
+
+
+_OWNED = rows(row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), number(), number()), OWNED_PAGE)
+
+
+def decode_owned(body: Buffer) -> list[tuple[str, str, int, int]]:
+    """Of each log that a proxy writes: namespace, name, producers, segment. Raises `ProtocolError`."""
+    return list(message(body, _OWNED, "the reply to owned"))
+
+
+_WOULD_REFUSE = rows(row(text(256), text(4096), number()), WOULD_REFUSE_MAX)
+
+
+def decode_would_refuse(body: Buffer) -> list[tuple[str, str, int]]:
+    """Whom a proxy would refuse: principal, what it lacks, how often. Raises `ProtocolError`."""
+    return list(message(body, _WOULD_REFUSE, "the reply to would_refuse"))
+
+
+assert HEAD_BYTES == 32
+assert ENVELOPE_BYTES == 24
+assert ACK.size == 48

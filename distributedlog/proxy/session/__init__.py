@@ -1,0 +1,1 @@
+"""Sessions of clients, for both kinds of proxies."""

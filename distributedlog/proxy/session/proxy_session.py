@@ -1,0 +1,87 @@
+"""What a proxy of either kind answers on a connection: who it is, which proxies there are, calls."""
+
+from collections.abc import Callable
+
+from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, ProtocolError
+from ...runtime.net.link import Link
+from ...runtime.protocol.frames import REPLY_MORE, Op, pack
+from ..membership.proxy_members import Members
+from ..protocol.proxy_messages import LogCall, ProxyCall, encode_members
+from .client_authorizer import Client
+from .log_calls import LogCalls
+
+
+class CommonSession:
+    """One connection's share of that. Whoever serves more there asks it first."""
+
+    def __init__(
+        self,
+        link: Link,
+        client: Client,
+        members: Members,
+        calls: LogCalls,
+        info: Callable[[], dict[str, object]],
+    ) -> None:
+        """``client``: who speaks on the link; it is told when that is over."""
+        self.client = client
+        self._link = link
+        self._members = members
+        self._calls = calls
+        self._info = info
+        self._standing = 0
+        """The request that is answered at each change of the members; 0: there is none."""
+        self._stop: Callable[[], None] | None = None
+        self._told = b""
+
+    def on_frame(
+        self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        if not self.take(op, ident, body):
+            raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a proxy")
+
+    def on_batch_end(self) -> None:
+        """Nothing is gathered here."""
+
+    def take(self, op: int, ident: int, body: memoryview) -> bool:
+        """Serve a frame, if it is one of these. Raises `ProtocolError`."""
+        if op == Op.INFO:
+            self._link.reply(ident, pack(self._info()))
+        elif op == Op.MEMBERS:
+            self._on_members(ident)
+        elif op == Op.LOG_CALL:
+            self._calls.take(self.client, self._link, ident, LogCall.decode(body))
+        elif op == Op.PROXY_CALL:
+            self._on_call(ident, ProxyCall.decode(body))
+        else:
+            return False
+        return True
+
+    def on_closed(self) -> None:
+        """The connection has ended."""
+        self._calls.leave(self._link)
+        self.client.gone()
+        if self._stop is not None:
+            self._stop()
+
+    def _on_call(self, ident: int, call: ProxyCall) -> None:
+        try:
+            if call.call != "would_refuse":
+                raise InvalidRequest(f"{call.call} is for write proxies: this one reads")
+            rows = self.client.would_refuse()
+        except DistributedLogError as error:
+            self._link.reply_error(ident, error)
+            return
+        self._link.reply(ident, pack(rows))
+
+    def _on_members(self, ident: int) -> None:
+        self._standing, self._told = ident, b""
+        if self._stop is None:
+            self._stop = self._members.subscribe(self._tell)
+        self._tell()
+
+    def _tell(self) -> None:
+        rows = encode_members(self._members.rows(self._link.listener))
+        if rows != self._told:
+            self._told = rows
+            self._link.reply(self._standing, rows, flags=REPLY_MORE)

@@ -1,0 +1,1 @@
+"""Options, metrics, events and health conditions, as each part declares them."""

@@ -1,0 +1,75 @@
+"""News for whoever runs a cluster: lines of the log with a name that stays, in one table a part (pure).
+
+A name is searched for, counted, alarmed on: it and its fields do not change within a major version; the text
+of the line may. A row stands beside the part that says it; docs/events.md is made from them.
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..interfaces.log_lines import Logger
+
+ABOUT = "about"
+"""The attribute of a line that says what it is about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A row of a part's table."""
+
+    name: str
+    """``part.noun`` or ``part.noun.verb``."""
+    level: int
+    """As `logging` has them."""
+    help: str
+    """When it is said."""
+    fields: tuple[str, ...] = ()
+    """What a line has beside its text. The first one says what it is about: lines of one name about one thing
+    are left out where they come too fast."""
+    then: str = ""
+    """What to do about it."""
+    traceback: bool = False
+    """A line has the traceback of the exception that is among its values."""
+
+    def say(self, log: "Logger", text: str, *values: object, **fields: object) -> None:
+        """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
+        assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
+        about = str(fields[self.fields[0]]) if self.fields else ""
+        error = None
+        if self.traceback:
+            error = next(value for value in values if isinstance(value, BaseException))
+        extra = {"event": self.name, ABOUT: about, **fields}
+        log.log(self.level, text, *values, exc_info=error, extra=extra)
+
+
+WORK_FAILED = Event(
+    "work.failed",
+    logging.ERROR,
+    "A piece of background work failed for an unexpected reason. It is tried again. Other work continues.",
+    ("unit", "error"),
+    "report the traceback; status shows the unit until it succeeds",
+    traceback=True,
+)
+WORK_RECOVERED = Event(
+    "work.recovered",
+    logging.INFO,
+    "A piece of background work that had failed has succeeded.",
+    ("unit", "tries"),
+)
+ADDRESS_UNANSWERED = Event(
+    "node.address.unanswered",
+    logging.WARNING,
+    "An advertised address does not lead back to its node. It is checked again.",
+    ("address", "why"),
+    "correct --advertise or --listen, or the network; status shows it until it is right",
+)
+ADDRESS_LOOPBACK = Event(
+    "node.address.loopback",
+    logging.WARNING,
+    "The address that other nodes use is a loopback address, so only this machine reaches it.",
+    ("address",),
+    "give --listen or --advertise an address of the network; Debian resolves a machine's name to 127.0.1.1",
+)
+EVENTS = (WORK_FAILED, WORK_RECOVERED, ADDRESS_UNANSWERED, ADDRESS_LOOPBACK)

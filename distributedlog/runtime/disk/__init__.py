@@ -1,0 +1,1 @@
+"""Files, maps and blocks on disk and in memory."""

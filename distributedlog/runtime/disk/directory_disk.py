@@ -1,0 +1,428 @@
+"""A `Disk` on a directory of a real file system.
+
+A name is durable when `create`, `rename` or `delete` returns: the directory is synced. What blocks runs
+in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
+
+Names are looked up in the directory that was opened, never by its path: if another file system is mounted
+over the path, nothing there is changed. `check_place` then ends the node.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from ..interfaces.errors import (
+    AlreadyClosed,
+    CorruptData,
+    DataDirectoryInUse,
+    DataDirectoryLost,
+    DistributedLogError,
+    TooBusy,
+)
+from ..interfaces.host import File, OrderedMap
+from ..primitives.buffer_pool import ReusedMemory
+from ..process.fork_safety import close_descriptor, forked_message, watch_forks
+from .deferred_removal import Removals
+from .directory_file import DirectoryFile, disk_error
+from .lmdb_map import (
+    delete_map,
+    inode_of,
+    is_open,
+    is_there,
+    open_map,
+    probe_map,
+    sync_directory,
+)
+from .memory_disk import DIRECT_ALIGN, aligned_memory, check_file_name
+from .sync_mode import Syncer, SyncMode
+
+COLD_READERS = 2
+"""How many cold reads a disk does at once (H37)."""
+HOT_BYTES = 2 * 1024 * 1024
+HOT_BUFFERS = 4
+"""What was read from the page cache waits to be sent in so many buffers, before fresh ones are made."""
+MAP_SUFFIX = ".lmdb"
+LOCK_NAME = "LOCK"
+
+T = TypeVar("T")
+
+
+class DirectoryDisk:
+    """The files of one directory, made where it is missing.
+
+    ``sync_mode``: ``inline`` syncs on the loop (best where a sync takes less than half a millisecond),
+    ``thread`` in one thread a disk; see `choose_sync_mode`. ``direct_refused`` is set once
+    the file system has refused O_DIRECT: direct files are buffered then.
+    """
+
+    def __init__(
+        self, path: str | Path, *, sync: SyncMode = "thread", durability: str = "fdatasync"
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.durability = durability
+        self.direct_refused = False
+        self._syncer = Syncer(sync, f"sync {self.path}")
+        self._direct_probed = False
+        self._cold_readers = trio.CapacityLimiter(COLD_READERS)
+        self._memory = ReusedMemory(HOT_BYTES, HOT_BUFFERS)
+        self._directory_worker = trio.CapacityLimiter(1)
+        self._files: dict[DirectoryFile, None] = {}
+        self._arriving: list[int] = []
+        """Inodes that the worker has opened and that are not among the files yet."""
+        self._removals = Removals(f"removals {self.path}")
+        self._lock_fd: int | None = None
+        self._dead = ""
+        _make_directory(self.path)
+        # Kept open: to sync the directory takes no descriptor when there is none left.
+        self._directory_fd = _open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        found = os.fstat(self._directory_fd)
+        self._inode = (found.st_dev, found.st_ino)
+        self._maps: dict[str, None] = {}
+        """The names of the maps that were opened here."""
+        self._unnamed: set[int] = set()
+        """Inodes that lost their names here while a file was on its way to those that are open."""
+        watch_forks(self)
+
+    @property
+    def sync_mode(self) -> SyncMode:
+        """Where syncs run; may be set before the disk is busy."""
+        return self._syncer.mode
+
+    @sync_mode.setter
+    def sync_mode(self, mode: SyncMode) -> None:
+        self._syncer.mode = mode
+
+    def list(self) -> list[str]:
+        """The names of the files here, sorted; maps, the lock and names with a dot in front are not."""
+        self._check_alive()
+        try:
+            names = [entry.name for entry in self._entries() if not entry.is_dir()]
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: listing it") from error
+        return sorted(name for name in names if name != LOCK_NAME and not name.startswith("."))
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
+        check_file_name(name)
+        return self._file(name, *await self._in_worker(self._create, name, size, direct))
+
+    async def open(self, name: str) -> File:
+        """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
+
+        `TooBusy` stands for a lack of descriptors, here and in `create`.
+        """
+        check_file_name(name)
+        return self._file(name, await self._in_worker(self._open, name), None)
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
+        await self._in_worker(self._rename, check_file_name(old), check_file_name(new))
+
+    async def delete(self, *names: str) -> None:
+        """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
+
+        The space of large files that are not open is freed over minutes (`deferred_removal.py`).
+        """
+        await self._in_worker(self._delete, *map(check_file_name, names))
+
+    async def open_map(self, name: str) -> OrderedMap:
+        """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
+
+        One that this process has not open yet is first read whole in a child process: a page that lies, or
+        lies after the end of a file cut short, would end this one with a signal.
+        """
+        self._check_alive()
+        path = self.path / (check_file_name(name) + MAP_SUFFIX)
+        if not is_open(path) and not await probe_map(path):
+            raise CorruptData(f"map {path}: a reader could not get through it")
+        self._check_alive()
+        self._maps[path.name] = None
+        return await open_map(path)
+
+    async def delete_map(self, name: str) -> None:
+        """Remove a map that is not open. No error where there is none."""
+        self._check_alive()
+        await delete_map(self.path / (check_file_name(name) + MAP_SUFFIX))
+
+    def free_bytes(self) -> int:
+        """Space left on the device for an ordinary user."""
+        self._check_alive()
+        try:
+            found = os.fstatvfs(self._directory_fd)
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: asking for its free space") from error
+        return found.f_bavail * found.f_frsize
+
+    def keep_free(self, size: int) -> None:
+        """While less than so many bytes are free, deleted files give their room back at once."""
+        self._removals.keep_free_bytes = size
+
+    async def check_place(self) -> None:
+        """See `Disk.check_place`. Some microseconds a file, in a worker: a device may not answer."""
+        self._check_alive()
+        files = [*self._files]  # before the names are read: later ones may be missing there
+        maps = [self.path / name for name in self._maps]
+        await trio.to_thread.run_sync(self._check_place, files, maps)
+
+    def _check_place(self, files: Collection[DirectoryFile], maps: Collection[Path]) -> None:
+        try:
+            moved = inode_of(self.path) != self._inode
+            lost = () if moved else self._not_among(self._entries(), files)
+            lost_maps = [path for path in maps if not is_there(path)]
+        except OSError:
+            return  # no descriptor or no permission: the files may well be in place
+        if self._dead:
+            return
+        if moved:
+            raise DataDirectoryLost(
+                f"{self.path}: the data directory was removed or moved, or a file system was mounted over it"
+            )
+        for path in (*(self.path / file.name for file in lost), *lost_maps):
+            raise DataDirectoryLost(
+                f"{path}: another program removed or moved it while it was in use"
+            )
+
+    def _not_among(
+        self, entries: Sequence[os.DirEntry[str]], files: Collection[DirectoryFile]
+    ) -> Sequence[DirectoryFile]:
+        """The files that none of these names leads to, and whose names this disk has not removed."""
+        # A network file system keeps what is removed and open under a name with a dot in front.
+        seen = [entry for entry in entries if not entry.name.startswith(".")]
+        there = {entry.inode() for entry in seen}
+        if any(file.inode not in there for file in files if not file.unnamed):
+            # Some file systems list other numbers than they show of the files themselves.
+            there = set()
+            for entry in seen:
+                with contextlib.suppress(FileNotFoundError):
+                    there.add(os.stat(entry.name, dir_fd=self._directory_fd).st_ino)
+        return [file for file in files if file.inode not in there and not file.unnamed]
+
+    def _entries(self) -> Sequence[os.DirEntry[str]]:
+        # With a separate descriptor: two readers of one descriptor would share its position.
+        descriptor = os.open(
+            ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory_fd
+        )
+        try:
+            with os.scandir(descriptor) as entries:
+                found = [*entries]
+                for entry in found:
+                    entry.is_dir()  # it is remembered; later the descriptor is closed
+                return found
+        finally:
+            os.close(descriptor)
+
+    def lock(self) -> None:
+        """Take this directory, until `unlock` or the end of the process. Raises `DataDirectoryInUse`."""
+        self._check_alive()
+        if self._lock_fd is not None:
+            raise DataDirectoryInUse(f"{self.path} is in use by this very process")
+        descriptor = _open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise DataDirectoryInUse(
+                f"{self.path} is in use by another process ({holder or 'unknown'})"
+            ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise disk_error(error, f"{self.path}: locking it") from error
+        with contextlib.suppress(OSError):  # who holds it is a note: a full disk has no room for it
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"pid {os.getpid()}\n".encode(), 0)
+        self._lock_fd = descriptor
+
+    def unlock(self) -> None:
+        """Give it back. Idempotent."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+    def aligned_buffer(self, length: int) -> memoryview:
+        """Zeroed, page-aligned, writable memory."""
+        return aligned_memory(length)
+
+    async def close(self) -> None:
+        """Close all files, end the sync thread, give the directory back. Idempotent."""
+        for file in list(self._files):
+            file.close()
+        await self._syncer.close()
+        self._removals.close()
+        self.unlock()
+        self._dead = self._dead or f"disk {self.path} is closed"
+        async with self._directory_worker:  # after the call that may still use it
+            descriptor, self._directory_fd = self._directory_fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def on_forked(self) -> None:
+        """In a forked child: let go of the lock's descriptor, say so from now on (H15)."""
+        self._dead = forked_message(f"disk {self.path}")
+        if self._lock_fd is not None:
+            close_descriptor(self._lock_fd)  # the parent's copy still holds the lock
+            self._lock_fd = None
+        if self._directory_fd >= 0:
+            close_descriptor(self._directory_fd)
+            self._directory_fd = -1
+
+    def _file(self, name: str, fd: int, direct_fd: int | None) -> DirectoryFile:
+        file = DirectoryFile(
+            self.path / name,
+            fd,
+            direct_fd,
+            syncer=self._syncer,
+            cold_readers=self._cold_readers,
+            memory=self._memory,
+            on_synced=self._removals.note_sync,
+            on_closed=self._files.pop,
+        )
+        self._files[file] = None
+        if (
+            file.inode in self._unnamed
+        ):  # in this order: the worker adds to the one, then looks at the other
+            file.unnamed = True
+        self._arriving.remove(file.inode)  # no sooner: see `_delete`
+        if not self._arriving:
+            self._unnamed.clear()
+        return file
+
+    async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
+        self._check_alive()
+        return await trio.to_thread.run_sync(call, *args, limiter=self._directory_worker)
+
+    def _open(self, name: str) -> int:
+        descriptor = self._open_here(name, os.O_RDWR)
+        self._arriving.append(os.fstat(descriptor).st_ino)
+        return descriptor
+
+    def _create(self, name: str, size: int, direct: bool) -> tuple[int, int | None]:
+        if direct and not self._direct_probed:
+            self.direct_refused = not takes_direct(self.path)
+            self._direct_probed = True
+        path = self.path / name
+        try:
+            descriptor = self._open_here(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:  # in a directory that was removed nothing can be made
+            raise DataDirectoryLost(f"{self.path}: it was removed while it was in use") from None
+        try:
+            if size:
+                os.posix_fallocate(descriptor, 0, size)
+                os.fsync(descriptor)  # the size is no news any more to the first fdatasync
+            direct_descriptor = None
+            if direct and not self.direct_refused:
+                direct_descriptor = self._open_here(name, os.O_RDWR | os.O_DIRECT)
+            self._sync_names()
+        except (OSError, DistributedLogError) as error:
+            os.close(descriptor)
+            with contextlib.suppress(
+                OSError
+            ):  # gone already, or a disk that takes nothing any more
+                os.unlink(name, dir_fd=self._directory_fd)  # what is half-made must not be found
+            if isinstance(error, DistributedLogError):
+                raise
+            raise disk_error(error, f"{path}: making it with {size} bytes") from error
+        self._arriving.append(os.fstat(descriptor).st_ino)
+        return descriptor, direct_descriptor
+
+    def _rename(self, old: str, new: str) -> None:
+        directory = self._directory_fd
+        try:
+            self._note_unnamed(new)
+            os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
+        self._sync_names()
+
+    def _delete(self, *names: str) -> None:
+        # In this order: what arrives on the loop meanwhile is in one of the two. Nothing is opened or made
+        # before this call of the worker ends.
+        in_use = {*self._arriving, *(file.inode for file in list(self._files))}
+        for name in names:
+            try:
+                self._note_unnamed(name)
+                self._removals.unlink(name, directory=self._directory_fd, in_use=in_use)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise disk_error(error, f"{self.path / name}: deleting it") from error
+        self._sync_names()
+
+    def _open_here(self, name: str, flags: int) -> int:
+        return _open(self.path / name, flags, self._directory_fd)
+
+    def _note_unnamed(self, name: str) -> None:
+        """This disk removes the name now. An open file of this name is not lost (`check_place`)."""
+        with contextlib.suppress(FileNotFoundError):
+            inode = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_ino
+            if inode in self._arriving:
+                self._unnamed.add(inode)
+            for file in list(self._files):
+                if file.inode == inode:
+                    file.unnamed = True
+
+    def _sync_names(self) -> None:
+        try:
+            os.fsync(self._directory_fd)
+        except OSError as error:
+            raise disk_error(error, f"{self.path}: syncing the directory") from error
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise AlreadyClosed(self._dead)
+
+
+def takes_direct(path: Path) -> bool:
+    """Whether the file system of the directory ``path`` takes writes with O_DIRECT."""
+    probe = path / f".direct-probe-{os.getpid()}"
+    try:
+        descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, aligned_memory(DIRECT_ALIGN), 0)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)  # full: not refused, whatever else
+    finally:
+        with contextlib.suppress(OSError):  # it may be made though the open was refused
+            probe.unlink()
+    return True
+
+
+def _open(path: Path, flags: int, directory: int | None = None) -> int:
+    """Open ``path``, or its last name in the directory of that descriptor."""
+    try:
+        name = path if directory is None else path.name
+        return os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # the disk is well
+            raise TooBusy(f"{path}: too many open files; raise the limit (ulimit -n)") from error
+        raise disk_error(error, f"{path}: opening it") from error
+
+
+def _make_directory(path: Path) -> None:
+    """Make it and its missing parents, all names durable."""
+    if not path.is_dir():
+        _make_directory(path.parent)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise disk_error(error, f"{path}: making the directory") from error
+        _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    try:
+        sync_directory(path)
+    except OSError as error:
+        raise disk_error(error, f"{path}: syncing the directory") from error

@@ -1,0 +1,350 @@
+"""An `OrderedMap` in LMDB (H38).
+
+- One environment a path and process, shared by all handles: opened twice, LMDB loses its file locks.
+- Reads copy out inside one synchronous call: a reader kept over an ``await`` pins pages for ever.
+- Every transaction is synced: without it, 20 of 25 power cuts broke the map (measured).
+- The map is 64 GiB from the start (sparse; resizing under open transactions is undefined).
+- LMDB trusts its pages. Before a map is opened, `probe_map` reads all of them in a child process, since a
+  page that lies may crash its reader. Values carry checksums of their users' own.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import lmdb
+import trio
+
+from ..interfaces.errors import (
+    AlreadyClosed,
+    CorruptData,
+    DiskFailed,
+    DiskFull,
+    DistributedLogError,
+)
+from ..interfaces.host import Summary
+from ..process.fork_safety import forked_message, watch_forks
+from .memory_disk import KEY_BYTES_MAX
+
+FILE_NAME = "data.mdb"
+MAP_BYTES = 64 << 30
+READERS_MAX = 16
+DAMAGED = 65
+"""Exit code of the child of `probe_map` for damage. Python itself never uses it."""
+CRASHES = 2
+"""A reader that crashed is started again. If both crash, the file is damaged."""
+NO_SPACE_BYTES = 1 << 20
+"""A failed call on a disk with less space than this is taken for a lack of space."""
+
+_environments: dict[str, "_Environment"] = {}
+"""By real path. Handles count; the last to close closes."""
+
+
+class LmdbMap:
+    """One handle on a map. See `OrderedMap`."""
+
+    def __init__(self, environment: "_Environment") -> None:
+        self._environment = environment
+        self._dead = ""
+
+    async def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
+    ) -> None:
+        """Delete, then put, in one synced transaction; a key in both is put, the last put of a key counts.
+
+        In a worker thread, one at a time and in order. Raises `DiskFull`, `DiskFailed`, `CorruptData`.
+        """
+        puts, deletes = list(puts), list(deletes)
+        self._check_alive()
+        environment = self._environment
+        environment.users += 1  # closed meanwhile, it would pull the map from under the thread
+        try:
+            await trio.to_thread.run_sync(
+                environment.apply, puts, deletes, summary, limiter=environment.writer
+            )
+        finally:
+            environment.release()
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None. Raises `CorruptData`, as all reads here."""
+        self._check_alive()
+        if not 0 < len(key) <= KEY_BYTES_MAX:
+            return None
+        try:
+            with self._environment.lmdb.begin() as reader:
+                return reader.get(key)
+        except lmdb.Error as error:
+            raise self._environment.translate(error, "reading") from error
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key <= ``key``, or None."""
+        self._check_alive()
+        try:
+            with self._environment.lmdb.begin() as reader, reader.cursor() as cursor:
+                found = cursor.set_range(key) if key else cursor.first()
+                if not found:
+                    found = cursor.last()  # all keys lie before it
+                elif cursor.key() != key:
+                    found = cursor.prev()
+                return cursor.item() if found else None
+        except lmdb.Error as error:
+            raise self._environment.translate(error, "reading") from error
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` pairs with start <= key < end, in order."""
+        self._check_alive()
+        pairs: list[tuple[bytes, bytes]] = []
+        try:
+            with self._environment.lmdb.begin() as reader, reader.cursor() as cursor:
+                more = cursor.set_range(start) if start else cursor.first()
+                while more and len(pairs) < limit and cursor.key() < end:
+                    pairs.append(cursor.item())
+                    more = cursor.next()
+        except lmdb.Error as error:
+            raise self._environment.translate(error, "reading") from error
+        return pairs
+
+    def close(self) -> None:
+        """Close this handle. Idempotent."""
+        if not self._dead:
+            self._dead = f"map {self._environment.path} is closed"
+            self._environment.release()
+
+    def _check_alive(self) -> None:
+        if self._environment.dead or self._dead:
+            raise AlreadyClosed(self._environment.dead or self._dead)
+
+
+class _Environment:
+    """The one LMDB environment of a path, and how many use it (handles, and commits under way)."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.users = 0
+        self.dead = ""
+        self.writer = trio.CapacityLimiter(1)
+        made = not path.is_dir()
+        try:
+            if made:
+                path.mkdir(mode=0o700)
+            self.lmdb = lmdb.open(
+                self.path,
+                map_size=MAP_BYTES,
+                max_readers=READERS_MAX,
+                max_spare_txns=1,
+                readahead=False,  # look-ups are random; a map larger than memory would be read twice
+                mode=0o600,
+            )
+            self.lmdb.reader_check()  # readers that died with their process pin pages
+            self.inode = inode_of(path / FILE_NAME)
+            if made:
+                sync_directory(path)
+                sync_directory(path.parent)
+        except lmdb.Error as error:
+            raise self.translate(error, "opening") from error
+        except OSError as error:
+            raise DiskFailed(f"map {self.path}: making it: {error.strerror}") from error
+        watch_forks(self)
+
+    def apply(
+        self, puts: list[tuple[bytes, bytes]], deletes: list[bytes], summary: Summary | None
+    ) -> None:
+        """One transaction. Runs in the worker: checking 50,000 keys alone would hold the loop for 5 ms."""
+        for key in (*(key for key, _ in puts), *deletes):
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
+        try:
+            with self.lmdb.begin(write=True) as writer:
+                if summary is not None:
+                    # One short call per pair: `getmulti` keeps the interpreter's lock for all of them.
+                    replaced = {key: writer.get(key) for key in deletes}
+                    replaced |= {key: writer.get(key) for key, _ in puts}
+                    puts.append(summary({k: v for k, v in replaced.items() if v is not None}))
+                for key in deletes:
+                    writer.delete(key)
+                with writer.cursor() as cursor:
+                    cursor.putmulti(puts)
+        except lmdb.Error as error:
+            raise self.translate(error, "committing") from error
+
+    def translate(self, error: lmdb.Error, what: str) -> DistributedLogError:
+        message = f"map {self.path}: {what}: {error}"
+        if isinstance(error, lmdb.MapFullError) or (what != "reading" and self._no_space()):
+            return DiskFull(message)
+        if isinstance(error, _LIES):
+            return CorruptData(message)
+        return DiskFailed(message)
+
+    def _no_space(self) -> bool:
+        """LMDB calls a write that was cut short by a full disk an input/output error."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return False
+        return found.f_bavail * found.f_frsize < NO_SPACE_BYTES
+
+    def release(self) -> None:
+        self.users -= 1
+        if not self.users and not self.dead:
+            self.dead = f"map {self.path} is closed"
+            del _environments[self.path]
+            self.lmdb.close()
+
+    def on_forked(self) -> None:
+        """In a forked child: never touch the environment again, not even to free it (H15).
+
+        Freed at the child's exit, it would give back its reader's slot in the lock table, which is the
+        parent's. So it is kept for good, with its descriptors.
+        """
+        self.dead = forked_message(f"map {self.path}")
+        _environments.pop(self.path, None)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.lmdb))
+
+
+_LIES = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.VersionMismatchError,
+    lmdb.IncompatibleError,
+    lmdb.PageFullError,
+    lmdb.CursorFullError,
+)
+"""The only errors that are damage. All others are of the surroundings: memory, slots of readers, rights."""
+_LIES_BY_NAME = [lie.__name__ for lie in _LIES]
+_CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+
+
+async def open_map(path: Path) -> LmdbMap:
+    """Open or make the map in the directory ``path``. Raises `CorruptData`, `DiskFailed`.
+
+    Ask `probe_map` first, as `DirectoryDisk` does.
+    """
+    await trio.lowlevel.checkpoint()
+    path = _canonical(path)
+    environment = _environments.get(str(path))
+    if environment is None:
+        environment = _environments[str(path)] = _Environment(path)
+    environment.users += 1
+    return LmdbMap(environment)
+
+
+def is_open(path: Path) -> bool:
+    """Has this process opened the map in ``path``?"""
+    return str(_canonical(path)) in _environments
+
+
+def is_there(path: Path) -> bool:
+    """Is the file of the map in ``path``, if this process has opened one, still the one that it opened?"""
+    environment = _environments.get(str(_canonical(path)))
+    return environment is None or environment.inode == inode_of(path / FILE_NAME)
+
+
+def inode_of(path: Path) -> tuple[int, int] | None:
+    """The device and inode that a name leads to, None for none. Raises `OSError`."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+async def delete_map(path: Path) -> None:
+    """Remove the map in ``path``, which is not open. No error where there is none."""
+    path = _canonical(path)
+    assert str(path) not in _environments, f"map {path} is deleted while it is open"
+    await trio.to_thread.run_sync(_delete, path)
+
+
+async def probe_map(path: Path) -> bool:
+    """Whether a child process could open the map in ``path``, read all of it in order, and begin to write.
+
+    False if it found damage: delete the map and rebuild it. A missing map is in order. Takes some
+    0.4 s of CPU a million pairs. There is no time limit, since a slow device is no damage. Raises
+    `DiskFailed` if the child could not read for another reason, such as a limit of memory or a signal.
+    """
+    if not _is_there(path):
+        await trio.lowlevel.checkpoint()
+        return True
+    for _ in range(CRASHES):
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-c", _PROBE, str(path), str(DAMAGED), *_LIES_BY_NAME],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                capture_stdout=True,
+                capture_stderr=True,
+            )
+        except OSError as error:
+            raise _not_probed(path, f"starting a process: {error.strerror}") from error
+        if done.returncode == 0:
+            return True
+        if done.returncode == DAMAGED:
+            return False
+        if not (done.stdout and -done.returncode in _CRASH_SIGNALS):
+            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise _not_probed(path, last or f"its reader ended with {done.returncode}")
+    return False
+
+
+def _not_probed(path: Path, why: str) -> DiskFailed:
+    return DiskFailed(f"map {path}: verifying it: {why}. The map was left as it is; start again")
+
+
+_PROBE = """
+import sys
+from itertools import pairwise, starmap, takewhile
+from operator import lt
+import lmdb
+path, damaged, *lies = sys.argv[1:]
+print("reading", flush=True)  # a crash after this is one over the pages
+try:
+    with lmdb.open(path, map_size=64 << 30, create=False) as environment:
+        with environment.begin() as reader, reader.cursor() as cursor:
+            # No line of Python a pair: of two million each would be half a second of a bookie's start. The
+            # first pair that is out of order ends it: pages that lead in a circle are no endless map.
+            in_order = sum(takewhile(bool, starmap(lt, pairwise(cursor))))
+            if in_order != max(0, environment.stat()["entries"] - 1):
+                sys.exit(int(damaged))  # pairs are missing, or out of order
+        # The list of free pages lies in pages of its own, which only a writer reads: one that looks for more
+        # pages in a row than there are goes through all of it. Given up, it has changed nothing.
+        writer = environment.begin(write=True)
+        writer.put(b"probe", bytes(4 << 20))
+        writer.abort()
+except tuple(getattr(lmdb, lie) for lie in lies):
+    sys.exit(int(damaged))
+"""
+
+
+def _canonical(path: Path) -> Path:
+    return path.resolve()
+
+
+def _is_there(path: Path) -> bool:
+    return (path / FILE_NAME).exists()
+
+
+def _delete(path: Path) -> None:
+    try:
+        shutil.rmtree(path)
+        sync_directory(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DiskFailed(f"map {path}: deleting it: {error.strerror}") from error
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,416 @@
+"""A `Disk` in memory: for tests, and for clusters that are asked to keep nothing.
+
+Behaves as a disk does to whoever uses it (order, sizes, errors, locks), except that nothing outlives
+the process. There is no power cut here: the simulator's disk has that.
+"""
+
+import mmap
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+
+import trio
+
+from ..interfaces.errors import AlreadyClosed, DataDirectoryInUse, DiskFailed, DiskFull
+from ..interfaces.host import Buffer, File, OrderedMap, Summary
+
+DIRECT_ALIGN = 4096
+"""What a direct file wants offsets, sizes and memory to be multiples of, bytes."""
+KEY_BYTES_MAX = 511
+"""LMDB's bound, kept by every `OrderedMap`; keys are never empty."""
+FREE_BYTES_UNBOUNDED = 1 << 40
+
+
+def check_file_name(name: str) -> str:
+    """Names are flat and visible; return ``name``."""
+    assert name, "a file without a name"
+    assert name.isprintable(), f"{name!r}: a name that nobody could type"
+    assert "/" not in name, f"{name!r}: no name of a file here"
+    assert not name.startswith((".", "LOCK")), f"{name!r}: a name that is kept for the disk"
+    return name
+
+
+class MemoryDisk:
+    """A disk whose files are bytearrays. ``bytes_max`` bounds their sizes in sum (None: no bound).
+
+    Hand the same object to a node that is started again: it finds what was there.
+    """
+
+    durability = "memory"
+
+    def __init__(self, *, bytes_max: int | None = None) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._files: dict[str, _Content] = {}
+        self._maps: dict[str, _Pairs] = {}
+        self._open_maps: dict[str, list[MemoryMap]] = {}
+        self._locked = False
+
+    def list(self) -> list[str]:
+        """The names of the files here, sorted."""
+        return sorted(self._files)
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        """Make a new file; see `Disk.create`. A direct one holds its user to aligned writes."""
+        check_file_name(name)
+        await trio.lowlevel.checkpoint()
+        if name in self._files:
+            raise FileExistsError(f"{name} is there already")
+        content = _Content(self)
+        content.resize(size, name)
+        self._files[name] = content
+        return MemoryFile(name, content, direct=direct)
+
+    async def open(self, name: str) -> File:
+        """Open an existing file. Raises `FileNotFoundError`."""
+        await trio.lowlevel.checkpoint()
+        return MemoryFile(name, self._content(name), direct=False)
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename over whatever is there. Raises `FileNotFoundError`."""
+        check_file_name(new)
+        await trio.lowlevel.checkpoint()
+        content = self._content(old)
+        if old != new:
+            del self._files[old]
+            replaced = self._files.get(new)
+            self._files[new] = content
+            if replaced is not None:
+                replaced.unlink()
+
+    async def delete(self, *names: str) -> None:
+        """Remove the names; open files stay readable. Raises `FileNotFoundError`."""
+        await trio.lowlevel.checkpoint()
+        for name in names:
+            content = self._content(name)
+            del self._files[name]
+            content.unlink()
+
+    async def open_map(self, name: str) -> OrderedMap:
+        """Open or make an ordered map. Handles of one name share one map."""
+        check_file_name(name)
+        await trio.lowlevel.checkpoint()
+        handle = MemoryMap(name, self._maps.setdefault(name, _Pairs()))
+        self._open_maps.setdefault(name, []).append(handle)
+        return handle
+
+    async def delete_map(self, name: str) -> None:
+        """Remove an ordered map that is not open. No error where there is none."""
+        await trio.lowlevel.checkpoint()
+        open_here = [handle for handle in self._open_maps.get(name, []) if not handle.closed]
+        assert not open_here, f"map {name} is deleted while it is open"
+        self._open_maps.pop(name, None)
+        self._maps.pop(name, None)
+
+    def free_bytes(self) -> int:
+        """Space left below ``bytes_max``; a terabyte where there is no bound."""
+        if self.bytes_max is None:
+            return FREE_BYTES_UNBOUNDED
+        return max(0, self.bytes_max - self.used_bytes)
+
+    def keep_free(self, size: int) -> None:
+        """Deleted files always do."""
+
+    async def check_place(self) -> None:
+        """Only this process reaches them."""
+        await trio.lowlevel.checkpoint()
+
+    def lock(self) -> None:
+        """Take this disk for one node. Raises `DataDirectoryInUse`."""
+        if self._locked:
+            raise DataDirectoryInUse("this memory disk is in use by another node")
+        self._locked = True
+
+    def unlock(self) -> None:
+        """Give it back. Idempotent."""
+        self._locked = False
+
+    def aligned_buffer(self, length: int) -> memoryview:
+        """Zeroed, page-aligned, writable memory."""
+        return aligned_memory(length)
+
+    async def close(self) -> None:
+        """Nothing to do; as `DirectoryDisk.close`."""
+        await trio.lowlevel.checkpoint()
+
+    def _content(self, name: str) -> "_Content":
+        try:
+            return self._files[name]
+        except KeyError:
+            raise FileNotFoundError(f"no file {name}") from None
+
+
+class MemoryFile:
+    """A file of a `MemoryDisk`."""
+
+    def __init__(self, name: str, content: "_Content", *, direct: bool) -> None:
+        self.name = name
+        self._content = content
+        self._direct = direct
+        self._failed: DiskFailed | None = None
+        self._closed = False
+
+    def size(self) -> int:
+        """The size in bytes, preallocated space included."""
+        self._check_open()
+        return self._content.size
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write; see `File.write_at`. Raises `DiskFull` above the disk's bound, from then on always."""
+        self._check_open()
+        if self._failed is not None:
+            raise self._failed.again()
+        length = sum(len(buffer) for buffer in buffers)
+        if self._direct:
+            assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
+            assert length % DIRECT_ALIGN == 0, "a direct file takes aligned sizes"
+        try:
+            self._content.write(offset, buffers, length, self.name)
+        except DiskFull as error:
+            self._failed = error
+            raise
+
+    async def write_synced(self, offset: int, buffer: Buffer) -> None:
+        """Write; then a checkpoint, as if there had been a sync."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.write_at(offset, (buffer,))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    @property
+    def syncs_inline(self) -> bool:
+        """There is nothing to wait for."""
+        return True
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """Write."""
+        self.write_at(offset, (buffer,))
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """Write zeros, after a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        self.write_at(offset, (bytes(length),))
+
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, buffer)
+
+    async def sync(self) -> None:
+        """A checkpoint; raises again what a failed write raised."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        if self._failed is not None:
+            raise self._failed.again()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes, fewer at the end."""
+        self._check_open()
+        return self._content.read(offset, length)
+
+    def read_hot(self, offset: int, length: int) -> bytes | None:
+        """As `read_at`: memory is hot."""
+        return self.read_at(offset, length)
+
+    async def read_cold(self, offset: int, length: int) -> bytes:
+        """As `read_at`, after a checkpoint."""
+        await trio.lowlevel.checkpoint()
+        return self.read_at(offset, length)
+
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`."""
+        return await self.read_cold(offset, length)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend. Raises `DiskFull`."""
+        self._check_open()
+        if self._failed is not None:
+            raise self._failed.again()
+        self._content.resize(size, self.name)
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Whole pages are zeros, and count no more."""
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        self._content.punch(offset, length)
+        return True
+
+    def allocated_bytes(self) -> int:
+        """Its size, to whole pages, less what was punched."""
+        self._check_open()
+        return self._content.allocated_bytes
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise AlreadyClosed(f"file {self.name} is closed")
+
+
+class MemoryMap:
+    """An `OrderedMap` in memory; all handles of a name show the same pairs."""
+
+    def __init__(self, name: str, pairs: "_Pairs") -> None:
+        self.name = name
+        self.closed = False
+        self._pairs = pairs
+
+    async def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
+    ) -> None:
+        """Delete, then put: a key in both is put; of two puts of one key the later one counts."""
+        puts, deletes = list(puts), list(deletes)
+        for key in (*(key for key, _ in puts), *deletes):
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        self._pairs.apply(puts, deletes, summary)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        self._check_open()
+        return self._pairs.values.get(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key <= ``key``, or None."""
+        self._check_open()
+        keys, values = self._pairs.keys, self._pairs.values
+        at = bisect_right(keys, key)
+        return (keys[at - 1], values[keys[at - 1]]) if at else None
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` pairs with start <= key < end, in order."""
+        self._check_open()
+        keys, values = self._pairs.keys, self._pairs.values
+        first = bisect_left(keys, start)
+        last = min(bisect_left(keys, end), first + limit)
+        return [(key, values[key]) for key in keys[first:last]]
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self.closed = True
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise AlreadyClosed(f"map {self.name} is closed")
+
+
+class _Pairs:
+    """What a map holds: a dict, and its keys in order."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+        self.keys: list[bytes] = []
+
+    def apply(
+        self,
+        puts: list[tuple[bytes, bytes]],
+        deletes: list[bytes],
+        summary: Summary | None = None,
+    ) -> None:
+        if summary is not None:
+            puts = [*puts, summary(replaced(self.values, puts, deletes))]
+        for key in deletes:
+            if self.values.pop(key, None) is not None:
+                del self.keys[bisect_left(self.keys, key)]
+        before = len(self.values)
+        added = [key for key, _ in puts if key not in self.values]
+        self.values.update((bytes(key), bytes(value)) for key, value in puts)
+        if len(self.values) > before:
+            self.keys += dict.fromkeys(added)
+            self.keys.sort()  # two ordered runs, mostly: nearly linear
+
+
+class _Content:
+    """The bytes of a file, which outlive its name while somebody has it open.
+
+    ``data`` ends where the last write ended; from there to ``size`` there are zeros, which so cost
+    nothing in preallocated files.
+    """
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self.data = bytearray()
+        self.size = 0
+        self.holes: set[int] = set()
+        """Pages that were punched, by number: they take no space."""
+        self._disk: MemoryDisk | None = disk
+
+    def write(self, offset: int, buffers: Sequence[Buffer], length: int, name: str) -> None:
+        if offset + length > self.size:
+            self.resize(offset + length, name)
+        if offset > len(self.data):
+            self.data.extend(bytes(offset - len(self.data)))  # a hole reads as zeros
+        if self.holes:
+            self._fill(set(pages_touched(offset, length)))
+        for buffer in buffers:
+            self.data[offset : offset + len(buffer)] = buffer
+            offset += len(buffer)
+
+    def read(self, offset: int, length: int) -> bytes:
+        end = min(offset + length, self.size)
+        with memoryview(self.data) as view:
+            found = bytes(view[offset:end])
+        return found + bytes(max(0, end - offset - len(found)))
+
+    def resize(self, size: int, name: str) -> None:
+        disk = self._disk
+        if disk is not None:
+            if size - self.size > disk.free_bytes():
+                raise DiskFull(
+                    f"{name}: no room for {size - self.size} bytes more, {disk.free_bytes()} are free"
+                )
+            disk.used_bytes += size - self.size
+        del self.data[size:]
+        self.size = size
+        self._fill({page for page in self.holes if (page + 1) * DIRECT_ALIGN > size})
+
+    @property
+    def allocated_bytes(self) -> int:
+        return -(-self.size // DIRECT_ALIGN) * DIRECT_ALIGN - DIRECT_ALIGN * len(self.holes)
+
+    def punch(self, offset: int, length: int) -> None:
+        new = set(pages_within(offset, min(length, self.size - offset))) - self.holes
+        self.holes |= new
+        if self._disk is not None:
+            self._disk.used_bytes -= DIRECT_ALIGN * len(new)
+        for page in new:
+            here = len(self.data[page * DIRECT_ALIGN : (page + 1) * DIRECT_ALIGN])
+            self.data[page * DIRECT_ALIGN : page * DIRECT_ALIGN + here] = bytes(here)
+
+    def _fill(self, pages: set[int]) -> None:
+        filled = pages & self.holes
+        self.holes -= filled
+        if self._disk is not None:
+            self._disk.used_bytes += DIRECT_ALIGN * len(filled)
+
+    def unlink(self) -> None:
+        """The name is gone: the space counts as free at once, though open handles still hold it."""
+        if self._disk is not None:
+            self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.holes)
+            self._disk = None
+
+
+def replaced(
+    values: Mapping[bytes, bytes], puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]
+) -> dict[bytes, bytes]:
+    """The pairs of a map that a transaction replaces or deletes."""
+    keys = dict.fromkeys((*deletes, *(key for key, _ in puts)))
+    return {key: values[key] for key in keys if key in values}
+
+
+def pages_within(offset: int, length: int) -> range:
+    """The pages, by number, that lie whole in a stretch of bytes."""
+    return range(-(-offset // DIRECT_ALIGN), (offset + length) // DIRECT_ALIGN)
+
+
+def pages_touched(offset: int, length: int) -> range:
+    """The pages, by number, of which a stretch of bytes has any."""
+    return range(offset // DIRECT_ALIGN, -(-(offset + length) // DIRECT_ALIGN))
+
+
+def aligned_memory(length: int) -> memoryview:
+    """Zeroed, page-aligned, writable memory of ``length`` bytes; it lives as long as its views."""
+    return memoryview(mmap.mmap(-1, max(length, 1)))[:length]

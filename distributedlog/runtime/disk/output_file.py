@@ -1,0 +1,276 @@
+"""Write output under a name that a user gave: the only place that decides what such a write may replace.
+
+A regular file is replaced atomically: a reader sees the old content or the new one, and a write that fails
+leaves the old one. A symbolic link stays; the file that it leads to is replaced. A character device, a pipe
+and an open descriptor of this process (``-``, ``/dev/stdout``) receive the bytes as a stream. Nothing else
+is written to: a rename over ``/dev/null`` would make an ordinary file of it for every program.
+"""
+
+import contextlib
+import errno
+import os
+import re
+import select
+import stat
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from ..interfaces.errors import DiskFailed, InvalidRequest
+
+if TYPE_CHECKING:
+    from ..interfaces.host import Buffer
+
+STANDARD_OUTPUT = "-"
+PART = ".part"
+"""The suffix of a file that is being written. Each write has its own name, so that two never mix."""
+SECRET_MODE, MODE = 0o600, 0o666
+"""Of a new file, the second one without the bits of the process's umask."""
+SYNC_BYTES = 4 * 1024 * 1024
+"""Synced so often, because a node's sync on the same disk waits for what one sync writes (H25)."""
+LINKS_MAX = 40
+READER_WAIT_S, READER_POLL_S = 30.0, 0.05
+"""A pipe's reader may be started after its writer."""
+NAME_CHARS_MAX = 60
+"""Of a file's name in the name of the file that is being written: a name has at most 255 bytes."""
+_DESCRIPTORS = re.compile(r"/dev/fd|/proc/([0-9]+)(?:/task/[0-9]+)?/fd")
+_KINDS = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISBLK, "a block device"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """The destination of output. Exactly one of ``file`` and ``stream`` is set."""
+
+    named: str
+    """The name as the user gave it."""
+    file: Path | None = None
+    """The regular file that is made or replaced; no part of the path is a link."""
+    exists: bool = False
+    """It exists, and is replaced."""
+    stream: str | int | None = None
+    """The device or pipe, or the number of an open descriptor."""
+
+
+def destination(path: Path | str) -> Destination:
+    """Decide what a write to ``path`` does. Raises `InvalidRequest` for what no output is written to."""
+    named = os.fspath(path)
+    if named == STANDARD_OUTPUT:
+        return Destination(named, stream=1)
+    if (descriptor := _own_descriptor(named)) is not None:
+        return Destination(named, stream=descriptor)
+    try:
+        mode = os.stat(named).st_mode
+    except FileNotFoundError:
+        if not os.path.basename(named):
+            _refuse(named, "a directory that does not exist")
+        return Destination(named, file=Path(os.path.realpath(named)))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{named}: {getattr(error, 'strerror', error)}") from None
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return Destination(named, stream=named)
+    for is_kind, kind in _KINDS:
+        if is_kind(mode):
+            _refuse(named, kind)
+    return Destination(named, file=Path(os.path.realpath(named)), exists=True)
+
+
+class OutputFile:
+    """Output that is being written; see `output_file`."""
+
+    def __init__(self, to: Destination, descriptor: int, unfinished: Path | None) -> None:
+        self.unfinished = unfinished
+        """The file that is being written; None if it is a stream, which cannot be read back."""
+        self._to = to
+        self._descriptor = descriptor
+        self._unsynced_bytes = 0
+        self.in_thread = False
+        """A thread writes, or was abandoned while it did."""
+
+    def write(self, data: "Buffer") -> None:
+        """Write all of it. Raises `DiskFull`, `DiskFailed`."""
+        try:
+            self._unsynced_bytes += write_all(self._descriptor, data)
+            if self.unfinished is not None and self._unsynced_bytes > SYNC_BYTES:
+                os.fsync(self._descriptor)
+                self._unsynced_bytes = 0
+        except BrokenPipeError:
+            raise DiskFailed(
+                f"{self._to.named}: its reader ended before everything was written"
+            ) from None
+        except OSError as error:
+            raise _disk_error(error, f"{self._to.named}: writing it") from error
+
+    async def write_in_thread(self, data: "Buffer") -> None:
+        """The same without holding the event loop: a pipe's reader may be slow, and connections live on."""
+        import trio  # here: a command that writes no file does not load it
+
+        self.in_thread = True
+        await trio.to_thread.run_sync(self.write, data, abandon_on_cancel=self.unfinished is None)
+        self.in_thread = False
+
+
+@contextlib.contextmanager
+def output_file(
+    path: Path | str, *, secret: bool = False, reader_wait_s: float = READER_WAIT_S
+) -> Iterator[OutputFile]:
+    """Write to ``path`` as the module states it. The file has its name when the block ends without an error.
+
+    A replaced file keeps its mode. With ``secret`` only its owner may read it, from the beginning. A pipe
+    must have a reader within ``reader_wait_s``. Raises `InvalidRequest` if ``path``
+    cannot be written to, `DiskFull`, `DiskFailed`.
+    """
+    to = destination(path)
+    if to.file is not None:
+        with _replaced(to, to.file, secret) as out:
+            yield out
+        return
+    descriptor = _opened_stream(to, reader_wait_s)
+    out = OutputFile(to, descriptor, None)
+    try:
+        yield out
+    finally:
+        if not out.in_thread:  # otherwise the end of the process closes it
+            os.close(descriptor)
+
+
+def write_file(path: Path | str, content: "Buffer | str", *, secret: bool = False) -> None:
+    """Write one small file. See `output_file`."""
+    with output_file(path, secret=secret) as out:
+        out.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_all(descriptor: int, data: "Buffer") -> int:
+    """Write all bytes, also to a descriptor that is non-blocking; return their number.
+
+    Raises `OSError`; a part may have been written then.
+    """
+    left = memoryview(data).cast("B")
+    size = len(left)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()
+    return size
+
+
+@contextlib.contextmanager
+def _replaced(to: Destination, file: Path, secret: bool) -> Iterator[OutputFile]:
+    unfinished = file.with_name(f"{file.name[:NAME_CHARS_MAX]}.{os.urandom(8).hex()}{PART}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        before = file.stat() if to.exists else None
+        descriptor = os.open(unfinished, flags, SECRET_MODE if secret else MODE)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _disk_error(error, f"{to.named}: writing it") from error
+        raise InvalidRequest(
+            f"{to.named}: no file can be made in {file.parent}: {error.strerror}"
+        ) from None
+    try:
+        try:
+            if before is not None and not secret:
+                _take_over(descriptor, before)
+            yield OutputFile(to, descriptor, unfinished)
+            try:
+                os.fsync(descriptor)
+            except OSError as error:
+                raise _disk_error(error, f"{to.named}: syncing it") from error
+        finally:
+            os.close(descriptor)
+        try:
+            os.replace(unfinished, file)
+        except OSError as error:  # such as a file that is a mount point of a container
+            raise InvalidRequest(f"{to.named}: it cannot be replaced: {error.strerror}") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise
+    _sync_names(file.parent)
+
+
+def _disk_error(error: OSError, what: str) -> DiskFailed:
+    from .directory_file import disk_error
+
+    return disk_error(error, what)
+
+
+def _take_over(descriptor: int, before: os.stat_result) -> None:
+    """Give the new file the mode of the old one, and its owner: only root may do the second."""
+    with contextlib.suppress(OSError):
+        os.fchown(descriptor, before.st_uid, before.st_gid)
+    with contextlib.suppress(
+        OSError
+    ):  # after the owner, whose change clears bits; not every file system has modes
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+
+
+def _opened_stream(to: Destination, reader_wait_s: float) -> int:
+    assert to.stream is not None, "a destination is a file or a stream"
+    try:
+        if isinstance(to.stream, int):
+            if to.stream == 1:
+                sys.stdout.flush()  # earlier output precedes it
+            return os.dup(to.stream)
+        return _opened_for_reader(to.stream, time.monotonic() + reader_wait_s)
+    except OSError as error:
+        why = "no program reads this pipe" if error.errno == errno.ENXIO else error.strerror
+        raise InvalidRequest(f"{to.named}: {why}") from None
+
+
+def _opened_for_reader(stream: str, deadline: float) -> int:
+    """Open a pipe when it has a reader, or a device. A blocking open would wait forever. Raises `OSError`."""
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    while True:
+        try:
+            descriptor = os.open(stream, flags)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() >= deadline:
+                raise
+            time.sleep(READER_POLL_S)
+            continue
+        os.set_blocking(descriptor, True)
+        return descriptor
+
+
+def _own_descriptor(path: str) -> int | None:
+    """The number of the open descriptor of this process that ``path`` leads to, otherwise None.
+
+    It must not be opened by name: that begins at its start again, and fails for a socket.
+    """
+    for _ in range(LINKS_MAX):
+        directory, name = os.path.split(path)
+        directory = os.path.realpath(directory or ".")
+        if (found := _DESCRIPTORS.fullmatch(directory)) and name.isdecimal():
+            return int(name) if found[1] in (None, str(os.getpid())) else None
+        try:
+            path = os.path.join(directory, os.readlink(path))
+        except (OSError, ValueError):
+            return None
+    return None
+
+
+def _refuse(named: str, kind: str) -> NoReturn:
+    raise InvalidRequest(
+        f"{named} is {kind}, and is not written to: give the name of a file, a pipe or a character device,"
+        ' or "-" for standard output'
+    )
+
+
+def _sync_names(directory: Path) -> None:
+    """Make the rename durable, where the directory may be opened."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

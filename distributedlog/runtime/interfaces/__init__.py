@@ -1,0 +1,1 @@
+"""The platform layer, errors and principals, as every part uses them."""

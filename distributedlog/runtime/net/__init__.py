@@ -1,0 +1,1 @@
+"""Connections: TCP, TLS, links, requests, limits."""

@@ -1,0 +1,1 @@
+"""Small values without I/O: backoff, clocks, buffers."""

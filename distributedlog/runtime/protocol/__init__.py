@@ -1,0 +1,1 @@
+"""Frames, handshake, schema, tokens and capabilities on the wire."""

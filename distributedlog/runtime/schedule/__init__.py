@@ -1,0 +1,1 @@
+"""Background work: event loop in a thread, timers, failures."""

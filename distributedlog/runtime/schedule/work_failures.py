@@ -1,0 +1,283 @@
+"""Unexpected failures of a node's background work: each ends one unit of it, and is shown until it succeeds.
+
+A unit is the smallest piece of work that can fail alone: the retention of one log, the repair of one ledger,
+a checkpoint. An exception that is no `DistributedLogError` (a `ValueError`, a broken assertion) ends one try
+of its unit. The unit is tried again after 1 to 60 s, and is listed in `WorkFailures.failed` until a try
+succeeds. The log has one line for the first failure, one for the success, and none for the tries between.
+
+A `DistributedLogError` passes: the caller decides about it. A cancellation passes, too. Three kinds of work
+are never run here, because nothing may be acknowledged after an unknown error in them: the journal of a
+bookie, the log of Raft, and its hard state. They end their node.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ..declarations.events import WORK_FAILED, WORK_RECOVERED
+from ..declarations.health_conditions import Code, HealthCondition, condition
+from ..interfaces.errors import DistributedLogError
+from ..interfaces.log_lines import get_logger
+from ..primitives.backoff import Backoff
+
+RETRY_MIN_S = 1.0
+RETRY_MAX_S = 60.0
+STEADY_S = 60.0
+"""An endless task that was started again has recovered when it has run for so long."""
+FORGET_S = 600.0
+"""A failed unit that is not tried for this time after its wait is dropped: its log was deleted."""
+UNITS_MAX = 256
+"""Failed units that are remembered one by one. The others count as one, `OTHERS`, and are tried each time."""
+OTHERS = "other background work"
+
+log = get_logger("distributedlog.runtime.work")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWork:
+    """A unit whose last try failed: the parameters of the condition ``work_failed``."""
+
+    unit: str
+    error: str
+    """The name of the exception's class."""
+    tries: int
+    """Failed in a row."""
+
+
+class WorkFailures:
+    """The failed units of one node."""
+
+    def __init__(self) -> None:
+        self._failed: dict[str, _Failed] = {}
+
+    def failed(self) -> tuple[FailedWork, ...]:
+        """Return the units that fail now, in the order in which they began to fail."""
+        self._forget()
+        return tuple(FailedWork(unit, one.error, one.tries) for unit, one in self._failed.items())
+
+    def conditions(self) -> list[HealthCondition]:
+        """Return a condition per failed unit, for `NodeConditions.add_check`."""
+        return [
+            condition(Code.WORK_FAILED, unit=one.unit, error=one.error, tries=one.tries)
+            for one in self.failed()
+        ]
+
+    def rests(self, unit: str) -> bool:
+        """Whether a failed unit is not to be tried yet. Ask before `contained`, in a pass over many units."""
+        found = self._failed.get(unit)
+        return found is not None and unit != OTHERS and trio.current_time() < found.until
+
+    def rest_s(self, unit: str) -> float:
+        """Return the seconds until a failed unit may be tried again; 0 for one that has not failed."""
+        found = self._failed.get(unit)
+        return 0.0 if found is None else max(0.0, found.until - trio.current_time())
+
+    def wait_s(self, unit: str, longest_s: float) -> float:
+        """Return the seconds to the next try of ``unit``: ``longest_s``, or less where it has failed."""
+        if unit not in self._failed:
+            return longest_s
+        return min(longest_s, max(RETRY_MIN_S, self.rest_s(unit)))
+
+    def contained(self, unit: str, *, every_s: float = 0.0) -> "Attempt":
+        """Run one try of a unit in a ``with``. The body's end is its success.
+
+        An unexpected exception is recorded and ends the body. A `DistributedLogError` passes and changes
+        nothing about the unit. A group of them passes as its worst member.
+
+        Args:
+            unit: The name of the work and of its object, such as ``retention of log 1a2b``.
+            every_s: How often the unit is tried, where that is seldom.
+        """
+        return Attempt(self, unit, every_s)
+
+    async def keep(self, unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Run an endless task until it returns or is cancelled; start it again where it fails.
+
+        A retryable `DistributedLogError` is a failure, too, because the task should have handled it.
+        Others pass.
+        """
+        failed = False
+        while True:
+            with self.contained(unit) as attempt:
+                attempt.contains_retryable = True
+                if failed:
+                    await self._run_watched(unit, run, args)
+                else:
+                    await run(*args)
+            if not attempt.failed:
+                return
+            failed = True
+            await trio.sleep(self.rest_s(unit))
+
+    async def keep_started(
+        self,
+        unit: str,
+        run: Callable[..., Awaitable[object]],
+        *args: object,
+        task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """The same for ``await nursery.start(…)``. A failure before the task has started passes."""
+        status = _StartedOnce(task_status)
+
+        async def run_again(*args: object) -> None:
+            try:
+                await run(*args, task_status=status)
+            except Exception as error:
+                if status.started_once:
+                    raise
+                unstarted.append(error)
+
+        unstarted: list[Exception] = []
+        await self.keep(unit, run_again, *args)
+        if unstarted:
+            raise unstarted[0]
+
+    async def _run_watched(
+        self, unit: str, run: Callable[..., Awaitable[object]], args: tuple[object, ...]
+    ) -> None:
+        """Run a task that has failed before, and see when it has recovered."""
+
+        async def watch() -> None:
+            await trio.sleep(STEADY_S)
+            self.succeeded(unit)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await run(*args)
+            nursery.cancel_scope.cancel()
+
+    def fail(self, unit: str, error: BaseException, every_s: float = 0.0) -> None:
+        """Record one more failure of a unit; log it where it is the first one in a row."""
+        kind = type(error).__name__
+        self._forget()
+        if unit not in self._failed and len(self._failed) >= UNITS_MAX:
+            unit = OTHERS
+        found = self._failed.get(unit)
+        if found is None:
+            found = self._failed[unit] = _Failed(kind)
+            WORK_FAILED.say(
+                log, "%s failed, and is tried again: %r", unit, error, unit=unit, error=kind
+            )
+        found.error = kind
+        found.tries += 1
+        now = trio.current_time()
+        found.until = now + found.backoff.next_s()
+        found.forget_at = found.until + max(FORGET_S, 2 * every_s)
+
+    def succeeded(self, unit: str) -> None:
+        """Record that a unit has done its work."""
+        found = self._failed.pop(unit, None)
+        if found is not None:
+            WORK_RECOVERED.say(
+                log,
+                "%s works again, after %d failed tries",
+                unit,
+                found.tries,
+                unit=unit,
+                tries=found.tries,
+            )
+
+    def _forget(self) -> None:
+        now = trio.current_time()
+        for unit in [unit for unit, one in self._failed.items() if one.forget_at <= now]:
+            del self._failed[unit]
+
+
+class Attempt:
+    """One try of a unit. Made by `WorkFailures.contained`."""
+
+    __slots__ = ("_every_s", "_failures", "_unit", "contains_retryable", "failed")
+
+    def __init__(self, failures: WorkFailures, unit: str, every_s: float) -> None:
+        self._failures = failures
+        self._unit = unit
+        self._every_s = every_s
+        self.contains_retryable = False
+        """Whether a retryable `DistributedLogError` is a failure of the unit."""
+        self.failed = False
+
+    def __enter__(self) -> "Attempt":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            self._failures.succeeded(self._unit)
+            return False
+        leaves = leaves_of(error)
+        others = [leaf for leaf in leaves if not isinstance(leaf, Exception)]
+        ours = [leaf for leaf in leaves if self._passes(leaf)]
+        unexpected = [leaf for leaf in leaves if leaf not in others and leaf not in ours]
+        if unexpected:
+            self.failed = True
+            self._failures.fail(self._unit, unexpected[0], self._every_s)
+        if others:
+            if not unexpected:
+                return False
+            assert isinstance(error, BaseExceptionGroup), "several leaves come in a group"
+            rest = error.split(lambda leaf: leaf in unexpected)[1]
+            assert rest is not None, "it holds what is left"
+            raise rest
+        if not ours:
+            return True
+        worst = next((leaf for leaf in ours if not _is_retryable(leaf)), None)
+        if worst is None and unexpected:
+            return True  # the unexpected one is recorded
+        if worst is None:
+            worst = ours[0]
+        if worst is error:
+            return False
+        raise worst
+
+    def _passes(self, error: BaseException) -> bool:
+        if not isinstance(error, DistributedLogError):
+            return False
+        return not (self.contains_retryable and error.retryable)
+
+
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """Return the exceptions inside of groups, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
+    return [error]
+
+
+def _is_retryable(error: BaseException) -> bool:
+    return isinstance(error, DistributedLogError) and error.retryable
+
+
+class _Failed:
+    """A unit that fails."""
+
+    __slots__ = ("backoff", "error", "forget_at", "tries", "until")
+
+    def __init__(self, error: str) -> None:
+        self.error = error
+        self.tries = 0
+        self.backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
+        self.until = 0.0
+        """When it may be tried again."""
+        self.forget_at = float("inf")
+
+
+class _StartedOnce(Generic[T]):
+    """Passes on the first ``started`` of a task that may be run again."""
+
+    def __init__(self, status: trio.TaskStatus[T]) -> None:
+        self._status = status
+        self.started_once = False
+
+    def started(self, value: Any = None) -> None:
+        """See `trio.TaskStatus`."""
+        if not self.started_once:
+            self.started_once = True
+            self._status.started(value)

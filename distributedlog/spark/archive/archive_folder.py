@@ -1,0 +1,214 @@
+"""What is in an archive's store, and the one step in which the archive changes.
+
+The manifest of each state is an object of its own, numbered by its generation: the newest one counts. An
+archive grows by creating the next number, which its store lets one do alone: of two that append at once one
+fails, and no state in between can be seen. A file's name says for which generation it was written, and once
+there is a manifest of that generation nothing more can come to name it: so what failed attempts left is known
+without a lock, and removed by whoever appends next.
+
+    _manifest-GENERATION.json                   generation as 19 digits
+    SEQUENCE_ID-gGENERATION-UUID.parquet        sequence id as 19 digits
+    manifest.json, SEQUENCE_ID-UUID.parquet     of older programs, which are read, and grow as others do
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from uuid import uuid4
+
+import xxhash
+
+from ...runtime.interfaces.errors import (
+    ConnectionLost,
+    CorruptData,
+    DistributedLogError,
+    ForeignData,
+    InvalidRequest,
+    VersionConflict,
+)
+from .archive_store import Store
+from .manifest import Manifest
+
+OLD_NAME = "manifest.json"
+KEPT = 10
+"""Manifests that stay: whoever has just listed them finds the one it saw."""
+TRIES = 5
+"""Of a create whose outcome is not known, and of a read of what was removed meanwhile."""
+_MANIFEST = re.compile(r"_manifest-([0-9]{19})\.json")
+_FILE = re.compile(r"[0-9]{19}-(?:g([0-9]{1,19})-)?[0-9a-f]{32}\.parquet")
+_ASIDE = re.compile(r"\._manifest-([0-9]{19})\.json\.[0-9a-f]{32}|\.manifest\.json\..*")
+_PROBE = re.compile(r"_probe-[0-9a-f]{32}")
+
+log = logging.getLogger("distributedlog.spark")
+
+
+def file_name(first_sequence_id: int, generation: int) -> str:
+    """Of a new file: sorts as the log does, and belongs to one attempt of one task of one append."""
+    return f"{first_sequence_id:019d}-g{generation}-{uuid4().hex}.parquet"
+
+
+def manifest_name(generation: int) -> str:
+    """Of the manifest of a generation."""
+    return f"_manifest-{generation:019d}.json"
+
+
+def read(store: Store) -> Manifest:
+    """The manifest. Raises `InvalidRequest` where there is none, `CorruptData`, `ForeignData`."""
+    found = read_if_any(store)
+    if found is None:
+        raise InvalidRequest(
+            f"{store.where} has no manifest: it is no archive, or its export did not finish"
+        )
+    return found
+
+
+def read_if_any(store: Store) -> Manifest | None:
+    """The newest manifest; None where there is none."""
+    return _newest(store, store.sizes())
+
+
+def _newest(store: Store, sizes: Mapping[str, int]) -> Manifest | None:
+    for _ in range(TRIES):
+        numbers = _manifests(sizes)
+        name = manifest_name(max(numbers)) if numbers else OLD_NAME
+        if not numbers and OLD_NAME not in sizes:
+            return None
+        text = store.read(name)
+        if text is not None:
+            made = Manifest.decode(text, store.path(name))
+            if numbers and made.generation != max(numbers):
+                raise CorruptData(
+                    f"{store.path(name)} is of generation {made.generation}: it was renamed, or copied"
+                )
+            return made
+        sizes = store.sizes()  # it grew by many since, and the one that was seen is gone
+    raise CorruptData(f"{store.where}: its newest manifest is listed and cannot be read")
+
+
+def files(store: Store, manifest: Manifest) -> dict[str, int]:
+    """What is in there beside manifests and what failed attempts left, and its bytes."""
+    named = {one.name for one in manifest.files}
+    return {name: size for name, size in store.sizes().items() if name in named or not _ours(name)}
+
+
+def verify(store: Store, manifest: Manifest) -> None:
+    """Are all files there as the manifest states, byte for byte, and no others?
+
+    Raises `CorruptData` or `ForeignData`, naming the first that is not.
+    """
+    manifest.check_listing(files(store, manifest), store.where, alone=True)
+    for one in manifest.files:
+        seen = xxhash.xxh3_64()
+        for piece in store.pieces(one.name):
+            seen.update(piece)
+        if seen.intdigest() != one.file_xxh3:
+            raise CorruptData(
+                f"{store.path(one.name)} is damaged: its bytes are not those that the manifest states"
+            )
+
+
+def prepare(store: Store) -> None:
+    """A place for a new archive, perhaps one where an export was killed.
+
+    Raises `ForeignData` naming what else is in there, an archive for example.
+    """
+    store.prepare()
+    sizes = store.sizes()
+    if _manifests(sizes) or OLD_NAME in sizes:
+        raise ForeignData(f"{store.where} holds an archive already: name an empty directory")
+    for name in sorted(sizes):
+        if not _ours(name):
+            raise ForeignData(
+                f"{store.where} is not empty: it holds {name}; name an empty directory"
+            )
+
+
+def publish(
+    store: Store, id_: str, generation: int, make: Callable[[Manifest | None], Manifest]
+) -> None:
+    """Make what ``make`` makes of the manifest the newest one, durably, if it is still this one.
+
+    ``generation`` 0: there is none yet. Raises `VersionConflict` when there is another one, or a new file
+    is not there (any more).
+    """
+    sizes = store.sizes()
+    current = _newest(store, sizes)
+    stands = (id_, 0) if current is None else (current.id, current.generation)
+    if stands != (id_, generation):
+        raise _conflict(store, stands, (id_, generation))
+    made = make(current)
+    if made is current:
+        return
+    known = set() if current is None else {one.name for one in current.files}
+    new = [one.name for one in made.files if one.name not in known]
+    for name in new:
+        if name not in sizes:
+            raise VersionConflict(f"{store.path(name)} was removed by another append")
+    name, text = manifest_name(made.generation), made.encode()
+    created = _create(store, name, text)
+    # The number is free again once many have followed: then it came too late, and counts for nothing.
+    newest = read(store)
+    holds = {one.name for one in newest.files}
+    if not created or newest.id != made.id or not holds.issuperset(new):
+        if created:
+            store.delete([name])
+        raise _conflict(store, (newest.id, newest.generation), (id_, generation))
+    try:
+        clean(store)
+    except (DistributedLogError, OSError) as error:
+        log.warning(
+            "%s: what failed attempts left stays for the next append: %s", store.where, error
+        )
+
+
+def clean(store: Store) -> None:
+    """Remove what nothing can come to name any more: files of generations that there are, old manifests."""
+    sizes = store.sizes()
+    current = _newest(store, sizes)
+    if current is None:
+        return
+    numbers, linked = _manifests(sizes), {one.name for one in current.files}
+    gone = [manifest_name(one) for one in numbers if one <= current.generation - KEPT]
+    for name in sizes:
+        file, aside = _FILE.fullmatch(name), _ASIDE.fullmatch(name)
+        for match in (file, aside):
+            if match and name not in linked and int(match[1] or 0) <= current.generation:
+                gone.append(name)
+    if numbers and OLD_NAME in sizes:
+        gone.append(OLD_NAME)  # else an older program would grow another archive from there
+    store.delete(gone)
+
+
+def _create(store: Store, name: str, text: bytes) -> bool:
+    """`Store.create`, until its outcome is known: the text tells whose it is, for it names new files."""
+    for left in reversed(range(TRIES)):
+        try:
+            if store.create(name, text):
+                return True
+            return store.read(name) == text
+        except ConnectionLost as error:
+            if not left:
+                raise
+            log.warning("%s: asked again: %s", store.where, error)
+    raise AssertionError("the last try returns or raises")
+
+
+def _conflict(store: Store, stands: tuple[str, int], expected: tuple[str, int]) -> VersionConflict:
+    return VersionConflict(
+        f"{store.where} is at generation {stands[1]} of archive {stands[0]}, not {expected[1]} of "
+        f"{expected[0]}: somebody else appended to it meanwhile"
+    )
+
+
+def _manifests(sizes: Mapping[str, int]) -> list[int]:
+    """The generations of which there is a manifest."""
+    return [int(match[1]) for name in sizes if (match := _MANIFEST.fullmatch(name))]
+
+
+def _ours(name: str) -> bool:
+    """Is it an object that an archive makes, whether it counts or not? A dot in front: nobody's."""
+    return bool(
+        name.startswith(".")
+        or name == OLD_NAME
+        or any(one.fullmatch(name) for one in (_MANIFEST, _FILE, _PROBE))
+    )

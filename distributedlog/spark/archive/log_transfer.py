@@ -1,0 +1,187 @@
+"""A log as an archive, and an archive as a log again: what `dlog log export` and `import` do.
+
+An export is there when its manifest is: a killed one is none. An import verifies every file before it makes
+the log, and again in the tasks that read it; the sink links all or nothing, once for each state of each
+archive, however often it is repeated. Txids and payloads stay, in order; positions are new.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from ...log.format.dlsn import DLSN
+from ...runtime.interfaces.errors import LogExists, LogNotFound
+from ..client.retry import PATIENCE_S
+from ..client.spark_client import SparkClient, run
+from ..client.spark_errors import plain_errors
+from ..options.options import SourceOptions
+from ..read.offsets import Offset
+from ..read.source_logs import SourceLogs
+from . import archive_folder as folder
+from .archive_store import store_of
+from .manifest import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SEGMENT_BYTES = 1 << 30
+SEGMENTS_MAX = 400
+"""Of the largest import, in segments; a link takes 800, and each task begins its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did."""
+
+    manifest: Manifest
+    already: bool
+    """It was in: nothing was written."""
+    first: DLSN | None
+    """The first of its positions in the new log; None where it has no records."""
+    last: DLSN | None
+
+
+def export_log(
+    spark: "SparkSession",
+    uri: str,
+    log: str,
+    directory: str | Path,
+    *,
+    start: str = "earliest",
+    end: str = "latest",
+    request_timeout_s: float = 10.0,
+) -> Manifest:
+    """Write a log from ``start`` up to, and without, ``end`` into ``directory``; what is there now.
+
+    ``start``, ``end``: `earliest`, `latest`, or a DLSN as text. The directory is empty, does not exist, or
+    holds what a killed export left. Raises `LogNotFound`, `LogTruncated`, `InvalidRequest`; `ForeignData`
+    where there is something else in the directory.
+    """
+    from .archive_source import FORMAT_NAME, ArchiveSource, WritePlan
+
+    store = store_of(directory)
+    bounds = {
+        "startingPosition": json.dumps({log: start}),
+        "endingPosition": json.dumps({log: end}),
+    }
+    options = SourceOptions.parse({"uri": uri, "log": log, **bounds}, "batch")
+    begin, stop = run(
+        uri, request_timeout_s, lambda held: _bounds(held, options), patience_s=PATIENCE_S
+    )
+    folder.prepare(store)
+    plan = WritePlan(
+        uuid4().hex[:16],
+        0,
+        log,
+        begin.ids[log],
+        str(begin.logs[log]),
+        begin.sequence_ids[log],
+        str(stop.logs[log]),
+        stop.sequence_ids[log],
+    )
+    frame = (
+        spark.read.format("distributedlog")
+        .option("log", log)
+        .option("startingPosition", json.dumps(begin.to_json()))
+        .option("endingPosition", json.dumps(stop.to_json()))
+        .option("requestTimeout", f"{request_timeout_s}s")
+        .load(uri)
+    )
+    spark.dataSource.register(ArchiveSource)
+    writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
+    with plain_errors():
+        writer.save(store.where)
+    return folder.read(store)
+
+
+def import_log(
+    spark: "SparkSession",
+    uri: str,
+    directory: str | Path,
+    log: str,
+    *,
+    request_timeout_s: float = 10.0,
+) -> Imported:
+    """Write an archive into ``log``, which is made, or has no records, or has this import already.
+
+    Raises `InvalidRequest` where there is no archive, `CorruptData` naming a file that is not as the
+    manifest states, `ForeignData` naming one that does not belong there, `LogExists` where the log has
+    other records. Then nothing is written.
+    """
+    from .archive_source import FORMAT_NAME, ArchiveSource
+
+    store = store_of(directory)
+    manifest = folder.read(store)
+    folder.verify(store, manifest)
+    app = f"import-{manifest.id}"
+
+    async def look(held: SparkClient) -> bool:
+        return await _is_in(held, log, app, manifest)
+
+    async def find(held: SparkClient) -> tuple[DLSN, DLSN] | None:
+        return await _place(held, log, app)
+
+    already = run(uri, request_timeout_s, look, patience_s=PATIENCE_S)
+    if not already:
+        spark.dataSource.register(ArchiveSource)
+        whole = spark.read.format(FORMAT_NAME).option("until", str(manifest.end_sequence_id))
+        frame = whole.load(store.where)
+        writer = frame.write.format("distributedlog").mode("append").option("log", log)
+        size = max(SEGMENT_BYTES, manifest.payload_bytes // SEGMENTS_MAX)
+        writer = writer.option("createLogs", "true").option("segmentBytes", str(size))
+        writer = writer.option("txnAppId", app).option("txnVersion", str(manifest.generation))
+        writer = writer.option("requestTimeout", f"{request_timeout_s}s")
+        with plain_errors():
+            writer.save(uri)
+    place = run(uri, request_timeout_s, find, patience_s=PATIENCE_S)
+    return Imported(manifest, already, *(place or (None, None)))
+
+
+async def _bounds(held: SparkClient, options: SourceOptions) -> tuple[Offset, Offset]:
+    """From where to where, each with the sequence id there."""
+    logs = SourceLogs(held.namespace, options)
+    try:
+        await logs.discover()
+        (view,) = logs.views.values()
+        starts, ends = (
+            await logs.starts([view.name], "earliest"),
+            await logs.ends([view.name]),
+        )
+        found = Offset(), Offset()
+        start = starts[view.name]
+        for offset, dlsn in zip(found, (start, max(start, ends[view.name])), strict=True):
+            offset.put(view.name, dlsn, view.incarnation, (await view.mark(dlsn)).sequence_id)
+        return found
+    finally:
+        logs.close()
+
+
+async def _is_in(held: SparkClient, name: str, app: str, manifest: Manifest) -> bool:
+    """Has the log this import already? Raises `LogExists` where it has anything else."""
+    log = held.namespace.open_log(name)
+    try:
+        state = await log.snapshot()
+        linked = await log.linked_version(app)
+    except LogNotFound:
+        return False
+    if linked is not None and linked.version == manifest.generation:
+        return True
+    if state.end_sequence_id:
+        raise LogExists(
+            f'log "{name}" has records of its own: import into a log that does not exist or is empty'
+        )
+    return False
+
+
+async def _place(held: SparkClient, name: str, app: str) -> tuple[DLSN, DLSN] | None:
+    """The first and the last position of an import."""
+    log = held.namespace.open_log(name)
+    linked = await log.linked_version(app)
+    if linked is None or not linked.first_segment:
+        return None
+    for one in await log.segments(first=linked.last_segment, limit=1):
+        if one.segment == linked.last_segment and one.last_dlsn is not None:
+            return DLSN(linked.first_segment, 0, 0), one.last_dlsn
+    return None  # truncated meanwhile

@@ -1,0 +1,233 @@
+"""One Parquet file of an archive: written with all that the manifest says of it, and read back against that.
+
+The bytes of the file have a digest, so that any flipped one is found before the file is used; the records
+have another (`manifest.py`), which ties them to the log whatever the encoding.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from ...log.format.dlsn import DLSN
+from ...runtime.interfaces.errors import CorruptData, InvalidRequest
+from .archive_folder import file_name
+from .archive_store import NewObject, Store
+from .manifest import PLACE, TXID, WRAP, ArchiveFile
+
+ROW_GROUP_BYTES = 32 * 1024 * 1024
+FILE_BYTES = 256 * 1024 * 1024
+"""A file ends at about this much before compression: what is verified in one piece."""
+BATCH_BYTES = 2 * 1024 * 1024
+"""What is handed to Spark at once, about."""
+SCHEMA = pa.schema(
+    [
+        ("log", pa.string()),
+        ("segment", pa.int64()),
+        ("entry", pa.int64()),
+        ("slot", pa.int32()),
+        ("sequence_id", pa.int64()),
+        ("txid", pa.int64()),
+        ("payload", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The columns of the source, all of them; ``timestamp`` as the frame gave it, null where it gave none."""
+
+
+def digest(batch: pa.RecordBatch, place: int) -> int:
+    """Of the records of a batch, whose first one has this place in the archive. From 0 up to 2^64."""
+    count = batch.num_rows
+    payload, txids = batch.column("payload"), batch.column("txid").to_numpy()
+    _, offsets, data = payload.buffers()
+    ends = np.frombuffer(offsets, np.int32, count + 1, 4 * payload.offset).tolist()
+    places = np.arange(place, place + count, dtype=np.uint64)
+    seeds = places * np.uint64(PLACE) + txids.astype(np.uint64) * np.uint64(TXID)  # wraps
+    view = memoryview(b"" if data is None else data)
+    pieces = [view[a:b] for a, b in pairwise(ends)]
+    return sum(map(xxhash.xxh3_64_intdigest, pieces, seeds.tolist())) % WRAP
+
+
+class PartWriter:
+    """Writes one file; `close` syncs it and tells what is in it.
+
+    ``first_sequence_id``: of the archive's first record. Raises `InvalidRequest` for records that are not
+    those of the log, one after the other.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        log: str,
+        incarnation: str,
+        first_sequence_id: int,
+        next_: int,
+        generation: int,
+    ) -> None:
+        """``next_``: the sequence id of the file's first record. ``generation``: of the manifest that is to
+        name it."""
+        self.name = file_name(next_, generation)
+        self._log = log
+        self._base = first_sequence_id
+        self._first_id = self._next = next_
+        self._about = {"log": log, "incarnation": incarnation}
+        self._sink = _Digesting(store.new(self.name))
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            SCHEMA,
+            compression="zstd",
+            use_dictionary=["log"],
+            write_statistics=["segment", "entry", "slot", "sequence_id", "txid"],
+        )
+        self._held: list[pa.RecordBatch] = []
+        self._held_bytes = 0
+        self.size_bytes = 0
+        """Before compression."""
+        self._payload_bytes = 0
+        self._digest = 0
+        self._first: DLSN | None = None
+        self._last: DLSN | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Write records that follow on those before."""
+        ids = batch.column("sequence_id").to_numpy()
+        expected = np.arange(self._next, self._next + len(ids))
+        if not np.array_equal(ids, expected):
+            at = int(np.argmax(ids != expected))
+            raise InvalidRequest(
+                f'log "{self._log}": record {ids[at]} where record {expected[at]} is expected: records must '
+                "come as the source gives them (coalesce keeps their order, repartition does not), and "
+                "without gaps"
+            )
+        if pc.all(pc.equal(batch.column("log"), self._log)).as_py() is not True:
+            raise InvalidRequest(f'the frame has records of another log than "{self._log}"')
+        batch = _with_time(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
+        self._digest += digest(batch, self._next - self._base)
+        self._next += len(ids)
+        self._payload_bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
+        self._first = self._first or _position(batch, 0)
+        self._last = _position(batch, batch.num_rows - 1)
+        self._held.append(batch)
+        self._held_bytes += batch.nbytes
+        self.size_bytes += batch.nbytes
+        if self._held_bytes >= ROW_GROUP_BYTES:
+            self._row_group()
+
+    def close(self) -> ArchiveFile:
+        """Durable, and what is in it. There is a record in it."""
+        assert self._first is not None
+        assert self._last is not None
+        self._row_group()
+        records = self._next - self._first_id
+        about = {
+            **self._about,
+            "first": str(self._first),
+            "last": str(self._last),
+            "first_sequence_id": self._first_id,
+            "records": records,
+            "digest": f"{self._digest % WRAP:016x}",
+        }
+        self._parquet.add_key_value_metadata({"distributedlog": json.dumps(about)})
+        self._parquet.close()
+        self._sink.file.close()
+        return ArchiveFile(
+            self.name,
+            records,
+            self._payload_bytes,
+            self._first,
+            self._last,
+            self._first_id,
+            self._digest % WRAP,
+            self._sink.size,
+            self._sink.xxh3.intdigest(),
+        )
+
+    def abort(self) -> None:
+        """No such file."""
+        with suppress(Exception):  # the error that brought us here is the one to be told
+            self._parquet.close()
+        self._sink.file.discard()
+
+    def _row_group(self) -> None:
+        if self._held:
+            table = pa.Table.from_batches(self._held, SCHEMA)
+            self._parquet.write_table(table, row_group_size=table.num_rows)
+            self._held, self._held_bytes = [], 0
+
+
+def records_of(
+    store: Store, one: ArchiveFile, place: int, columns: Sequence[str] = ("txid", "payload")
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file in order, some columns of them; ``place`` of its first record in the archive.
+
+    Whoever uses what this yields must see it to its end: only there the digest of the records is known.
+    Raises `CorruptData` naming the file.
+    """
+    wrong = f"{store.path(one.name)} is damaged: "
+    data = store.whole(one.name)
+    if xxhash.xxh3_64_intdigest(data) != one.file_xxh3:
+        raise CorruptData(wrong + "its bytes are not those that the manifest states")
+    parquet = pq.ParquetFile(pa.BufferReader(data))
+    rows = max(100, min(65_536, BATCH_BYTES * one.records // max(1, one.payload_bytes)))
+    read = list(dict.fromkeys([*columns, "txid", "payload"]))
+    found = seen = 0
+    for batch in parquet.iter_batches(rows, columns=read, use_threads=False):
+        found += digest(batch, place + seen)
+        seen += batch.num_rows
+        yield _with_time(batch, columns).select(list(columns))
+    if (seen, found % WRAP) != (one.records, one.digest):
+        raise CorruptData(wrong + f"its {seen} records are not those that the manifest states")
+
+
+def _with_time(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
+    """An older file, or frame, has none."""
+    if "timestamp" not in columns or "timestamp" in batch.schema.names:
+        return batch
+    field = SCHEMA.field("timestamp")
+    return batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+
+
+def _position(batch: pa.RecordBatch, row: int) -> DLSN:
+    return DLSN(*(batch.column(name)[row].as_py() for name in ("segment", "entry", "slot")))
+
+
+class _Digesting:
+    """An object that is written once from front to back, and its digest: what Arrow takes for a file."""
+
+    closed = False
+
+    def __init__(self, file: NewObject) -> None:
+        self.file = file
+        self.size = 0
+        self.xxh3 = xxhash.xxh3_64()
+
+    def write(self, data: Any) -> int:
+        self.xxh3.update(data)
+        self.size += len(data)
+        self.file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """What is written is durable, and there, when it is closed."""
+
+    def close(self) -> None:
+        """Arrow's; the object is closed by whoever made it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False

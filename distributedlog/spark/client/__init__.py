@@ -1,0 +1,1 @@
+"""The client of a Spark process: connection, retries, credentials."""

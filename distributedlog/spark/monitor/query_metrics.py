@@ -1,0 +1,177 @@
+"""What streaming queries over logs do, counted for a registry of Prometheus in the driver's process.
+
+    spark.streams.addListener(query_listener(prometheus_client.REGISTRY))
+
+From Spark's own progress of each micro-batch: nothing is asked of the cluster, nothing is counted in tasks.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...log.services.log_metrics import Registry
+from ...runtime.declarations.meters import Buckets, Metric, Sample, samples
+from ...runtime.interfaces.errors import DistributedLogError
+from ..read.offsets import Offset
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQueryListener
+
+METRICS = (
+    Metric(
+        "dlog_spark_batches_total",
+        "counter",
+        "batches",
+        "Micro-batches that ended, since the start.",
+    ),
+    Metric(
+        "dlog_spark_records_total", "counter", "records", "Records of logs that they have read."
+    ),
+    Metric(
+        "dlog_spark_batch_seconds",
+        "histogram",
+        "batch_seconds",
+        "From a micro-batch's trigger to its end.",
+        "below the trigger's interval",
+        "more executors, or less in a batch: `maxRecordsPerTrigger`",
+    ),
+    Metric(
+        "dlog_spark_behind_records",
+        "gauge",
+        "behind_records",
+        "Between what the last batch had read and the ends of the logs, as it saw them.",
+        "near 0, or falling",
+        "the query is slower than who writes: `distributedlog.spark.lag` says of which log",
+    ),
+)
+"""In the order of docs/metrics.md."""
+
+
+@dataclass(slots=True)
+class QueryMeters:
+    """One query's, since this process knows it."""
+
+    batches: int = 0
+    records: int = 0
+    batch_seconds: Buckets = field(default_factory=Buckets)
+    behind_records: int | None = None
+    """None: an end is not known."""
+
+    def take(self, progress: Mapping[str, Any]) -> bool:
+        """Count one micro-batch's progress (Spark's, as JSON); False: it reads no log of ours."""
+        ours = [
+            one
+            for one in progress.get("sources") or ()
+            if _offset(one.get("endOffset")) is not None
+        ]
+        if not ours:
+            return False
+        records = sum(max(0, int(one.get("numInputRows") or 0)) for one in ours)
+        took_ms = (progress.get("durationMs") or {}).get("triggerExecution", 0)
+        self.batches += 1
+        self.records += records
+        self.batch_seconds.observe(max(0.0, float(took_ms) / 1000))
+        behind = [_behind(one) for one in ours]
+        self.behind_records = (
+            None if any(one is None for one in behind) else sum(filter(None, behind))
+        )
+        return True
+
+    def samples(self) -> list[Sample]:
+        """With what each of them means."""
+        said: dict[str, Any] = {
+            "batches": self.batches,
+            "records": self.records,
+            "batch_seconds": self.batch_seconds.said(),
+            "behind_records": self.behind_records,
+        }
+        return samples(METRICS, said)
+
+
+def _offset(text: Any) -> Offset | None:
+    """None: of another source."""
+    try:
+        return Offset.from_json(json.loads(text) if isinstance(text, str) else text)
+    except (DistributedLogError, ValueError):
+        return None
+
+
+def _behind(source: Mapping[str, Any]) -> int | None:
+    """Records between where a batch ended and where its logs did; None: not known."""
+    at, end = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
+    if at is None or end is None:
+        return None
+    behind = 0
+    for name, identity in end.ids.items():
+        if at.ids.get(name) not in (None, identity):
+            return None  # it was made anew: how much of the old one is left nobody says
+        to = end.sequence_ids.get(name)
+        since = at.sequence_ids.get(name) if name in at.ids else 0
+        if to is None or since is None:
+            return None
+        behind += max(0, to - since)
+    return behind
+
+
+class Queries:
+    """All queries of a process, by name (without one: by id), for a registry; goes by events of Spark."""
+
+    def __init__(self) -> None:
+        self._meters: dict[str, tuple[str, QueryMeters]] = {}
+        """By the run's id: the label, and what it has counted."""
+
+    def progress(self, found: Mapping[str, Any]) -> None:
+        """Of a query that has ended a micro-batch."""
+        run, label = str(found.get("runId")), str(found.get("name") or found.get("id"))
+        _, meters = self._meters.get(run, (label, QueryMeters()))
+        if meters.take(found):
+            # One query starts again under another run: its counters begin at 0, as a process' do.
+            for other in [
+                key for key, (of, _) in self._meters.items() if of == label and key != run
+            ]:
+                del self._meters[other]
+            self._meters[run] = (label, meters)
+
+    def ended(self, run: str) -> None:
+        """A query is over: it has no samples any more."""
+        self._meters.pop(run, None)
+
+    def describe(self) -> Iterable[Any]:
+        """Nothing: a registry need not ask for numbers to know what this is."""
+        return ()
+
+    def collect(self) -> Iterable[Any]:
+        """Metric families of `prometheus_client`, which is imported here first."""
+        from ...runtime.declarations.metrics_text import families
+
+        found = list(self._meters.values())
+        return families([({"query": label}, meters.samples()) for label, meters in found])
+
+
+def query_listener(registry: Registry) -> "StreamingQueryListener":
+    """What ``spark.streams.addListener`` takes; ``registry`` collects what queries do from then on.
+
+    Metrics with the label ``query``, its name or id; of queries that read logs, in this process alone.
+    ``listener.queries`` is the collector, for ``registry.unregister``.
+    """
+    from pyspark.sql.streaming import StreamingQueryListener
+
+    class QueryListener(StreamingQueryListener):
+        queries = Queries()
+
+        def onQueryStarted(self, event: Any) -> None:
+            """Its first progress says what it reads."""
+
+        def onQueryProgress(self, event: Any) -> None:
+            self.queries.progress(json.loads(event.progress.json))
+
+        def onQueryIdle(self, event: Any) -> None:
+            """Nothing new."""
+
+        def onQueryTerminated(self, event: Any) -> None:
+            self.queries.ended(str(event.runId))
+
+    listener = QueryListener()
+    registry.register(listener.queries)
+    return listener

@@ -1,0 +1,143 @@
+"""What filters say about where to read: bounds on log, position, sequence id, txid and log time (pure).
+
+Bounds only ever leave out what no filter can want; Spark applies every filter again, exactly. So a filter
+that is not understood is no error and no bound.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...log.model.segment_record import SegmentRecord
+
+LOW, HIGH = 0, 2**63 - 1
+LOG_TIME_UNIT = 1_000
+"""Microseconds a unit of log time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Lowest and highest value that may be wanted, both included."""
+
+    low: int = LOW
+    high: int = HIGH
+
+    def both(self, other: "Bound") -> "Bound":
+        """What both allow."""
+        return Bound(max(self.low, other.low), min(self.high, other.high))
+
+    def meets(self, low: int, high: int) -> bool:
+        """May a value from ``low`` to ``high`` be wanted?"""
+        return self.low <= high and low <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What all filters together leave."""
+
+    logs: frozenset[str] | None = None
+    """None: all."""
+    bounds: dict[str, Bound] = field(default_factory=dict)
+
+    def bound(self, column: str) -> Bound:
+        """Of one column; everything where no filter names it."""
+        return self.bounds.get(column, Bound())
+
+    def allows(self, log: str) -> bool:
+        """May a log be wanted?"""
+        return self.logs is None or log in self.logs
+
+    def wants(self, one: SegmentRecord) -> bool:
+        """May a segment hold a wanted record? Its txids and times are known only when it is closed."""
+        if not self.bound("segment").meets(one.segment, one.segment):
+            return False
+        if not self.bound("sequence_id").meets(
+            one.start_sequence_id, max(one.start_sequence_id, one.end_sequence_id - 1)
+        ):
+            return False
+        if not one.closed or one.records == 0:
+            return True
+        if one.last_time_ms and not self.bound("timestamp").meets(
+            one.time_floor_ms, one.last_time_ms
+        ):
+            return False
+        return self.bound("txid").meets(one.first_txid, one.last_txid)
+
+    def without(self, column: str) -> "Narrowing":
+        """What is left where a column bounds nothing."""
+        return replace(self, bounds={k: v for k, v in self.bounds.items() if k != column})
+
+    def entries(self, first: int, last: int) -> tuple[int, int]:
+        """What a filter on ``entry`` leaves of the entries ``first`` to ``last``."""
+        bound = self.bound("entry")
+        return max(first, bound.low), min(last, bound.high)
+
+
+def narrowed(filters: Iterable[Any], txid_factor: int | None) -> Narrowing:
+    """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
+    it is log time, whose bound is in ms."""
+    found = Narrowing()
+    for one in filters:
+        kind = type(one).__name__
+        path: tuple[str, ...] = getattr(one, "attribute", ())
+        if kind in ("And", "Not", "IsNull") or len(path) != 1:
+            continue
+        column, value = path[0], getattr(one, "value", None)
+        if column == "log":
+            names = _names(kind, value)
+            if names is not None:
+                both = names if found.logs is None else found.logs & names
+                found = replace(found, logs=both)
+            continue
+        bound = _bound(kind, column, value, txid_factor or LOG_TIME_UNIT)
+        if bound is not None:
+            name = "txid" if column == "timestamp" and txid_factor else column
+            bounds = {**found.bounds, name: found.bound(name).both(bound)}
+            found = replace(found, bounds=bounds)
+    return found
+
+
+def _names(kind: str, value: Any) -> frozenset[str] | None:
+    if kind in ("EqualTo", "EqualNullSafe") and isinstance(value, str):
+        return frozenset([value])
+    if kind == "In":
+        return frozenset(name for name in value if isinstance(name, str))
+    return None
+
+
+def _bound(kind: str, column: str, value: Any, factor: int) -> Bound | None:
+    if column not in ("segment", "entry", "sequence_id", "txid", "timestamp"):
+        return None
+    if kind == "In":
+        each = [_bound("EqualTo", column, one, factor) for one in value if one is not None]
+        if not each or any(one is None for one in each):
+            return None
+        return Bound(min(one.low for one in each if one), max(one.high for one in each if one))
+    low = high = value
+    if column == "timestamp":
+        micros = _micros(value)
+        if micros is None:
+            return None
+        # A number stands for the instant it begins at: equal or below, rounded down; from it on, rounded up.
+        low, high = -(-micros // factor), micros // factor
+    if isinstance(low, bool) or not isinstance(low, int):
+        return None
+    if kind in ("EqualTo", "EqualNullSafe"):
+        return Bound(low, high)
+    if kind in ("GreaterThan", "GreaterThanOrEqual"):
+        return Bound(low=low)
+    if kind in ("LessThan", "LessThanOrEqual"):
+        return Bound(high=high)
+    return None
+
+
+def _micros(value: Any) -> int | None:
+    """Microseconds since 1970 of a datetime with a zone; None for anything else."""
+    if getattr(value, "tzinfo", None) is None:
+        return None
+    offset = value.utcoffset()
+    day = value.toordinal() - 719_163  # of 1970-01-01
+    seconds = day * 86_400 + value.hour * 3_600 + value.minute * 60 + value.second
+    return int(
+        (seconds * 1_000_000 + value.microsecond) - round(offset.total_seconds() * 1_000_000)
+    )

@@ -1,0 +1,1 @@
+"""The source: plans, offsets and Arrow batches."""

@@ -1,0 +1,191 @@
+"""Entries as Arrow record batches: gathered, at the price of one copy, or views of the entry's own bytes.
+
+An entry's txids, offsets and payloads lie in Arrow's own layout, so the columns of an entry that is a batch
+by itself are wrapped and not copied; the batch keeps the entry's memory alive, which is owned and never used
+again (H17). But a batch costs Python and the JVM some 0.5 ms of CPU whatever it holds, and a copy of 256 KiB
+a tenth of that: so entries are gathered up to the option ``batchBytes``. Only the columns that are asked for
+are built.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...log.format.record import Columns
+from ...runtime.interfaces.errors import InvalidRequest
+from ..options.options import TXID_UNITS
+from .table_schema import Projection
+
+BATCH_BYTES_MAX = 1 << 30
+"""Arrow's offsets end at 2 GiB a column and batch."""
+BATCH_RECORDS_MAX = 65_536
+MICROSECONDS_MAX = 2**63 - 1
+MILLISECONDS_MAX = MICROSECONDS_MAX // 1000
+"""A clock may be anywhere; a column of microseconds ends in the year 294247."""
+
+
+class Builder:
+    """Builds the batches of one task. ``built`` counts the columns that were made, by name."""
+
+    def __init__(self, projection: Projection) -> None:
+        self.built: Counter[str] = Counter()
+        self._projection = projection
+        self._makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
+        self._last: dict[str, tuple[Any, int, pa.Array]] = {}
+        self._last_slots: tuple[list[tuple[int, int]], pa.Array] | None = None
+        self._ramp: Any = np.arange(4096, dtype=np.int32)
+        self._slots = pa.array(self._ramp)
+
+    def batch(self, log: str, parts: Sequence[Columns]) -> pa.RecordBatch:
+        """The records of one or more entries of a log, in order. Raises `InvalidRequest`."""
+        arrays = []
+        for name, make in self._makers:
+            self.built[name] += 1
+            arrays.append(make(log, parts))
+        if not arrays:  # count(*) asks for no column at all
+            rows = sum(part.count for part in parts)
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._projection.arrow)
+
+    # --- one column each --------------------------------------------------------------------------
+
+    def _log(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        return self._constant("log", pa.string(), log, _rows(parts))
+
+    def _segment(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        first = parts[0].origin.segment
+        if all(part.origin.segment == first for part in parts):
+            return self._constant("segment", pa.int64(), first, _rows(parts))
+        return _repeated(pa.int64(), [part.origin.segment for part in parts], parts)
+
+    def _entry(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        return _repeated(pa.int64(), [part.origin.entry for part in parts], parts)
+
+    def _slot(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        slots = [(part.first_slot, part.count) for part in parts]
+        last = self._last_slots
+        if last is not None and last[0] == slots:  # a writer at full speed makes entries alike
+            return last[1]
+        longest = max(first + count for first, count in slots)
+        if longest > len(self._ramp):
+            self._ramp = np.arange(2 * longest, dtype=np.int32)
+            self._slots = pa.array(self._ramp)
+        if len(slots) == 1:
+            return self._slots.slice(*slots[0])
+        made = np.concatenate([self._ramp[first : first + count] for first, count in slots])
+        column = _view(pa.int32(), len(made), made)
+        self._last_slots = (slots, column)
+        return column
+
+    def _sequence_id(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        ids: list[Any] = [
+            np.arange(first, stop, dtype=np.int64) for first, stop in _stretches(parts)
+        ]
+        made = ids[0] if len(ids) == 1 else np.concatenate(ids)
+        return _view(pa.int64(), len(made), made)
+
+    def _txid(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        if len(parts) == 1:
+            return _view(pa.int64(), parts[0].count, parts[0].txids)
+        txids = _txids(parts)
+        return _view(pa.int64(), len(txids), txids)
+
+    def _payload(self, _: str, parts: Sequence[Columns]) -> pa.Array:
+        columns = [
+            pa.Array.from_buffers(
+                pa.binary(),
+                part.count,
+                [None, pa.py_buffer(part.offsets), pa.py_buffer(part.payload)],
+            )
+            for part in parts
+        ]
+        # The one copy of small entries: into memory that Arrow has used before, while others compute.
+        return columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+
+    def _timestamp(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
+        if unit is None:  # log time: an entry has one
+            times = [min(part.time_ms, MILLISECONDS_MAX) * 1000 for part in parts]
+            return _repeated(kind, times, parts)
+        factor = TXID_UNITS[unit]
+        txids = _txids(parts)
+        if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
+            raise InvalidRequest(
+                f'log "{log}": txid {int(txids.max())} is no time in {unit}; option "txidUnit" is for logs '
+                "whose txids are times"
+            )
+        return _view(kind, len(txids), txids if factor == 1 else txids * factor)
+
+    def _dlsn(self, log: str, parts: Sequence[Columns]) -> pa.Array:
+        if self._projection.dlsn_as_text:
+            texts = [
+                f"{part.origin.segment}.{part.origin.entry}.{slot}"
+                for part in parts
+                for slot in range(part.first_slot, part.first_slot + part.count)
+            ]
+            return pa.array(texts, pa.string())
+        fields = [self._segment(log, parts), self._entry(log, parts), self._slot(log, parts)]
+        return pa.StructArray.from_arrays(
+            fields, fields=list(self._projection.arrow.field("dlsn").type)
+        )
+
+    def _constant(self, name: str, kind: Any, value: Any, rows: int) -> pa.Array:
+        """A column of one value; made anew only where it grows."""
+        last = self._last.get(name)
+        if last is None or last[0] != value or last[1] < rows:
+            last = (value, rows, pa.repeat(pa.scalar(value, kind), rows))
+            self._last[name] = last
+        return last[2] if last[1] == rows else last[2].slice(0, rows)
+
+
+def gathered(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
+    """Entries of ``batch_bytes`` and more one by one; smaller ones together, up to about that."""
+    held: list[Columns] = []
+    held_bytes = records = 0
+    bound = min(batch_bytes, BATCH_BYTES_MAX)
+    for part in entries:
+        size = part.payload_bytes
+        if held and (held_bytes + size > bound or records + part.count > BATCH_RECORDS_MAX):
+            yield held
+            held, held_bytes, records = [], 0, 0
+        held.append(part)
+        held_bytes += size
+        records += part.count
+        if held_bytes >= bound:
+            yield held
+            held, held_bytes, records = [], 0, 0
+    if held:
+        yield held
+
+
+def _rows(parts: Sequence[Columns]) -> int:
+    return sum(part.count for part in parts)
+
+
+def _view(kind: Any, rows: int, data: Any) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _txids(parts: Sequence[Columns]) -> Any:
+    views = [np.frombuffer(part.txids, np.int64, part.count) for part in parts]
+    return views[0] if len(views) == 1 else np.concatenate(views)
+
+
+def _repeated(kind: Any, values: list[int], parts: Sequence[Columns]) -> pa.Array:
+    """A value an entry, 64 bits, as a column."""
+    made = np.array(values, np.int64).repeat([part.count for part in parts])
+    return _view(kind, len(made), made)
+
+
+def _stretches(parts: Sequence[Columns]) -> list[tuple[int, int]]:
+    """The sequence ids as first and stop; entries that follow each other are one stretch."""
+    found: list[tuple[int, int]] = []
+    for part in parts:
+        first = part.first_sequence_id
+        if found and found[-1][1] == first:
+            first = found.pop()[0]
+        found.append((first, part.first_sequence_id + part.count))
+    return found

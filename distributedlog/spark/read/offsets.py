@@ -1,0 +1,151 @@
+"""How far each log has been read, as the canonical JSON that Spark keeps in its checkpoint (pure).
+
+    {"ids": {"orders": "<incarnation>"}, "logs": {"orders": "1.13.0"},
+     "sequence_ids": {"orders": 4711}, "v": 1}
+
+Each position is the *next* one to read, ``ids`` tells a log that was deleted and made again from the one
+that was read, and the sequence id there (a function of the position) says later how many records a
+truncation took away. ``searched``, if it is there, lists logs that had no record yet at which the query
+begins (``startingTxid``, ``startingTimestamp``). Nothing of them is read before there is one.
+
+Spark compares offsets as text: one order, one spelling, no time in it. A source that
+spells one position in two ways makes empty micro-batches for ever.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ...log.format.dlsn import DLSN
+from ...log.model.position_outcome import HeldPosition
+from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, UnsupportedFormat
+
+FORMAT = 1
+
+Word = Literal["earliest", "latest"]
+
+
+@dataclass(slots=True)
+class Offset:
+    """The next position of each log. A value: never changed once it was given to Spark."""
+
+    logs: dict[str, DLSN] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    sequence_ids: dict[str, int] = field(default_factory=dict)
+    """Of the record at the position, where it is known."""
+    searched: set[str] = field(default_factory=set)
+    """Logs without a record yet at which the query begins; their positions are the ends at that time."""
+
+    def put(self, name: str, dlsn: DLSN, identity: str, sequence_id: int | None) -> None:
+        """Set one log's position, while the offset is being made."""
+        self.logs[name], self.ids[name] = dlsn, identity
+        if sequence_id is not None:
+            self.sequence_ids[name] = sequence_id
+
+    def keep(self, name: str, other: "Offset") -> None:
+        """Take one log's position over as it is spelled."""
+        self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
+        if name in other.searched:
+            self.searched.add(name)
+
+    def held(self, name: str) -> HeldPosition | None:
+        """One log's position, if there is one."""
+        if name not in self.logs:
+            return None
+        return HeldPosition(self.logs[name], self.ids[name], self.sequence_ids.get(name))
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark, whose ``json.dumps`` keeps the order of keys."""
+        searched = {"searched": sorted(self.searched)} if self.searched else {}
+        return {
+            "ids": {name: self.ids[name] for name in sorted(self.logs)},
+            "logs": {name: str(self.logs[name]) for name in sorted(self.logs)},
+            "sequence_ids": {name: self.sequence_ids[name] for name in sorted(self.sequence_ids)},
+            **searched,  # older versions ignore it, and read from the position on
+            "v": FORMAT,
+        }
+
+    @classmethod
+    def from_json(cls, found: Any) -> "Offset":
+        """Raises `UnsupportedFormat`, `InvalidRequest`: this checkpoint is another source's."""
+        if not isinstance(found, dict) or "v" not in found:
+            raise InvalidRequest(
+                f"not an offset of distributedlog: {str(found)[:120]}; the checkpoint belongs to another "
+                "source: use a new checkpointLocation"
+            )
+        if found["v"] != FORMAT:
+            raise UnsupportedFormat(
+                f"an offset of format {str(found['v'])[:20]}, this version reads {FORMAT}: a newer version "
+                "wrote it (a checkpoint, or positions)"
+            )
+        logs, ids = found.get("logs"), found.get("ids")
+        if not isinstance(logs, dict) or not isinstance(ids, dict) or set(logs) != set(ids):
+            raise InvalidRequest(f"an offset without logs and ids: {str(found)[:120]}")
+        try:
+            return cls(
+                {name: DLSN.parse(str(text)) for name, text in logs.items()},
+                {name: str(one) for name, one in ids.items()},
+                {name: int(one) for name, one in dict(found.get("sequence_ids") or {}).items()},
+                {name for name in found.get("searched") or () if name in logs},
+            )
+        except (InvalidRequest, ValueError, TypeError) as error:
+            raise InvalidRequest(
+                f"a damaged offset of distributedlog: {error}: {str(found)[:120]}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Where one log is to begin or to end: a word, or a position, perhaps of a certain incarnation."""
+
+    word: Word | None = None
+    dlsn: DLSN | None = None
+    identity: str | None = None
+    sequence_id: int | None = None
+    """Of the record at the position: tells what a truncation took from what only moved the first position."""
+
+
+def wanted_positions(
+    given: Any, names: Iterable[str], option: str, otherwise: Word
+) -> dict[str, Wanted]:
+    """What an option such as ``startingPosition`` says of each log.
+
+    ``given``: None, a word, or JSON by log, in the short form or as `Offset.to_json`. A log that the JSON
+    does not name begins ``otherwise``; a name that is not read is an error, for it is a mistake.
+    Raises `InvalidRequest`.
+    """
+    names = list(names)
+    if given is None or isinstance(given, str):
+        word: Word = given if given in ("earliest", "latest") else otherwise  # type: ignore[assignment]
+        return dict.fromkeys(names, Wanted(word))
+    identities: Mapping[str, str] = {}
+    sequence_ids: Mapping[str, int] = {}
+    if "v" in given and isinstance(given.get("logs"), dict):
+        try:
+            offset = Offset.from_json(given)
+        except DistributedLogError as error:
+            raise error.again(f'option "{option}": {error}') from None
+        given, identities, sequence_ids = given["logs"], offset.ids, offset.sequence_ids
+    strangers = sorted(set(given) - set(names))
+    if strangers:
+        raise InvalidRequest(
+            f'option "{option}" names {strangers[0]!r}, which is not among the logs that are read: '
+            f"{', '.join(sorted(names)[:20]) or 'none'}"
+        )
+    found = {}
+    for name in names:
+        value = given.get(name, otherwise)
+        if value in ("earliest", "latest"):
+            found[name] = Wanted(value)
+            continue
+        try:
+            found[name] = Wanted(
+                dlsn=DLSN.parse(str(value)),
+                identity=identities.get(name),
+                sequence_id=sequence_ids.get(name),
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f'option "{option}", log {name!r}: {error}, or earliest, or latest'
+            ) from None
+    return found

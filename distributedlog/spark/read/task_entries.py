@@ -1,0 +1,164 @@
+"""The entries of a task's ranges, in its thread, while the loop fetches on
+(`distributedlog/log/read/range_reader.py`).
+
+A few pieces are handed over before the thread asks for them, in the call that has decoded them: a turn of the
+loop is waited for only where it had to stop. Nothing waits longer than ``timeout_s`` without progress.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from itertools import chain, groupby
+from operator import itemgetter
+from queue import Empty, SimpleQueue
+
+from ...log.format.record import Columns
+from ...log.model.segment_ranges import SegmentRange
+from ...log.read.entry_queue import Starvation
+from ...log.read.range_reader import RangeReader
+from ...runtime.interfaces.errors import (
+    AlreadyClosed,
+    DistributedLogError,
+    LogNotFound,
+    LogTruncated,
+    RequestTimeout,
+)
+from ..client.spark_client import SparkClient
+
+PIECE_BYTES = 2 * 1024 * 1024
+"""Of entries that go from the loop to the thread at once."""
+PIECES_AHEAD = 4
+PIECES_LOW = 2
+"""With so few ahead the loop is woken, if it had to stop: not for each of them."""
+READ_AHEAD_BYTES = 2 * 1024 * 1024
+"""Besides the pieces. All together hardly more than the buffers that a process receives into again and again
+(`frame_reader.LARGE_BUFFERS`): beyond them each megabyte is fresh, zeroed and faulted in, and in no cache."""
+READ_BYTES = 2 * 1024 * 1024
+"""Of one request: what a bookie replies at once. Half of what a reply costs is the same whatever its size."""
+
+log = logging.getLogger("distributedlog.spark")
+
+
+class TaskEntries:
+    """The entries of ranges, in order, for the task's thread. Take them `by_log`, once, then `close` it."""
+
+    def __init__(
+        self,
+        held: SparkClient,
+        ranges: Sequence[SegmentRange],
+        *,
+        timeout_s: float,
+        fail_on_data_loss: bool,
+    ) -> None:
+        context = held.namespace.context
+        options = replace(
+            context.options,
+            read_ahead_bytes=READ_AHEAD_BYTES,
+            read_bytes=READ_BYTES,
+            read_retry_s=timeout_s,
+        )
+        self._held = held
+        self._timeout_s = timeout_s
+        self._reader = RangeReader(
+            replace(context, options=options),
+            ranges,
+            on_loss=_refuse_loss if fail_on_data_loss else _warn_of_loss,
+            on_ready=self._hand_over,
+        )
+        self._pieces: SimpleQueue[list[tuple[str, list[Columns]]]] = SimpleQueue()
+        """An empty one: the end, or `_error`."""
+        self._error: BaseException | None = None
+        self._handed = 0
+        """Counted by the loop; the next one by the thread."""
+        self._asked = 0
+        self._full = False
+        """Has the loop stopped, and is to be woken?"""
+        self._over = False
+        self._starvation = Starvation()
+        self._waited_s = 0.0
+        self._running: list[Future[None]] = []
+
+    def by_log(self) -> Iterator[tuple[str, Iterator[Columns]]]:
+        """(log, its entries) in the order of the ranges. Take all of a log's before the next log."""
+        for name, some in groupby(self._taken(), itemgetter(0)):
+            yield name, chain.from_iterable(map(itemgetter(1), some))
+
+    def close(self) -> None:
+        """Fetch nothing more, also when Spark left in the middle (LIMIT). Idempotent."""
+        if self._running:
+            self._held.users -= 1
+        while self._running:
+            self._running.pop().cancel()
+
+    def _taken(self) -> Iterator[tuple[str, list[Columns]]]:
+        self._held.users += 1
+        running = self._held.background.submit(self._reader.run)
+        self._running = [running]
+        running.add_done_callback(self._on_fetched)
+        while found := self._next():
+            yield from found
+        if self._error is not None:
+            raise self._error
+
+    def _next(self) -> list[tuple[str, list[Columns]]]:
+        began = time.monotonic()
+        try:
+            found = self._pieces.get(timeout=self._timeout_s)
+        except Empty:
+            one = self._reader.next
+            assert one is not None, "at the end nothing is waited for"
+            raise RequestTimeout(
+                f'log "{one.log}": nothing came from {one.start} on for {self._timeout_s:g} s (option '
+                '"readTimeout")'
+            ) from None
+        self._asked += 1
+        if self._full and self._handed - self._asked <= PIECES_LOW:
+            self._full = False
+            self._held.background.post(self._hand_over)
+        now = time.monotonic()
+        self._waited_s += now - began
+        if self._starvation.is_seen(self._waited_s, now):
+            self._held.background.post(self._reader.read_from_several)
+        return found
+
+    def _hand_over(self) -> None:
+        """In the loop: whenever something is ready, and when there is room again."""
+        try:
+            while not self._over:
+                if self._handed - self._asked >= PIECES_AHEAD:
+                    self._full = True
+                    # The thread may have taken the rest just before, and would not wake the loop.
+                    if self._handed - self._asked > PIECES_LOW:
+                        return
+                found = self._reader.take(bytes_max=PIECE_BYTES)
+                if found is None:
+                    self._end(None)
+                elif not found:
+                    return
+                else:
+                    self._handed += 1
+                    self._pieces.put(found)
+        except DistributedLogError as error:
+            self._end(error)
+
+    def _on_fetched(self, running: "Future[None]") -> None:
+        """All has been fetched, and is handed over as the thread takes it; or never will be."""
+        error = AlreadyClosed("this task was left") if running.cancelled() else running.exception()
+        if error is None:
+            self._hand_over()
+        else:
+            self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._over, self._error = True, error
+        self._pieces.put([])
+
+
+def _refuse_loss(error: LogTruncated | LogNotFound) -> None:
+    raise error.again(f'{error}; "failOnDataLoss"=false goes on with what is left')
+
+
+def _warn_of_loss(error: LogTruncated | LogNotFound) -> None:
+    log.warning("%s; failOnDataLoss=false: its records are left out", error)

@@ -1,0 +1,199 @@
+"""Arrow batches as the columns of entries: what the sink writes, without work a record.
+
+A batch's payload column is offsets and bytes already; an entry is a slice of both. The end of a batch that
+fills no entry waits for the next one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from ...log.format.record import RECORD_COLUMN_BYTES, TXID_MAX
+from ...runtime.interfaces.errors import InvalidRequest
+
+COLUMNS = {"payload": ("binary", "string"), "txid": ("bigint",), "log": ("string",)}
+"""What a frame that is written may have; `payload` it must have."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Some records as columns; payload k is ``data[offsets[k]:offsets[k + 1]]``, offsets begin anywhere."""
+
+    txids: Any
+    """int64[n]; None: given at the link, or by the log's writer."""
+    offsets: Any
+    """int32[n + 1]"""
+    data: memoryview
+
+    @property
+    def count(self) -> int:
+        """Records."""
+        return len(self.offsets) - 1
+
+    @property
+    def payload_bytes(self) -> int:
+        """Of these records alone."""
+        return int(self.offsets[-1]) - int(self.offsets[0])
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take in an entry, about."""
+        return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
+
+    def part(self, start: int, stop: int) -> "SinkColumns":
+        """Some of them: views."""
+        txids = None if self.txids is None else self.txids[start:stop]
+        return SinkColumns(txids, self.offsets[start : stop + 1], self.data)
+
+    def packed(self) -> tuple[bytes | None, bytes, memoryview]:
+        """txids, offsets from 0, and payloads, as a segment writer takes them."""
+        first = int(self.offsets[0])
+        offsets = self.offsets if first == 0 else self.offsets - np.int32(first)
+        txids = None if self.txids is None else self.txids.tobytes()
+        return txids, offsets.tobytes(), self.data[first : int(self.offsets[-1])]
+
+    def listed_txids(self) -> list[int] | None:
+        """One by one."""
+        return None if self.txids is None else list(self.txids.tolist())
+
+    def digest(self) -> int:
+        """The sum of the records' digests, whatever their order: tells a repetition from another write."""
+        ends, data = self.offsets.tolist(), self.data
+        seeds = repeat(0) if self.txids is None else self.txids.tolist()
+        found = 0
+        for (start, stop), seed in zip(pairwise(ends), seeds, strict=False):
+            found += xxhash.xxh3_64_intdigest(data[start:stop], seed)
+        return found % (1 << 64)
+
+    def payloads(self) -> list[bytes]:
+        """One by one, for the few records that no packed entry takes."""
+        ends = self.offsets.tolist()
+        return [bytes(self.data[a:b]) for a, b in pairwise(ends)]
+
+
+def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
+    """Can a frame with these columns, as (name, Spark type), be written? Raises `InvalidRequest`."""
+    legal = "payload binary or string, txid bigint (optional), log string (optional)"
+    for name, kind in fields:
+        if name not in COLUMNS:
+            raise InvalidRequest(
+                f'column "{name}" cannot be written: a record has {legal}; select those'
+            )
+        if kind not in COLUMNS[name]:
+            raise InvalidRequest(f'column "{name}" is {" or ".join(COLUMNS[name])}, not {kind}')
+    names = [name for name, _ in fields]
+    if "payload" not in names:
+        raise InvalidRequest(f"the frame has no column payload: a record has {legal}")
+    if log_given and "log" in names:
+        raise InvalidRequest(
+            'both the option "log" and a column log say where records go: drop one of them'
+        )
+    if not log_given and "log" not in names:
+        raise InvalidRequest('which log: give the option "log", or a column log string')
+
+
+def columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
+    """The records of a batch, without txids where it has no such column.
+
+    ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
+    """
+    payload = batch.column("payload")
+    _no_nulls(payload, "payload", where)
+    if payload.type not in (pa.binary(), pa.string()):
+        payload = payload.cast(pa.binary())  # large or view types, by Spark's configuration
+    _, offsets, data = payload.buffers()
+    count = len(payload)
+    if count:
+        ends: Any = np.frombuffer(offsets, np.int32, count + 1, 4 * payload.offset)
+    else:
+        ends = np.zeros(1, np.int32)
+    if "txid" in batch.schema.names:
+        column = batch.column("txid")
+        _no_nulls(column, "txid", where)
+        txids = column.to_numpy(zero_copy_only=False)
+        if count and not 0 <= int(txids.min()) <= int(txids.max()) <= TXID_MAX:
+            raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
+    else:
+        txids = None
+    return SinkColumns(txids, ends, memoryview(b"") if data is None else memoryview(data))
+
+
+def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows of each log, in the order in which the batch has them; logs by their first row."""
+    column = batch.column("log")
+    _no_nulls(column, "log", where)
+    encoded = column.dictionary_encode()
+    if len(encoded.dictionary) == 1:
+        yield encoded.dictionary[0].as_py(), batch
+        return
+    for number, name in enumerate(encoded.dictionary.to_pylist()):
+        yield name, batch.filter(pc.equal(encoded.indices, number))
+
+
+def _no_nulls(column: pa.Array, name: str, where: str) -> None:
+    if column.null_count:
+        row = int(pc.index(column.is_null(), True).as_py())
+        raise InvalidRequest(f"{where}, row {row} of an Arrow batch: {name} is null")
+
+
+class Packer:
+    """Cuts rows into entries of about ``entry_bytes``; what is left waits in it. No record is copied but
+    those of entries that two batches fill."""
+
+    def __init__(self, entry_bytes: int) -> None:
+        self._entry_bytes = entry_bytes
+        self._held: list[SinkColumns] = []
+        self._held_bytes = 0
+
+    def add(self, rows: SinkColumns) -> Iterator[SinkColumns]:
+        """Take rows; the entries that are full."""
+        at, count = 0, rows.count
+        # Row k ends at the k + 1st of these, its columns included: one sum for all entries of the batch.
+        ends = rows.offsets + RECORD_COLUMN_BYTES * np.arange(count + 1, dtype=np.int64)
+        if self._held:
+            at = _fitting(ends, 0, self._entry_bytes - self._held_bytes)
+            self._hold(rows.part(0, at))
+            if at < count:
+                yield self._joined()
+        while at < count:
+            stop = max(at + 1, _fitting(ends, at, self._entry_bytes))
+            if stop == count and int(ends[stop] - ends[at]) < self._entry_bytes:
+                self._hold(rows.part(at, stop))
+                return
+            yield rows.part(at, stop)
+            at = stop
+
+    def rest(self) -> Iterator[SinkColumns]:
+        """What waits, as a last entry."""
+        if self._held:
+            yield self._joined()
+
+    def _hold(self, rows: SinkColumns) -> None:
+        if rows.count:
+            self._held.append(rows)
+            self._held_bytes += rows.size_bytes
+
+    def _joined(self) -> SinkColumns:
+        held, self._held, self._held_bytes = self._held, [], 0
+        if len(held) == 1:
+            return held[0]
+        offsets: Any = np.zeros(sum(one.count for one in held) + 1, np.int32)
+        at, end = 1, 0
+        for one in held:
+            offsets[at : at + one.count] = one.offsets[1:] + (end - int(one.offsets[0]))
+            at += one.count
+            end += one.payload_bytes
+        data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
+        txids = None if held[0].txids is None else np.concatenate([one.txids for one in held])
+        return SinkColumns(txids, offsets, memoryview(data))
+
+
+def _fitting(ends: Any, at: int, room: int) -> int:
+    """The row after the last one, from ``at`` on, that still has room."""
+    return int(np.searchsorted(ends, ends[at] + room, side="right")) - 1

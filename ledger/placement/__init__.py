@@ -1,0 +1,1 @@
+"""The choice of bookies for an ensemble."""

@@ -1,0 +1,107 @@
+"""Ranges of entries asked for ahead of the reader, at the bookie it stays with: replies are always under way.
+
+Where a range ends is said by entry ids, not by bytes, so that the next one can be asked for before the
+answer is here: as many entries as fit, by the sizes of those that came last. A guess that was too large is
+answered in part, and the rest is asked for again. What is under way is bounded: `RANGES_MAX` requests of at
+most the bytes that the reader asks for, fewer where those are many.
+"""
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ...bookie.client.bookie_client import BookieClient, ReadAnswer
+from ...bookie.format.bookie_messages import ReadRequest
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.net.client_link import PendingReply
+
+RANGES_MAX = 3
+"""One is received, one is made by the bookie, one waits there for its turn."""
+RANGES_MIN = 2
+AHEAD_BYTES = 4 * 1024 * 1024
+"""Long replies need no third one under way: what has come and is not taken stays in memory."""
+FULL = 0.9
+"""How full of its bytes a range is meant to be where entries differ."""
+
+
+@dataclass(slots=True, eq=False)
+class _Range:
+    client: BookieClient
+    request: ReadRequest
+    pending: PendingReply
+
+
+class ReadAhead:
+    """The requests of one reader that nobody waits for yet, in the order of their entries."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._ranges: deque[_Range] = deque()
+        self._mean_bytes = 1.0
+        self._longest_bytes = 1
+
+    def note(self, sizes: list[int]) -> None:
+        """The entries of the newest answer had so many bytes each."""
+        self._mean_bytes = sum(sizes) / len(sizes)
+        self._longest_bytes = max(sizes)
+
+    def ask(self, client: BookieClient, request: ReadRequest) -> None:
+        """Keep requests for what follows under way, ``request`` being all that may be asked for next."""
+        ranges = self._ranges
+        if ranges and ranges[-1].client is not client:
+            self.forget()
+        first = ranges[-1].request.last + 1 if ranges else request.first
+        # A writer at full speed makes entries of one size, and then of those it is known how many fit.
+        surely = request.bytes_max // self._longest_bytes
+        count = max(1, surely, int(FULL * request.bytes_max / self._mean_bytes))
+        most = min(RANGES_MAX, max(RANGES_MIN, AHEAD_BYTES // request.bytes_max))
+        with suppress(DistributedLogError):  # the connection is gone: whoever reads next sees it
+            while len(ranges) < most and first <= request.last:
+                last = min(request.last, first + count - 1)
+                self._begin(client, self._part(request, first, last), at_front=False)
+                first = last + 1
+
+    async def take(
+        self, client: BookieClient, request: ReadRequest, wait_s: float
+    ) -> ReadAnswer | None:
+        """The answer to the oldest range, if it begins as ``request`` does and was asked of ``client``.
+
+        None where nothing fits: then nothing is under way any more. Raises what the bookie answered, or
+        `RequestTimeout` after ``wait_s``.
+        """
+        if not self._ranges:
+            return None
+        head = self._ranges[0]
+        if (
+            head.client is not client
+            or head.request.first != request.first
+            or head.request.last > request.last
+        ):
+            self.forget()
+            return None
+        self._ranges.popleft()
+        answer = await client.finish_read(head.pending, wait_s)
+        if head.request.first <= answer.complete_to < head.request.last:
+            rest = self._part(head.request, answer.complete_to + 1, head.request.last)
+            with suppress(DistributedLogError):
+                self._begin(client, rest, at_front=True)
+        return answer
+
+    def forget(self) -> None:
+        """What is under way is not wanted any more. Idempotent."""
+        while self._ranges:
+            one = self._ranges.popleft()
+            one.client.forget(one.pending)
+
+    def _begin(self, client: BookieClient, request: ReadRequest, *, at_front: bool) -> None:
+        one = _Range(client, request, client.begin_read(request, self._timeout_s))
+        if at_front:
+            self._ranges.appendleft(one)
+        else:
+            self._ranges.append(one)
+
+    @staticmethod
+    def _part(request: ReadRequest, first: int, last: int) -> ReadRequest:
+        return ReadRequest(
+            request.ledger, request.key, first, last, request.bytes_max, past_lac=request.past_lac
+        )

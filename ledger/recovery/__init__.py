@@ -1,0 +1,1 @@
+"""Recovery of a ledger without a writer."""

@@ -1,0 +1,66 @@
+"""What a recovery asks of its driver, and what a read brings back (pure)."""
+
+from dataclasses import dataclass
+
+from ...runtime.interfaces.host import Buffer
+from ..model.ledger_metadata import LedgerMetadata
+from ..model.missing_range import Hole
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Ask this bookie to fence the ledger; answer with `on_fenced` or `on_fence_failed`."""
+
+    slot: int
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Ask for a range; answer with `on_read` or `on_read_failed`."""
+
+    request: int
+    bookie: str
+    first: int
+    last: int
+    bytes_max: int
+    fence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """Open a recovery add stream for this slot, beginning with what the window says is unsent to it.
+    Report `on_acked` and `on_write_failed`.
+    """
+
+    slot: int
+    bookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """The window has new entries, up to ``through``: send them on every open stream that holds them."""
+
+    through: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Write this record, if the store's is still the version read; answer with `on_closed` or
+    `on_close_conflict`.
+    """
+
+    metadata: LedgerMetadata
+    holes: tuple[Hole, ...]
+
+
+Action = Fence | Read | OpenStream | Send | Close
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEntry:
+    """One digest-valid record of a read reply."""
+
+    entry: int
+    length_so_far: int
+    record: Buffer

@@ -1,0 +1,1 @@
+"""The writer of a ledger: pending adds, ensemble changes, flow control."""

@@ -1,0 +1,226 @@
+"""The add streams of one window: a stream a slot, the same record to each, acks back into the window.
+
+The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
+and an acknowledgement is one call into the window, which counts it. No task, no time, nothing awaited: who
+owns the window decides what to do about a slot that failed.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ...runtime.interfaces.errors import DistributedLogError
+from ...runtime.interfaces.host import Buffer
+from .pending_adds import AddWindow, Stream
+
+
+class AddSink(Protocol):
+    """What is used of a bookie's add stream (`bookie/client/bookie_client.py`)."""
+
+    watched: bool
+    """Does somebody wait for the ledger's LAC there?"""
+
+    def send(self, record: Buffer) -> None:
+        """Queue one record; nothing is awaited."""
+        ...
+
+    def together(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
+        """What sends a record on all of these, or says false; None: they share nothing."""
+        ...
+
+    def lacs_together(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
+        """As `together`, of what `send_lac` tells."""
+        ...
+
+    def send_lac(self, lac: int) -> None:
+        """Tell the bookie how far the ledger is confirmed."""
+        ...
+
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
+
+        Never called if the connection ends first. The caller keeps the deadline.
+        """
+        ...
+
+    def close(self) -> None:
+        """Forget the stream: nothing is reported any more."""
+        ...
+
+
+class AddTarget(Protocol):
+    """What is used of a connection to a bookie."""
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], object],
+        on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
+    ) -> AddSink:
+        """Begin a stream of adds."""
+        ...
+
+
+def _nothing() -> None:
+    """Where `acked` tells all that there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddStreamListener:
+    """Calls of the owner of a window, for reports of its streams."""
+
+    acked: Callable[[Stream, int], object]
+    """Counts acknowledgements of a stream, and returns whether to call `progressed`."""
+    failed: Callable[[int, str, DistributedLogError], None]
+    """Gets the slot, its bookie, and why the stream broke or the bookie refused an add."""
+    broken: Callable[[Exception], None]
+    """Gets what these raise in a call of a connection that is no bookie's fault."""
+    progressed: Callable[[], None] = _nothing
+    """Called when all that a bookie reported together was counted."""
+
+
+class SlotStreams:
+    """See the module. One a `LedgerWriter`, one a recovery's write-back."""
+
+    __slots__ = (
+        "_everywhere", "_key", "_ledger_id", "_listener", "_live", "_recovery", "_sent", "_shared", "_sinks",
+        "_target", "_tell", "_window",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        window: AddWindow,
+        ledger_id: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        target: Callable[[str], AddTarget | None],
+        listener: AddStreamListener,
+    ) -> None:
+        """``target`` returns the connection to a bookie, or None."""
+        self._window = window
+        self._ledger_id = ledger_id
+        self._key = key
+        self._recovery = recovery
+        self._target = target
+        self._listener = listener
+        self._everywhere = window.striping.everywhere
+        self._sinks: dict[int, AddSink] = {}
+        self._live: tuple[AddSink, ...] = ()
+        self._shared: Callable[[Buffer], bool] | None = None
+        self._tell: Callable[[int], bool] | None = None
+        self._sent = window.last  # every open stream was given all it holds up to this entry
+
+    def open(self, slot: int) -> bool:
+        """A new stream for ``slot``, with all that its bookie lacks. False: not connected to it.
+
+        ``failed`` is called, maybe from within, when the stream breaks or the bookie refuses an add.
+        """
+        self.end(slot)
+        self.send_new()  # so that one number says what all of them were given
+        bookie = self._window.slots[slot].bookie
+        target = self._target(bookie)
+        if target is None:
+            return False
+        stream = self._window.begin_stream(slot)
+
+        def on_refused(position: int, error: DistributedLogError) -> None:
+            if self._window.slots[slot].stream is not stream:
+                return  # late: the slot has another stream, or another bookie
+            self.end(slot)
+            self._listener.failed(slot, bookie, error)
+
+        sink = target.open_stream(
+            self._ledger_id,
+            self._key,
+            recovery=self._recovery,
+            fragment_epoch=stream.epoch,
+            on_acked=partial(self._listener.acked, stream),
+            on_refused=on_refused,
+            on_progress=self._listener.progressed,
+            on_broken=self._listener.broken,
+        )
+        if self._window.slots[slot].stream is not stream:
+            return True  # refused from within
+        self._sinks[slot] = sink
+        self._note_live()
+        for record in self._window.unsent(stream):
+            sink.send(record)
+        return True
+
+    def is_open(self, slot: int) -> bool:
+        """Has the slot a live stream?"""
+        return slot in self._sinks
+
+    @property
+    def all_open(self) -> bool:
+        """Has every slot a live stream?"""
+        return len(self._live) == len(self._window.slots)
+
+    def end(self, slot: int) -> None:
+        """Drop the slot's stream; what it would still say counts no more."""
+        stream = self._window.slots[slot].stream
+        if stream is not None:
+            self._window.end_stream(stream)
+        sink = self._sinks.pop(slot, None)
+        if sink is not None:
+            self._note_live()
+            sink.close()
+
+    def _note_live(self) -> None:
+        live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
+        self._shared = live[0].together(live) if live and self._everywhere else None
+        self._tell = live[0].lacs_together(live) if live else None
+
+    def send(self, entry: int, record: Buffer) -> None:
+        """The next entry, to every open stream whose slot holds it."""
+        self._sent = entry
+        if self._everywhere:
+            if self._shared is not None and self._shared(record):
+                return
+            for sink in self._live:
+                sink.send(record)
+            return
+        for slot in self._window.striping.write_set(entry):
+            if slot in self._sinks:
+                self._sinks[slot].send(record)
+
+    def send_new(self) -> None:
+        """Every entry that was pushed and not yet sent."""
+        for entry in range(self._sent + 1, self._window.last + 1):
+            record = self._window.record(entry)
+            assert record is not None, "what was never sent is kept"
+            self.send(entry, record)
+
+    @property
+    def watched(self) -> bool:
+        """Does somebody wait for the LAC at one of the bookies?"""
+        for sink in self._live:  # noqa: SIM110 (a generator for each confirmed entry)
+            if sink.watched:
+                return True
+        return False
+
+    def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
+        """Tell the bookies of all open streams, or those at which somebody waits for it."""
+        if self._tell is not None and not watched_only and self._tell(lac):
+            return
+        for sink in self._live:
+            if sink.watched or not watched_only:
+                sink.send_lac(lac)
+
+    def when_processed(self, done: Callable[[int], None], timeout_s: float) -> None:
+        """Call ``done`` with each open slot whose bookie has processed everything that was sent to it."""
+        for slot, sink in tuple(self._sinks.items()):
+            sink.when_processed(partial(done, slot), timeout_s)
+
+    def end_all(self, slots: Iterable[int] | None = None) -> None:
+        """Drop the streams of these slots, or of all."""
+        for slot in list(self._sinks if slots is None else slots):
+            self.end(slot)

@@ -1,0 +1,385 @@
+"""The adds in flight on one ledger, and how far they are confirmed (pure).
+
+Bookies acknowledge by *count*: "the first n records of this stream are durable" (H1). A stream belongs to
+one slot and one bookie and carries every entry that the slot holds from its first one on, in ascending
+order; so the n-th record's entry id is arithmetic, and a slot's progress is one number: all entries it
+holds up to ``through`` are durable at the bookie that is in the slot now. A slot that gets a new stream
+(reconnect, replacement) is sent again from the first entry that is not acknowledged; nothing is ever sent
+out of order on a stream, which is why no set of entry ids is needed.
+
+Confirmed (the LAC moves) in order only, when an entry's ack quorum of slots has it, and never while an
+ensemble change is undecided. Records are kept by reference until all attached slots have them.
+Entry ids count from 0; ``lac`` is -1 while nothing is confirmed. Source: G1, G2; inv. 3-9.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...runtime.interfaces.errors import ProtocolError
+from ...runtime.interfaces.host import Buffer
+from ..model.missing_range import Hole
+from ..model.striping import Striping
+
+_COMPACT_AT = 4096
+RELEASED_TOGETHER = 8
+"""So many entries are confirmed before an add drops what need not be kept: of a lone record it would cost as
+much as its add. Large ones are asked for sooner, by their bytes (`LedgerWriter.room`)."""
+
+
+class Stream:
+    """Entries ``first``, ... of one slot, sent in ascending order to one bookie."""
+
+    __slots__ = ("acked", "bookie", "epoch", "first", "slot")
+
+    def __init__(self, slot: int, bookie: str, epoch: int, first: int) -> None:
+        self.slot = slot
+        self.bookie = bookie
+        self.epoch = epoch
+        """The fragment's epoch when the stream was opened."""
+        self.first = first
+        """No entry below this one is on the stream."""
+        self.acked = 0
+        """How many records the bookie has said are durable."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """One place of the ensemble."""
+
+    bookie: str
+    through: int
+    """All entries <= this that the slot holds, from the window's start or the last replacement on, are
+    durable at ``bookie``."""
+    stream: Stream | None = None
+    detached: bool = False
+    """Goes without: gets nothing, counts for nothing, pins nothing (H22)."""
+    missing_from: int = 0
+    """While detached: the first entry that the bookie may lack."""
+
+
+class AddWindow:
+    """See the module. The driver pushes records, sends what `begin_stream` says, reports counts."""
+
+    __slots__ = (
+        "_ack_quorum", "_ahead", "_attached", "_base", "_ends", "_everywhere", "_records", "_released",
+        "_start", "awaited", "changing", "epoch", "holes", "lac", "lac_bytes", "last", "pushed_bytes",
+        "released_bytes", "slots", "striping",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        striping: Striping,
+        bookies: Sequence[str],
+        *,
+        lac: int = -1,
+        epoch: int = 0,
+        detached: Sequence[int] = (),
+    ) -> None:
+        assert len(bookies) == striping.ensemble_size, "a bookie in every slot"
+        self.striping = striping
+        self.slots = [
+            Slot(bookie, lac, None, slot in detached, lac + 1)
+            for slot, bookie in enumerate(bookies)
+        ]
+        self.epoch = epoch
+        self.lac = lac
+        self.last = lac
+        """The last entry pushed."""
+        self.pushed_bytes = 0
+        """Record bytes pushed since the start."""
+        self.lac_bytes = 0
+        """Of these, those of confirmed entries."""
+        self.released_bytes = 0
+        """Of these, those that all attached slots have, as of the last `release`: dropped."""
+        self.holes: list[Hole] = []
+        """What bookies that left a slot, or were away, may lack."""
+        self.changing = False
+        self.awaited = 0
+        """1: somebody waits for each acknowledgement."""
+        self._everywhere = striping.everywhere
+        self._ack_quorum = striping.ack_quorum
+        self._ahead = 0
+        """Attached slots with entries after the LAC; counted where every slot holds every entry."""
+        self._start = lac
+        self._records: list[Buffer | None] = []
+        self._ends: list[int] = []  # pushed_bytes after each record
+        self._base = lac + 1  # the entry of _records[0]
+        self._released = lac  # all entries up to this one are dropped
+        self._attached = [slot for slot in self.slots if not slot.detached]
+        self._check()
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def push(self, record: Buffer) -> int:
+        """Take the next entry's record; return its id. The caller sends it on every live stream
+        whose slot holds it.
+        """
+        if self._released + RELEASED_TOGETHER <= self.lac:
+            self.release()
+        last = self.last = self.last + 1
+        pushed = self.pushed_bytes = self.pushed_bytes + len(record)
+        self._records.append(record)
+        self._ends.append(pushed)
+        return last
+
+    def begin_stream(self, number: int) -> Stream:
+        """A new stream to the bookie in slot ``number``; any older one counts no more.
+
+        The caller sends `unsent` of it at once, then every new entry that the slot holds.
+        """
+        slot = self.slots[number]
+        assert not slot.detached, "H22: a detached slot gets nothing"
+        slot.stream = Stream(number, slot.bookie, self.epoch, slot.through + 1)
+        self._check()
+        return slot.stream
+
+    def unsent(self, stream: Stream) -> Iterator[Buffer]:
+        """The records that a new stream begins with, in sending order."""
+        entry = self.striping.next_held(stream.slot, stream.first)
+        while entry <= self.last:
+            record = self._records[entry - self._base]
+            assert record is not None, f"entry {entry} is kept until slot {stream.slot} has it"
+            yield record
+            entry = self.striping.next_held(stream.slot, entry + 1)
+
+    def end_stream(self, stream: Stream) -> None:
+        """The stream is broken or refused: its late acks count no more."""
+        slot = self.slots[stream.slot]
+        if slot.stream is stream:
+            slot.stream = None
+            self._check()
+
+    # --- acks -------------------------------------------------------------------------------------
+
+    def on_acked(self, stream: Stream, count: int) -> int:
+        """The first ``count`` records of ``stream`` are durable. Return how many entries that confirms.
+
+        Never 0 while `awaited`, but where nothing is counted: late, or told before. Raises `ProtocolError`
+        when the bookie counts backwards or beyond what was sent.
+        """
+        slot = self.slots[stream.slot]
+        if slot.stream is not stream:
+            return 0  # inv. 8: of a bookie, or a connection, that is in the slot no more
+        if count <= stream.acked:
+            if count == stream.acked:
+                return 0
+            raise ProtocolError(
+                f"{stream.bookie} acknowledged {count} records after {stream.acked}"
+            )
+        if self._everywhere:
+            through = reached = stream.first + count - 1
+        else:
+            reached = self.striping.nth_held(stream.slot, stream.first, count - 1)
+            through = self.striping.next_held(stream.slot, reached + 1) - 1
+        last = self.last
+        if reached > last:
+            raise ProtocolError(
+                f"{stream.bookie} acknowledged {count} records, more than were sent"
+            )
+        stream.acked = count
+        before, slot.through = slot.through, through
+        lac = self.lac
+        if through <= lac:  # confirmed already: it is kept for fewer, and released with a later add
+            return self.awaited
+        if self._everywhere:
+            if before <= lac:
+                self._ahead += 1
+            if self._ahead < self._ack_quorum:
+                return self.awaited
+            if through == last == lac + 1 and not self.changing:
+                # As `_confirm`, of a lone entry: whoever is ahead has it, and nothing comes after it.
+                self.lac, self.lac_bytes, self._ahead = through, self.pushed_bytes, 0
+                return 1
+        return self._confirm() or self.awaited
+
+    def _confirm(self) -> int:
+        """Move the LAC as far as ack quorums reach; return by how many entries."""
+        before = lac = self.lac
+        reached: list[int] = []
+        if self._everywhere:
+            reached = sorted([slot.through for slot in self._attached])
+        if not self.changing:  # inv. 7
+            if not self._everywhere:
+                lac = self._confirmable()
+            elif len(reached) >= self._ack_quorum:
+                lac = max(lac, reached[-self._ack_quorum])
+            if lac > before:
+                self.lac = lac
+                self.lac_bytes = self._ends[lac - self._base]
+        assert before <= lac <= self.last, "inv. 5: it never moves back, nor beyond the last pushed"
+        self._ahead = len(reached) - bisect_right(reached, lac)
+        return lac - before
+
+    def _confirmable(self) -> int:
+        """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4), where slots hold
+        a part of them."""
+        quorum = self.striping.ack_quorum
+        size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self.slots
+        entry = self.lac
+        while entry < self.last:
+            entry += 1
+            acks = 0
+            for k in range(width):
+                slot = slots[(entry + k) % size]
+                if slot.through >= entry and not slot.detached:
+                    acks += 1
+            if acks < quorum:
+                return entry - 1
+        return entry
+
+    def release(self) -> None:
+        """Drop what is confirmed and all attached slots have: every few adds, and for whoever asks."""
+        released = self.lac
+        for slot in self._attached:
+            if slot.through < released:
+                released = slot.through
+        if released <= self._released:
+            assert released == self._released, "an entry is kept until all attached slots have it"
+            return
+        base = self._base
+        if released == self._released + 1:
+            self._records[released - base] = None
+        else:
+            self._records[self._released + 1 - base : released + 1 - base] = [None] * (
+                released - self._released
+            )
+        self._released = released
+        self.released_bytes = self._ends[released - base]
+        gone = released + 1 - base
+        # One entry stays after the end, so that `_ends` knows the bytes up to the LAC.
+        if gone > _COMPACT_AT and gone > len(self._records) // 2:
+            del self._records[: gone - 1], self._ends[: gone - 1]
+            self._base += gone - 1
+
+    # --- slots that fail --------------------------------------------------------------------------
+
+    def detach(self, number: int) -> int:
+        """Go on without slot ``number``; return how many entries that confirms (always 0).
+
+        The caller has seen that every write set keeps its ack quorum.
+        """
+        slot = self.slots[number]
+        if not slot.detached:
+            left = [n for n, one in enumerate(self.slots) if not one.detached and n != number]
+            assert self.striping.ackable(left), "H22: every write set keeps its ack quorum"
+            slot.detached, slot.stream, slot.missing_from = True, None, slot.through + 1
+            self._attached.remove(slot)
+        return self._confirm()
+
+    def attach(self, number: int) -> None:
+        """The bookie of a detached slot is back: it is sent all that is not confirmed, and new entries.
+
+        What it missed before is noted as a hole.
+        """
+        slot = self.slots[number]
+        assert slot.detached, "only a detached slot is attached"
+        assert not self.changing, "inv. 7: nothing moves while a change is undecided"
+        self._note(slot.bookie, slot.missing_from, self.lac + 1)
+        slot.detached, slot.through = False, self.lac
+        self._attached = [one for one in self.slots if not one.detached]
+        self._check()
+
+    def begin_change(self) -> int:
+        """No entry is confirmed until `end_change` (inv. 7). Return the new fragment's first entry."""
+        assert not self.changing, "one ensemble change at a time"
+        self.changing = True
+        self._check()
+        return self.lac + 1
+
+    def end_change(self, replaced: Mapping[int, str], epoch: int) -> int:
+        """The store holds the new ensemble (or nothing was changed); return how many that confirms.
+
+        Every replaced slot forgets what its old bookie had, all of them before anything is evaluated
+        (D5); the caller then begins streams for them.
+        """
+        assert self.changing, "an ensemble change ends that began"
+        for number, bookie in replaced.items():
+            slot = self.slots[number]
+            assert bookie != slot.bookie, "a bookie is not replaced by itself"
+            self._note(
+                slot.bookie, slot.missing_from if slot.detached else slot.through + 1, self.lac + 1
+            )
+            self.slots[number] = Slot(bookie, self.lac)
+        self._attached = [one for one in self.slots if not one.detached]
+        self.epoch = epoch
+        self.changing = False
+        return self._confirm()
+
+    def _note(self, bookie: str, first: int, to: int) -> None:
+        if first < to:
+            self.holes.append(Hole(bookie, first, to))
+
+    # --- what the driver asks ---------------------------------------------------------------------
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Record bytes pushed and not yet confirmed."""
+        return self.pushed_bytes - self.lac_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Record bytes kept in memory: for confirmation, or for the slowest attached slot."""
+        if self._released < self.lac:
+            self.release()
+        return self.pushed_bytes - self.released_bytes
+
+    def behind_bytes(self, number: int) -> int:
+        """Record bytes that slot ``number`` keeps in memory: pushed and not acknowledged by it."""
+        slot = self.slots[number]
+        if slot.detached:
+            return 0
+        through = min(slot.through, self.last)
+        if through < self._base:
+            below = (
+                self._ends[0] - len(self._records[0] or b"") if self._ends else self.pushed_bytes
+            )
+            return self.pushed_bytes - below
+        return self.pushed_bytes - self._ends[through - self._base]
+
+    def owed(self, number: int) -> bool:
+        """Has slot ``number`` something outstanding?"""
+        slot = self.slots[number]
+        return not slot.detached and self.striping.next_held(number, slot.through + 1) <= self.last
+
+    @property
+    def at_rest(self) -> bool:
+        """Does every slot have every entry? None is detached, and no change is under way."""
+        if self.changing or self.lac < self.last or len(self._attached) < len(self.slots):
+            return False
+        if self._everywhere:
+            return min([slot.through for slot in self.slots]) >= self.last
+        return not any(map(self.owed, range(len(self.slots))))
+
+    def record(self, entry: int) -> Buffer | None:
+        """The record of a kept entry; None when it was released."""
+        if not self._base <= entry <= self.last:
+            return None
+        return self._records[entry - self._base]
+
+    def all_holes(self, end: int | None) -> list[Hole]:
+        """Noted holes and those of slots that are behind now, for a ledger that ends before ``end``.
+
+        ``end`` None: the ledger goes on.
+        """
+        holes = list(self.holes)
+        for number, slot in enumerate(self.slots):
+            if slot.detached:
+                holes.append(Hole(slot.bookie, slot.missing_from, end))
+            elif end is not None and self.striping.next_held(number, slot.through + 1) < end:
+                holes.append(Hole(slot.bookie, slot.through + 1, end))
+        return holes
+
+    # --- invariants -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        assert self._start <= self.lac <= self.last, "inv. 5: start <= LAC <= last pushed"
+        assert self._released <= self.lac, "what is not confirmed is kept"
+        assert self._base + len(self._records) == self.last + 1, "a record for each entry kept"
+        for slot in self._attached:
+            assert slot.through >= self._released, (
+                "an entry is kept until all attached slots have it"
+            )
+            assert slot.stream is None or slot.stream.bookie == slot.bookie, (
+                "inv. 8: a stream belongs to the bookie in the slot"
+            )

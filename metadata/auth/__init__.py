@@ -1,0 +1,1 @@
+"""Users, grants, capabilities, tokens and quotas."""

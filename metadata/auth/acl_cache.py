@@ -1,0 +1,132 @@
+"""Who may do what, as somebody follows it from the metadata: what is below ``trust/``, in memory (pure).
+
+For who is not the leader and lets users in all the same: a proxy. It is told of each key in order, and asks
+as `judge.Judge` does, with the same answers of the same keys. What cannot be read gives nothing: a mode is
+"required" then, a user disabled.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ...runtime.interfaces.errors import CorruptData, NotAuthenticated, UnsupportedFormat
+from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, USER, Token, kind_of
+from ...runtime.protocol.tokens import covers
+from ..model.acl_records import (
+    GRANT_PREFIX,
+    MODE_KEY,
+    USER_PREFIX,
+    User,
+    decode_grant,
+    decode_mode,
+    grant_of,
+)
+from ..model.rights import ADMIN, ANY_OF_A_LOG, OPERATOR, ROLES
+
+EVERYBODY_ELSE = ""
+"""Whom the mode concerns."""
+REQUIRED = "required"
+
+
+class TrustTable:
+    """Users by name, their grants, the mode."""
+
+    def __init__(self, mode: str = "open") -> None:
+        self.mode = mode
+        """One of `trust_records.MODES`."""
+        self._users: dict[str, User] = {}
+        self._grants: dict[str, dict[tuple[str, str], int]] = {}
+        """By user: rights by namespace and path; those on the cluster at ("", "")."""
+
+    # --- what is told -----------------------------------------------------------------------------
+
+    def take(self, key: bytes, value: bytes | None) -> str | None:
+        """That key was put, or deleted (None). The user it concerns, `EVERYBODY_ELSE`, or None: nobody."""
+        if key == MODE_KEY:
+            try:
+                self.mode = decode_mode(value)
+            except (CorruptData, UnsupportedFormat):
+                self.mode = REQUIRED
+            return EVERYBODY_ELSE
+        try:
+            if key.startswith(USER_PREFIX):
+                return self._take_user(key.removeprefix(USER_PREFIX).decode(), value)
+            if key.startswith(GRANT_PREFIX):
+                return self._take_grant(*grant_of(key), value)
+        except (UnicodeDecodeError, CorruptData):
+            return None  # a key that names nobody gives nobody anything
+        return None
+
+    def _take_user(self, name: str, value: bytes | None) -> str:
+        if value is None:
+            self._users.pop(name, None)
+            return name
+        try:
+            self._users[name] = User.decode(value)
+        except (CorruptData, UnsupportedFormat):
+            self._users[name] = User(disabled=True)
+        return name
+
+    def _take_grant(self, name: str, namespace: str, path: str, value: bytes | None) -> str:
+        grants = self._grants.setdefault(name, {})
+        grants.pop((namespace, path), None)
+        if value is not None:
+            with suppress(CorruptData, UnsupportedFormat):
+                grants[namespace, path] = ROLES[decode_grant(value)]
+        if not grants:
+            del self._grants[name]
+        return name
+
+    # --- what is asked ----------------------------------------------------------------------------
+
+    def user(self, principal: str) -> User | None:
+        """What is known of a user; None: nothing, or it is none."""
+        kind, _, name = principal.partition("/")
+        return self._users.get(name) if kind == USER else None
+
+    def is_live(self, principal: str, serial: str = "") -> bool:
+        """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
+        user = self.user(principal)
+        if user is None:
+            return principal != ANONYMOUS
+        return not (user.disabled or (serial and serial in user.serials))
+
+    def why_no_token(self, token: Token) -> NotAuthenticated | None:
+        """Why this one is taken no more, in no mode."""
+        user = self.user(token.principal)
+        if user is None or user.disabled:
+            return NotAuthenticated(f"{token.principal} was disabled, or removed")
+        if user.tokens_from != token.since:
+            return NotAuthenticated(f"the tokens of {token.principal} were revoked")
+        return None
+
+    def rights(self, principal: str, namespace: str, name: str) -> int:
+        """Of a user on a log of that name, there or not; no node has any here."""
+        if principal == LOCAL:
+            return ANY_OF_A_LOG
+        held = 0
+        for (of, path), rights in self._grants_of(principal).items():
+            if of == namespace and of and covers(path, name):
+                held |= rights & ANY_OF_A_LOG
+        return held
+
+    def cluster_rights(self, principal: str) -> int:
+        """`OPERATOR` and `ADMIN`, as far as it has them."""
+        if principal == LOCAL and self.is_live(principal):
+            return OPERATOR | ADMIN
+        return self._grants_of(principal).get(("", ""), 0) & (OPERATOR | ADMIN)
+
+    def paths(self, principal: str, namespace: str) -> dict[str, int]:
+        """The paths of a namespace that it was given anything on, and what."""
+        if principal == LOCAL:
+            return {"": ANY_OF_A_LOG}
+        return {
+            path: rights & ANY_OF_A_LOG
+            for (of, path), rights in self._grants_of(principal).items()
+            if of == namespace and of
+        }
+
+    def _grants_of(self, principal: str) -> Mapping[tuple[str, str], int]:
+        name = principal.partition("/")[2]
+        if kind_of(principal) != USER or not self.is_live(principal):
+            return {}
+        return self._grants.get(name, {})

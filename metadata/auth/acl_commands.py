@@ -1,0 +1,368 @@
+"""What somebody asks to be changed about who may do what, as a transaction (pure).
+
+    ["mode", MODE, ADMIN]         ADMIN: a user who is made one with it, "" for none
+    ["user", NAME]                make it; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
+    ["tokens", NAME]              those that were made up to now are taken no more
+    ["refuse", NAME, SERIAL]      that certificate is taken no more, nor tokens that were made up to now
+    ["token", NAME, WHAT]         one is made: a line of the audit (`token_service.py`); of the leader alone
+    ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     in digits; "": as it is; all "": its own are none any more
+    ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
+    ["mode", …, "force"], ["quota", …, "force"]    also if it lowers the protection, or stops writers
+    ["rescue", NAME, WHO]         make it an admin, whoever there is; of a majority of nodes
+    (`admin_recovery.py`)
+
+The forms are in `client_messages.py`. The leader composes it from the state that it has applied, and proposes
+nothing else until it is applied (`replica.py`): so what was judged by the rights of before stands before the
+change in the log, and a change that was answered is obeyed by all that comes after it (H232, H233). With it
+go a line of the audit, and a mark that bookies watch where something is taken away. Who may: an admin. While
+there is none, anybody: an open cluster has to begin somewhere, and lets anybody do anything as it is. The
+first change clears away what was put under these keys before they meant anything.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ...runtime.interfaces.errors import ConfirmationRequired, InvalidRequest, NotAllowed
+from ...runtime.interfaces.principals import ANONYMOUS, serial_of
+from ..model.acl_records import (
+    AUDIT_PREFIX,
+    MODE_KEY,
+    SERIALS_MAX,
+    TRUST_PREFIX,
+    USER_PREFIX,
+    AuditLine,
+    Bounds,
+    User,
+    audit_key,
+    encode_ended,
+    encode_grant,
+    encode_mode,
+    ended_key,
+    grant_key,
+    grants_prefix,
+    quota_key,
+    user_key,
+)
+from ..model.interface import prefix_end
+from ..model.request_identity import is_name
+from ..model.rights import ADMIN, CLUSTER_ROLES, words
+from ..model.transaction import NUMBER_MAX, OPERATIONS_MAX, Delete, Put, Transaction
+from ..state.kv_state import KeyValueState
+from .authorizer import GRANTS_MAX, PAGE, Judge
+from .namespace_usage import Use
+
+WORDS_BEFORE_FORCE = {"mode": 2, "quota": 4}
+"""The number of words before `FORCE`, of the changes that take it as their last word."""
+RESCUE = "rescue"
+"""The kind that no client can ask for: `client_messages.py` has no form for it."""
+USERS_MAX = 10_000
+AUDIT_MAX = 10_000
+"""Lines that are kept; the oldest go first."""
+
+
+def compose(
+    judge: Judge,
+    state: KeyValueState,
+    change: Sequence[str],
+    *,
+    principal: str,
+    address: str,
+    now_ms: int,
+    index: int,
+    serial: str = "",
+    by_token: bool = False,
+    uses: Mapping[str, Use] = {},
+) -> Transaction:
+    """The change as a transaction. ``index``: where in the log it will stand.
+
+    ``serial``: of the certificate that the asker has shown, "" for none.
+    ``by_token``: the asker has shown a token.
+    ``uses``: what namespaces use of the metadata, as far as it is counted.
+
+    Raises `NotAllowed`, `ConfirmationRequired`, and `InvalidRequest` for an impossible change.
+    """
+    judge.see(state)
+    admins = judge.admins() if state.trust_revision else []
+    kind, *said = change
+    forced = len(said) > WORDS_BEFORE_FORCE.get(kind, len(said))
+    words_of_change = said[:-1] if forced else said
+    if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
+        raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
+    made = _Change(
+        judge, state, admins, now_ms, index, _Shown(serial, by_token), forced=forced, uses=uses
+    )
+    if not state.trust_revision:
+        made.clear()
+    getattr(made, f"do_{kind}")(*words_of_change)
+    if kind == "mode" and said[0] == "required" and principal == ANONYMOUS:
+        raise NotAllowed(
+            "nobody who is anonymous asks for `required`, for it would shut itself out:"
+            " an admin does, with credentials that are taken already"
+        )
+    line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in said if word))
+    for operation in line_share(state, line, index).operations:
+        if isinstance(operation, Put):
+            made.put(operation.key, operation.value)
+        else:
+            made.delete(operation.key)
+    return made.transaction()
+
+
+def line_share(state: KeyValueState, line: AuditLine, index: int) -> Transaction:
+    """That line, for the transaction that does what it tells of; the oldest go. ``index``: see `compose`."""
+    kept = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_MAX + 2)
+    oldest = kept[: max(0, len(kept) + 1 - AUDIT_MAX)]
+    return Transaction((), (*map(Delete, oldest), Put(audit_key(index), line.encode())))
+
+
+class _Shown(NamedTuple):
+    """The credentials of the connection that asks for a change."""
+
+    serial: str
+    """Of its certificate; "" for none."""
+    by_token: bool
+
+
+class _Change:
+    """One of them, as it comes together."""
+
+    def __init__(
+        self,
+        judge: Judge,
+        state: KeyValueState,
+        admins: Sequence[str],
+        now_ms: int,
+        index: int,
+        shown: "_Shown",
+        *,
+        forced: bool,
+        uses: Mapping[str, Use],
+    ) -> None:
+        self._forced = forced
+        self._uses = uses
+        self._shown = shown
+        self._judge = judge
+        self._state = state
+        self._admins = admins
+        self._now_ms = now_ms
+        self._index = index
+        self._puts: dict[bytes, bytes] = {}
+        self._deletes: dict[bytes, None] = {}
+        self._is_first = False
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Or over what was to be put."""
+        self._deletes.pop(key, None)
+        self._puts[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Also what was to be put."""
+        self._puts.pop(key, None)
+        self._deletes[key] = None
+
+    def transaction(self) -> Transaction:
+        """All of it."""
+        return Transaction(
+            (),
+            (
+                *(Delete(key) for key in self._deletes),
+                *(Put(key, value) for key, value in self._puts.items()),
+            ),
+        )
+
+    def clear(self) -> None:
+        """Whatever was put under these keys before they meant anything."""
+        self._is_first = True
+        for prefix in (TRUST_PREFIX, AUDIT_PREFIX):
+            found = self._state.keys.between(prefix, prefix_end(prefix), OPERATIONS_MAX)
+            if len(found) > OPERATIONS_MAX // 4:
+                raise InvalidRequest(
+                    f"there are {len(found)} keys that begin with {prefix!r}, of before they meant"
+                    " anything: delete them first"
+                )
+            for key in found:
+                self.delete(key)
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    def do_mode(self, mode: str, admin: str) -> None:
+        """Whether what is judged is refused."""
+        if admin:
+            if self._user(admin) is None:
+                self.do_user(admin)
+            self.do_grant(admin, "admin", "", "")
+        elif mode != "open" and not self._admins:
+            raise InvalidRequest(
+                "there is no admin yet, and without one nobody could be given a right any more:"
+                " name one with it"
+            )
+        if self._judge.mode == "required" and mode != "required" and not self._is_first:
+            self._confirm("requests without a right are refused now, and would no longer be")
+        self.put(MODE_KEY, encode_mode(mode))
+
+    def do_user(self, name: str) -> None:
+        """A new one, without any right."""
+        if not is_name(name):
+            raise InvalidRequest(f"no name for a user: {name!r:.80}")
+        if self._user(name) is not None:
+            raise InvalidRequest(f"there is a user {name} already")
+        count = len(self._state.keys.between(USER_PREFIX, prefix_end(USER_PREFIX), USERS_MAX))
+        if count >= USERS_MAX:
+            raise InvalidRequest(f"there are {USERS_MAX} users: remove some")
+        # Tokens of one who had that name before are none of his.
+        self.put(user_key(name), User(self._now_ms, tokens_from=self._index).encode())
+
+    def do_disable(self, name: str) -> None:
+        """It may do nothing; its grants stay."""
+        self._not_the_last_admin(name)
+        self._replace(name, disabled=True)
+        self._end(name)
+
+    def do_enable(self, name: str) -> None:
+        """It may again what its grants say."""
+        self._replace(name, disabled=False)
+
+    def do_remove(self, name: str) -> None:
+        """With all its grants."""
+        self._known(name)
+        self._not_the_last_admin(name)
+        self.delete(user_key(name))
+        prefix = grants_prefix(name)
+        for key in self._state.keys.between(prefix, prefix_end(prefix), PAGE):
+            self.delete(key)
+        self._end(name)
+
+    def do_tokens(self, name: str) -> None:
+        """None that was made up to now."""
+        if self._shown.by_token:
+            self._not_the_last_admin(name)  # after that the token could not return
+        self._replace(name, tokens_from=self._index)
+        self._end(name)
+
+    def do_token(self, name: str, what: str) -> None:
+        """It is written down."""
+        self._known(name)
+
+    def do_refuse(self, name: str, serial: str) -> None:
+        """That certificate, and what may have been asked for with it."""
+        user = self._known(name)
+        if len(user.serials) >= SERIALS_MAX:
+            raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
+        refused = serial_of(serial)
+        if self._shown.by_token or self._shown.serial in ("", refused):
+            self._not_the_last_admin(name)  # otherwise the asker has shown another certificate
+        # Whoever has the key may have asked for tokens with it.
+        serials = (*user.serials, refused)
+        self._replace(name, serials=serials, tokens_from=self._index)
+        self._end(name)
+
+    def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:
+        """One path has one role; a role of the cluster has no path."""
+        if user_key(name) not in self._puts:
+            self._known(name)
+        if (role in CLUSTER_ROLES) != (not namespace and not path):
+            raise InvalidRequest(f"{role} is given on {'the cluster' if namespace else 'a path'}")
+        if "\0" in namespace or "\0" in path:
+            raise InvalidRequest("a path holds no zero byte")
+        key = grant_key(name, namespace, path)
+        grants = self._judge.grants(name) if self._state.trust_revision else ()
+        if len(grants) >= GRANTS_MAX and key not in self._state.stored:
+            raise InvalidRequest(f"{name} has {GRANTS_MAX} grants: give it a directory")
+        if not namespace and role != "admin":
+            self._not_the_last_admin(name)
+        if key in self._state.stored and not self._is_first:
+            self._end(name)  # it may be less than before
+        self.put(key, encode_grant(role))
+
+    def do_rescue(self, name: str, who: str) -> None:
+        """Make it an admin, whatever it was; a certificate of its that was refused stays so."""
+        user = self._user(name)
+        if user is None:
+            self.do_user(name)
+        elif user.disabled:
+            self.do_enable(name)
+        self.do_grant(name, "admin", "", "")
+
+    def do_revoke(self, name: str, namespace: str, path: str) -> None:
+        """Take it away."""
+        self._known(name)
+        key = grant_key(name, namespace, path)
+        if key not in self._state.stored:
+            raise InvalidRequest(f"{name} has no grant on {namespace}/{path}")
+        if not namespace and not path:
+            self._not_the_last_admin(name)
+        self.delete(key)
+        self._end(name)
+
+    def do_quota(self, namespace: str, *most: str) -> None:
+        """What a namespace may have; "": all that have no quota of their own."""
+        if "\0" in namespace:
+            raise InvalidRequest("the name of a namespace holds no zero byte")
+        key = quota_key(namespace)
+        before, default = self._bounds(namespace), self._bounds("")
+        if not any(most):
+            self._confirm_quota(namespace, before, default if namespace else Bounds())
+            self.delete(key)
+            return
+        for said in most:
+            if said and not (said.isascii() and said.isdigit() and int(said) <= NUMBER_MAX):
+                raise InvalidRequest(f"a quota is a number, not {said!r:.40}")
+        now = (before.keys, before.size_bytes, before.ledgers)
+        numbers = (int(said) if said else old for said, old in zip(most, now, strict=True))
+        after = Bounds(*numbers)
+        self._confirm_quota(namespace, before, after)
+        self.put(key, after.encode())
+
+    # --- what they share --------------------------------------------------------------------------
+
+    def _confirm(self, consequence: str) -> None:
+        if not self._forced:
+            raise ConfirmationRequired(consequence)
+
+    def _bounds(self, namespace: str) -> Bounds:
+        """Its stored quota, otherwise the one of all namespaces without their own."""
+        for one in dict.fromkeys((namespace, "")):
+            found = None if self._is_first else self._state.get(quota_key(one))
+            if found is not None:
+                return Bounds.decode(found.value)
+        return Bounds()
+
+    def _confirm_quota(self, namespace: str, before: Bounds, after: Bounds) -> None:
+        """A limit that is lowered to 0, or to the present use, stops writers at their next segment."""
+        spaces = [namespace] if namespace else [s for s in self._uses if not self._own_quota(s)]
+        for space in spaces or [""]:
+            use = self._uses.get(space, Use())
+            whose = f"namespace {space}" if space else "each namespace without a quota of its own"
+            for what, old, new, has in (
+                ("keys", before.keys, after.keys, use.keys),
+                ("bytes", before.size_bytes, after.size_bytes, use.size_bytes),
+                ("ledgers", before.ledgers, after.ledgers, use.ledgers),
+            ):
+                if new < old and new <= has:
+                    self._confirm(
+                        f"{whose} uses {has} {what} of {old}; with a limit of {new} its writers stop at their"
+                        " next segment"
+                    )
+
+    def _own_quota(self, namespace: str) -> bool:
+        return not self._is_first and quota_key(namespace) in self._state.stored
+
+    def _user(self, name: str) -> User | None:
+        return None if self._is_first else self._judge.user(name)
+
+    def _known(self, name: str) -> User:
+        user = self._user(name)
+        if user is None:
+            raise InvalidRequest(f"there is no user {name}")
+        return user
+
+    def _replace(self, name: str, **changes: Any) -> None:
+        self.put(user_key(name), replace(self._known(name), **changes).encode())
+
+    def _end(self, name: str) -> None:
+        self.put(ended_key(f"user/{name}"), encode_ended(self._now_ms))
+
+    def _not_the_last_admin(self, name: str) -> None:
+        if list(self._admins) == [name]:
+            raise NotAllowed(f"{name} is the last admin: make another one first (H238)")

@@ -1,0 +1,64 @@
+"""What the quorum keeps to itself, in the replicated state: secrets, nobody's to read or write (pure).
+
+    secret/ledgers      [1, [[number, K 32s, P 32s], ...]]       newest first, two at most
+    secret/tokens       [1, [[number, T 32s], ...]]              the same
+
+In no mode, and by no way: not a key, a range, a watch, nor a condition, which tells of what it compares. A
+save leaves them out, so that a cluster that is made from one draws others.
+"""
+
+from collections.abc import Mapping
+
+from ...runtime.interfaces.errors import NotAllowed
+from ...runtime.protocol.capabilities import GENERATIONS_KEPT, SECRET_BYTES, Generation
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import blob, number, row, rows, stored
+from ..model.interface import prefix_end
+from ..model.transaction import Transaction
+
+SECRET_PREFIX = b"secret/"
+SECRET_END = prefix_end(SECRET_PREFIX)
+GENERATIONS_KEY = b"secret/ledgers"
+TOKENS_KEY = b"secret/tokens"
+FORMAT = 1
+
+_SECRET = blob(SECRET_BYTES, SECRET_BYTES)
+_GENERATIONS = row(number(FORMAT, FORMAT), rows(row(number(1), _SECRET, _SECRET), GENERATIONS_KEPT))
+_TOKENS = row(number(FORMAT, FORMAT), rows(row(number(1, 0xFFFF), _SECRET), GENERATIONS_KEPT))
+
+
+def check_not_secret(start: bytes, end: bytes | None = None) -> None:
+    """Refuse a key, or a range that may hold one, which is nobody's. Raises `NotAllowed`."""
+    if end is None:
+        touched = start.startswith(SECRET_PREFIX)
+    else:
+        touched = start < SECRET_END and end > SECRET_PREFIX
+    if touched:
+        raise NotAllowed("what is stored below secret/ is nobody's to read or write")
+
+
+def check_no_secrets(transaction: Transaction) -> None:
+    """Refuse one that touches a secret; a compare is a read (H234). Raises `NotAllowed`."""
+    for one in (*transaction.compares, *transaction.operations):
+        check_not_secret(one.key)
+
+
+def encode_generations(generations: tuple[Generation, ...]) -> bytes:
+    """The value of `GENERATIONS_KEY`."""
+    return pack([FORMAT, [[one.number, one.key, one.passes] for one in generations]])
+
+
+def decode_generations(value: bytes) -> tuple[Generation, ...]:
+    """Raises `CorruptData`."""
+    _, found = stored(value, _GENERATIONS, "the secrets of ledgers")
+    return tuple(Generation(*one) for one in found)
+
+
+def encode_token_secrets(secrets: Mapping[int, bytes]) -> bytes:
+    """The value of `TOKENS_KEY`: T by its number, the newest first."""
+    return pack([FORMAT, [[number, secret] for number, secret in secrets.items()]])
+
+
+def decode_token_secrets(value: bytes) -> dict[int, bytes]:
+    """Raises `CorruptData`."""
+    return dict(stored(value, _TOKENS, "the secrets of tokens")[1])

@@ -1,0 +1,152 @@
+"""The client's side of watches: changes in order, no gap, no duplicate, over reconnects (M6).
+
+A watch remembers the revision up to which its consumer has everything, and takes up there whenever its
+connection ends, its node cuts it off, or its consumer is too slow for the bytes kept for it.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ...runtime.interfaces.errors import (
+    Compacted,
+    DistributedLogError,
+    InvalidRequest,
+    NotAllowed,
+    ProtocolError,
+)
+from ...runtime.net.client_link import ClientLink
+from ...runtime.primitives.backoff import Backoff
+from ...runtime.protocol.frames import Op, envelope, error_from
+from ..model.interface import Watch, WatchBatch
+from ..protocol.client_messages import WatchRequest, decode_events
+from .node_connections import QuorumLinks
+
+WAITING_BYTES_MAX = 8 * 1024 * 1024
+AGAIN_S = 0.05
+AGAIN_MAX_S = 1.0
+
+FINAL = (Compacted, InvalidRequest, NotAllowed)
+"""Ends of a watch that no other node would tell otherwise."""
+
+
+class Watcher:
+    """All watches of a client."""
+
+    def __init__(self, links: QuorumLinks) -> None:
+        self._links = links
+        self._open: dict[int, ClientWatch] = {}
+        """By their numbers, which no two watches of a client have: a frame finds its watch in one step."""
+        self._last = 0
+
+    @asynccontextmanager
+    async def watch(self, request: WatchRequest) -> AsyncIterator[Watch]:
+        """See `interface.Metadata.watch`. Raises `InvalidRequest` for a range or revision that cannot be."""
+        request.check()
+        watch = ClientWatch(self, request)
+        try:
+            yield watch
+        finally:
+            self.leave(watch)
+
+    def on_link(self, link: ClientLink) -> None:
+        """A connection was made: its frames that answer no request are ours."""
+
+        def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
+            if op != Op.META_WATCH_EVENTS:
+                raise ProtocolError(f"{link.peer_address} sent operation {op} to a client")
+            watch = self._open.get(ident)
+            if watch is not None and watch.link is link:
+                watch.take(status, body)
+
+        link.subscribe(on_frame, on_closed=self._on_closed)
+
+    def _on_closed(self, reason: DistributedLogError) -> None:
+        """A connection has ended: its watches are taken up elsewhere."""
+        for watch in list(self._open.values()):
+            if watch.link is not None and watch.link.closed is not None:
+                watch.drop()
+
+    async def take_up(self, watch: "ClientWatch") -> None:
+        """Begin, or begin again, where the consumer stands. Raises `Compacted`, `QuorumUnreachable`."""
+        link = await self._links.any_link()
+        self._last += 1
+        ident = self._last
+        watch.link, watch.ident, watch.ended = link, ident, None
+        self._open[ident] = watch
+        request = WatchRequest(watch.request.start, watch.request.end, watch.revision)
+        body = request.encode()
+        link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
+
+    async def pause(self, again: Backoff) -> None:
+        """A node refused a watch: wait, and let another one be asked."""
+        self._links.turn()
+        await trio.sleep(again.next_s())
+
+    def leave(self, watch: "ClientWatch") -> None:
+        """Forget a watch, and tell its node."""
+        self._open.pop(watch.ident, None)
+        if watch.link is not None and watch.link.closed is None:
+            watch.link.send(envelope(Op.META_WATCH_CANCEL, 0, ident=watch.ident))
+        watch.link = None
+
+
+class ClientWatch:
+    """One watch; `next` is for one task at a time."""
+
+    def __init__(self, watcher: Watcher, request: WatchRequest) -> None:
+        self.request = request
+        self.revision = request.after_revision
+        """Everything up to here has been taken by the consumer."""
+        self.link: ClientLink | None = None
+        self.ident = 0
+        self.ended: DistributedLogError | None = None
+        self._watcher = watcher
+        self._waiting: deque[tuple[WatchBatch, int]] = deque()
+        self._waiting_bytes = 0
+        self._again = Backoff(AGAIN_S, AGAIN_MAX_S)
+        """Longer for each node in a row that could not serve it."""
+        self._news = trio.Event()
+
+    async def next(self) -> WatchBatch:
+        """See `interface.Watch.next`."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            while self._waiting:
+                batch, size = self._waiting.popleft()
+                self._waiting_bytes -= size
+                self.revision = max(self.revision, batch.revision)
+                if batch.events:
+                    return batch
+            if isinstance(self.ended, FINAL):
+                raise self.ended
+            if self.link is None:
+                if self.ended is not None:  # this node cannot serve it
+                    await self._watcher.pause(self._again)
+                await self._watcher.take_up(self)
+                continue
+            self._news = trio.Event()
+            await self._news.wait()
+
+    def take(self, status: int, body: memoryview) -> None:
+        """Changes, or the watch's end, from the node."""
+        if status:
+            self.ended = error_from(status, body)
+            self.drop()
+            return
+        batch = decode_events(body)
+        self._again.reset()
+        self._waiting.append((batch, len(body)))
+        self._waiting_bytes += len(body)
+        if self._waiting_bytes > WAITING_BYTES_MAX:
+            self.drop()  # taken up again from where the consumer stands
+        self._news.set()
+
+    def drop(self) -> None:
+        """The node sends no more: what waits is asked for again."""
+        self._watcher.leave(self)
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._news.set()

@@ -1,0 +1,1 @@
+"""Options, events and metrics of a metadata node."""

@@ -1,0 +1,1 @@
+"""Commands, transactions and records of the replicated state."""

@@ -1,0 +1,1 @@
+"""A metadata node: its sessions, watches and member of the quorum."""

@@ -1,0 +1,194 @@
+"""A new cluster of one node, made from a save, or from the disk of a node that is left (H104).
+
+What was decided after the save is lost, and its clients, bookies and old nodes live on. So nothing that was
+given out then may be given out again: everything that counts is moved ahead by more than can have been given.
+
+    log index          a request of before, sent again, is below the floor: unknown, never done twice (H20)
+    revision           watches begin anew (`Compacted`), no condition on a revision of before holds by chance
+    version of a key   nor does one on a version: a key that went on from 4 to 5 twice is not the same key
+    lease numbers      keys under leases are gone: who holds one is told, and takes it again
+
+What the parts above hand out in keys of their own, they move ahead themselves (`change`).
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import merge
+from itertools import chain
+from random import Random
+
+import xxhash
+
+from ...runtime.disk.atomic_file import ASIDE
+from ...runtime.disk.node_identity import FILE_NAME as IDENTITY
+from ...runtime.disk.node_identity import NodeIdentity, load_identity, new_node_id, store_identity
+from ...runtime.interfaces.errors import CorruptData, ForeignData
+from ...runtime.interfaces.host import Disk
+from ..model.configuration import Configuration, Member, is_configuration
+from ..model.transaction import KeyValue
+from ..raft.ready import Snapshot
+from ..raft.recovered_hard_state import Place
+from ..replica.snapshot_receiver import restore
+from ..state import kv_snapshot
+from ..state.kv_state import KeyValueState, pack_item
+from ..storage.backup_format import CHUNK_BYTES_MAX, SaveHead, save_chunks
+from ..storage.member_identity import MEMBERS, Members, load_ghost, load_members, store_members
+from ..storage.raft_storage import RaftStorage
+from ..storage.snapshot_store import CHUNK, checked_chunks
+
+AHEAD = 1 << 32
+"""Log indexes and revisions: so many between a save and the loss would take weeks at any rate."""
+VERSIONS_AHEAD = 1 << 24
+"""Versions of one key, and leases."""
+PAGE = 1000
+ABOVE_ALL = b"\xff" * 64
+
+Change = Callable[[KeyValue], bytes]
+"""The value that a key is to have in the new cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A whole save, in memory."""
+
+    head: SaveHead
+    state: KeyValueState
+
+
+async def write_save(
+    write: Callable[[bytes], Awaitable[None]], chunks: AsyncIterator[bytes]
+) -> None:
+    """Write a save, from its beginning to its end. Raises what ``write`` and ``chunks`` raise."""
+    count = 0
+    async for chunk in chunks:
+        await write(CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk)) + chunk)
+        count += 1
+    await write(CHUNK.pack(0, count))
+
+
+async def read_save(disk: Disk, name: str) -> Saved:
+    """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
+    return await saved_from(checked_chunks(disk, name), name)
+
+
+async def saved_from(chunks: AsyncIterator[bytes], name: str) -> Saved:
+    """Restore the chunks of the save ``name``. Raises `CorruptData`, `UnsupportedFormat`."""
+    head: SaveHead | None = None
+    async for chunk in chunks:
+        head = SaveHead.decode(chunk)
+        break
+    assert head is not None, "a file without chunks is damaged"
+    state, _ = await restore(chunks)
+    if state.index != head.index:
+        raise CorruptData(f"{name}: a save at entry {head.index} of a state at {state.index}")
+    return Saved(head, state)
+
+
+async def read_survivor(disk: Disk) -> Saved:
+    """What a node that does not run has on its disk, to its last entry; nothing there is changed.
+
+    The last entries may not have been acknowledged by anybody: they count here as if they were, for nobody is
+    left who could say. Raises `ForeignData`, `CorruptData` (a damaged disk), `UnsupportedFormat`.
+    """
+    members, identity = await load_members(disk), await load_identity(disk)
+    if members is None or identity is None:
+        raise ForeignData("this is no data directory of a metadata node that belongs to a cluster")
+    storage = RaftStorage(disk, members.seed)
+    found = await storage.look(members)
+    if found.damage:
+        raise CorruptData(f"the disk of this node is damaged: {found.damage}")
+    if not members.may_vote:
+        word = await load_ghost(disk)
+        if word is None or Place(found.log.last_term, found.log.last_index) < word.last:
+            raise CorruptData("the disk of this node is damaged: its log is less than it ever was")
+    state = KeyValueState()
+    if found.snapshot is not None:
+        state, _ = await restore(storage.snapshots.chunks(found.snapshot))
+    for entry in found.log.tail(state.index + 1):
+        state.apply(entry.index, b"" if is_configuration(entry.data) else entry.data)
+    term = found.log.last_term
+    if not state.index or not term:
+        raise ForeignData("this node never had an entry of its cluster's log")
+    head = SaveHead(members.cluster_id, state.index, term, found.log.configuration)
+    return Saved(head, state)
+
+
+async def chunks_of(saved: Saved) -> AsyncIterator[bytes]:
+    """For `write_save`."""
+    for chunk in save_chunks(saved.head, saved.state):
+        yield chunk
+
+
+def moved_ahead(
+    before: KeyValueState, change: Change, added: Mapping[bytes, bytes]
+) -> KeyValueState:
+    """The state that a new cluster begins with; the module says what moves. ``added``: keys to be set."""
+    after = KeyValueState()
+    after.index = before.index + AHEAD
+    after.revision = before.revision + AHEAD
+    after.next_lease = before.next_lease + VERSIONS_AHEAD
+    after.history.compacted_to = after.revision
+    after.trust_revision = after.revision if before.trust_revision else 0
+    for remembered in before.ring.rows():
+        after.ring.add(*remembered)
+    after.ring.floor = after.index
+
+    def moved(item: KeyValue) -> KeyValue:
+        value = change(item)
+        revision = item.mod_revision if value == item.value else after.revision
+        version = item.version + VERSIONS_AHEAD
+        return replace(item, value=value, version=version, mod_revision=revision)
+
+    revision = after.revision
+    kept = (moved(i) for i in all_items(before) if not i.lease and i.key not in added)
+    new = (
+        KeyValue(key, value, VERSIONS_AHEAD, revision, revision, 0)
+        for key, value in sorted(added.items())
+    )
+    for item in merge(kept, new, key=lambda item: item.key):
+        after.add_stored(item.key, pack_item(item), 0)
+    return after
+
+
+def all_items(state: KeyValueState) -> Iterator[KeyValue]:
+    """All keys, in order."""
+    start = b""
+    while True:
+        page = state.range(start, ABOVE_ALL, PAGE)
+        yield from page.items
+        if not page.more:
+            return
+        start = page.items[-1].key + b"\0"
+
+
+async def refound(
+    disk: Disk, head: SaveHead, state: KeyValueState, *, name: str, address: str, chance: Random
+) -> str:
+    """Make an empty directory the only node of the cluster, by that name; return its new id.
+
+    ``state``: what `moved_ahead` made. MEMBERS is the last that is written: a directory without it is begun
+    anew. Raises `ForeignData` for one that belongs to a cluster, or to somebody else.
+    """
+    identity = await load_identity(disk)
+    if MEMBERS in disk.list():
+        raise ForeignData(
+            "this directory belongs to a cluster already; give the new node an empty one"
+        )
+    others = [name for name in disk.list() if name != IDENTITY + ASIDE]  # of a try that was killed
+    if identity is None and others:
+        raise ForeignData(f"this directory is not empty: it holds {others[0]}")
+    node_id = new_node_id(chance)
+    members = Members(head.cluster_id, {name: node_id}, True, chance.getrandbits(63))
+    await store_identity(disk, NodeIdentity("", node_id, "metadata", name, 1, "distributedlog 0.1"))
+    alone = Configuration.of([Member(node_id, name, address, True)])
+    snapshot = Snapshot(state.index, head.term, alone)
+    storage = RaftStorage(disk, members.seed)
+    for _, left in storage.snapshots.list():
+        await disk.delete(left)
+    await storage.snapshots.save(snapshot, chain([alone.encode()], kv_snapshot.snapshot(state)))
+    await storage.begin(after=snapshot)
+    await store_members(disk, members)
+    return node_id
+
+
+assert CHUNK_BYTES_MAX >= kv_snapshot.CHUNK_BYTES, "a chunk of a snapshot fits into one of a save"

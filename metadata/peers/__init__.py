@@ -1,0 +1,1 @@
+"""The other nodes of the quorum: connections, membership, bootstrap."""

@@ -1,0 +1,152 @@
+"""How a quorum comes to be, and who may never help to form one (pure). Hazard H5.
+
+A node with an empty data directory has a random id and no vote. Only the node with the smallest name founds
+a cluster, and only after every listed peer has answered: empty, the same list of peers. It tells them who
+votes, by id; a peer joins if it is empty still and its own id is on the list. A node whose directory was
+emptied later has a new id, is on no list, and waits until an operator has it let in
+(`membership_changes.py`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.interfaces.errors import ProtocolError
+from ...runtime.interfaces.host import Address, Buffer
+from ...runtime.protocol.frames import pack
+from ...runtime.protocol.schema import flag, mapping, message, row, rows, text
+
+VOTERS_MAX = 9
+PEERS_MAX = 64
+# What is told here goes into messages, and onto the disk: nothing of it is long.
+_ANSWER = row(text(), text(), text(), rows(row(text(), text(300)), PEERS_MAX))
+_FOUNDED = (text(chars_min=1), mapping(text(chars_min=1), VOTERS_MAX))
+
+
+def _founding(value: Any) -> tuple[Any, ...]:
+    form = row(*_FOUNDED, flag) if type(value) is list and len(value) == 3 else row(*_FOUNDED)
+    found: tuple[Any, ...] = form(value)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormAnswer:
+    """What a node says of itself while a cluster forms."""
+
+    name: str
+    node_id: str
+    cluster_id: str
+    """"" while it belongs to none."""
+    peers: tuple[tuple[str, str], ...]
+    """Its list, as sorted (name, "host:port")."""
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack([self.name, self.node_id, self.cluster_id, [list(pair) for pair in self.peers]])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "FormAnswer":
+        """Raises `ProtocolError`."""
+        return cls(*message(body, _ANSWER, "an answer about forming"))
+
+
+@dataclass(frozen=True, slots=True)
+class Founding:
+    """What an empty node is told: the cluster that it belongs to, and the ids of members by name.
+
+    While a cluster forms: all its voters. ``let_in``: the cluster formed before; the node's own id only,
+    and who else there is will be in the log that it gets.
+    """
+
+    cluster_id: str
+    voters: Mapping[str, str]
+    let_in: bool = False
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        head = [self.cluster_id, dict(self.voters)]
+        return pack([*head, True] if self.let_in else head)
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "Founding":
+        """Raises `ProtocolError`."""
+        what = "a founding"
+        cluster_id, voters, *more = message(body, _founding, what)
+        if more:
+            (let_in,) = more
+            if not let_in:
+                raise ProtocolError(f"{what} that lets nobody in")
+        if not voters or len({*voters.values()}) != len(voters):
+            raise ProtocolError(f"{what} without voters of different ids")
+        return cls(cluster_id, voters, bool(more))
+
+
+def listed(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
+    """A list of peers in the form that is compared."""
+    return tuple(sorted((name, f"{address[0]}:{address[1]}") for name, address in peers.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ListDifference:
+    """How one list of metadata nodes differs from the list of this node."""
+
+    peer: str
+    """The node that was given the other list; "" for the members of the quorum."""
+    missing: tuple[str, ...] = ()
+    """Names in the list of this node alone."""
+    more: tuple[str, ...] = ()
+    """Names in the other list alone."""
+    moved: tuple[tuple[str, str, str], ...] = ()
+    """Name, address here, address there."""
+
+    def __str__(self) -> str:
+        whose = f"the list of {self.peer}" if self.peer else "the members of the quorum"
+        parts = [f"{name} is {here} here and {there} there" for name, here, there in self.moved]
+        parts += [f"{name} is listed here alone" for name in self.missing]
+        parts += [f"{name} is listed there alone" for name in self.more]
+        return f"the list of metadata nodes of this node differs from {whose}: {'; '.join(parts)}"
+
+
+def list_difference(
+    peer: str, ours: tuple[tuple[str, str], ...], theirs: tuple[tuple[str, str], ...]
+) -> ListDifference | None:
+    """Compare two lists. None if they are equal."""
+    if ours == theirs:
+        return None
+    here, there = dict(ours), dict(theirs)
+    return ListDifference(
+        peer,
+        tuple(name for name in here if name not in there),
+        tuple(name for name in there if name not in here),
+        tuple(
+            (name, here[name], there[name])
+            for name in here
+            if name in there and here[name] != there[name]
+        ),
+    )
+
+
+def may_found(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
+    """Why ``ours`` may not found a cluster now; "" if it may. ``answers`` are the other peers', by name."""
+    names = [name for name, _ in ours.peers]
+    if ours.name != min(names):
+        return f"{min(names)} is the one that founds"
+    for name in names:
+        if name == ours.name:
+            continue
+        answer = answers.get(name)
+        if answer is None:
+            return f"{name} has not answered yet"
+        if answer.cluster_id:
+            return f"{name} belongs to cluster {answer.cluster_id} already: this node waits to be added"
+        if answer.name != name or answer.peers != ours.peers:
+            return f"{name} calls itself {answer.name} and lists other peers: {answer.peers}"
+    ids = [answer.node_id for answer in answers.values()]
+    if len({ours.node_id, *ids}) != len(names):
+        return "two names answer with one node id"
+    return ""
+
+
+def may_join(ours: FormAnswer, founding: Founding) -> bool:
+    """Does an empty node belong to a cluster that was founded? Only under its own id."""
+    return not ours.cluster_id and founding.voters.get(ours.name) == ours.node_id

@@ -1,0 +1,462 @@
+"""What clients ask of a metadata node, and what it answers: frame bodies (pure).
+
+    META_READ      ["get", key] | ["range", start, end, limit]
+       REPLY       [index, revision, item or [items, more]]
+    META_TRANSACT  a command (`commands.py`)
+       REPLY       [index, answer]
+    META_LEASE     ["renew", lease]                      REPLY  []
+    META_WATCH     [start, end, after revision]          no reply: changes, or the watch's end, with its ident
+       META_WATCH_EVENTS  [revision, [[kind, item], …]]; with a status: the watch has ended
+       META_WATCH_CANCEL  the client's
+    META_MEMBERS   ["show"] | ["add", name, address] | ["replace", name, address or ""] | ["remove", name]
+       REPLY       [[node id, name, "host:port", votes, "host:port" on the listener asked on], …]
+    META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
+    META_FORM      empty | a founding (`bootstrap.py`)     REPLY  FormAnswer
+    META_SAVE      see `backup_format.py`
+    META_TRUST     ["who"] | ["show"]                    REPLY  TrustReport
+                   ["change", client, request, base index, a change (`acl_commands.py`)] REPLY as TRANSACT
+    META_DIFFERS   [index, digest] of a leader           no reply (`state_digest.py`)
+    META_RECALL    empty                                 REPLY  Statement (`hard_state_recovery.py`)
+
+``index`` is the log index that the node had applied; clients name the highest one they saw as the base of
+new requests (H20).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.declarations.condition_texts import texts_for_older_versions
+from ...runtime.declarations.health_conditions import as_maps, conditions_form, legacy_form
+from ...runtime.interfaces.errors import InvalidRequest, ProtocolError
+from ...runtime.interfaces.host import Buffer
+from ...runtime.protocol.frames import ERROR_CHARS_MAX, pack, unpack
+from ...runtime.protocol.schema import (
+    TEXT_CHARS_MAX,
+    Form,
+    Misfit,
+    flag,
+    is_number,
+    mapping,
+    message,
+    number,
+    read,
+    row,
+    rows,
+    text,
+    word,
+)
+from ..model.acl_records import FORCE, MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
+from ..model.command_results import (
+    Answer,
+    decode_answer,
+    encode_answer,
+    item_from_list,
+    item_to_list,
+)
+from ..model.configuration import Member
+from ..model.interface import Event, MemberRole, MemberStatus, RangePage, WatchBatch
+from ..model.request_identity import CLIENT_CHARS_MAX
+from ..model.rights import ROLES
+from ..model.transaction import KEY_BYTES_MAX, KeyValue, check_number
+
+RANGE_LIMIT_MAX = 10_000
+ROWS_MAX = 64 * 1024
+PATH_CHARS_MAX = 255
+NODES_MAX = 64
+"""Rows of a status: the members, and those that wait to be."""
+SPACES_MAX = 1000
+"""Namespaces that a report tells of."""
+PLACE_CHARS_MAX = 300
+"""Of "host:port"."""
+
+
+def _there(value: Any) -> KeyValue:
+    item = item_from_list(value)
+    if item is None:
+        raise Misfit("no key")
+    return item
+
+
+def _event(value: Any) -> Event:
+    kind, item = _EVENT(value)
+    return Event(kind, item)
+
+
+_EVENT = row(word("put", "delete"), _there)
+_FOUND = row(number(), number(), item_from_list)
+_PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
+_EVENTS = row(number(), rows(_event, ROWS_MAX))
+_TRUST_BEFORE = (
+    word(*MODES),
+    text(),
+    number(),
+    rows(row(text(), text(4096), number()), WOULD_REFUSE_MAX),
+)
+_TRUST_OF_BEFORE = row(*_TRUST_BEFORE)
+_SPACE = row(text(), *[number()] * 6)
+_TRUST = row(*_TRUST_BEFORE, row(flag, rows(_SPACE, SPACES_MAX)), later=True)
+_NAME = text(NAME_CHARS_MAX)
+_DIGITS = text(19)
+_PATH_OF_LOGS = text(PATH_CHARS_MAX)
+
+
+def _forceable(*forms: Form) -> Form:
+    """A change that takes one more word, `FORCE`. Nodes of older versions do not take it."""
+    plain, forced = row(*forms), row(*forms, word(FORCE))
+
+    def change(value: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = (forced if len(value) > len(forms) else plain)(value)
+        return found
+
+    return change
+
+
+_CHANGES = {
+    "mode": _forceable(word("mode"), word(*MODES), _NAME),
+    "user": row(word("user"), _NAME),
+    "disable": row(word("disable"), _NAME),
+    "enable": row(word("enable"), _NAME),
+    "remove": row(word("remove"), _NAME),
+    "tokens": row(word("tokens"), _NAME),
+    "refuse": row(word("refuse"), _NAME, _NAME),
+    "grant": row(word("grant"), _NAME, word(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
+    "quota": _forceable(word("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
+    "revoke": row(word("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
+}
+"""Of trust: see `acl_commands.py`."""
+
+
+def _trust_report(value: Any) -> tuple[Any, ...]:
+    """A leader of before says nothing of namespaces."""
+    known = type(value) is list and len(value) > len(_TRUST_BEFORE)
+    found: tuple[Any, ...] = _TRUST(value) if known else _TRUST_OF_BEFORE(value)
+    return found
+
+
+def _change(value: Any) -> tuple[str, ...]:
+    kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
+    found: tuple[str, ...] = _CHANGES.get(kind, _CHANGES["user"])(value)
+    return found
+
+
+_CHANGE = row(word("change"), text(CLIENT_CHARS_MAX, 1), number(), number(), _change)
+_DIGEST = row(number(1), number())
+_LEASE = row(word("renew"), number())
+STATUS_QUESTION = row(word("self", "all"))
+_PLACE = text(PLACE_CHARS_MAX)
+_STATUS = (text(), _PLACE, text(ERROR_CHARS_MAX), number(), number(), flag, text())
+_STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
+"""Fields that versions added in this order: texts, conditions, role and detail."""
+_STATUS_ROWS = tuple(
+    row(*_STATUS, mapping(_PLACE, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
+    for count in range(5)
+)
+"""By how many of the added fields a row has."""
+
+
+def _status_row(value: Any) -> "Row":
+    """Return a row of any version. Older versions lack the last fields."""
+    added = len(value) - len(_STATUS) - 1 if type(value) is list else 0
+    form = _STATUS_ROWS[max(0, min(added, len(_STATUS_ADDED)))]
+    name, address, legacy_role, term, applied, alive, node_id, advertised, *later = form(value)
+    conditions = later[1] if len(later) > 1 else later[0] if later else ()
+    role, detail = later[2:4] if len(later) > 3 else _role_of(legacy_role)
+    return Row(
+        MemberStatus(
+            name, address, role, term, applied, alive, node_id, conditions, role_detail=detail
+        ),
+        advertised,
+    )
+
+
+_LEGACY_EMPTY = "waiting, empty"
+_ROLES = frozenset(MemberRole)
+
+
+def _role_of(sent: str) -> tuple[str, str]:
+    """The role and its detail in the one field in which versions without codes send both."""
+    if sent == _LEGACY_EMPTY:
+        return MemberRole.EMPTY.value, ""
+    role, _, detail = sent.partition(": ")
+    return (role, detail) if role in _ROLES else (MemberRole.UNREACHABLE.value, sent)
+
+
+def _legacy_role(status: MemberStatus) -> str:
+    """The field in which versions without codes read the role."""
+    if status.role == MemberRole.EMPTY:
+        return _LEGACY_EMPTY
+    if status.role == MemberRole.DAMAGED:
+        return f"{status.role}: {status.role_detail}"[:ERROR_CHARS_MAX]
+    if status.role == MemberRole.UNREACHABLE:
+        return status.role_detail or status.role
+    return status.role
+
+
+_ROWS = rows(_status_row, NODES_MAX)
+_MEMBERS = rows(row(text(), text(), _PLACE, flag, _PLACE), NODES_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """A key, or a range if ``end`` is not None."""
+
+    start: bytes
+    end: bytes | None
+    limit: int = 1
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        if self.end is None:
+            return pack(["get", self.start])
+        return pack(["range", self.start, self.end, self.limit])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "ReadRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_READ"):
+            case ["get", bytes() as key]:
+                return cls(key, None)
+            case ["range", bytes() as start, bytes() as end, limit] if is_number(limit, 1):
+                return cls(start, end, min(limit, RANGE_LIMIT_MAX))
+        raise ProtocolError("META_READ: neither a key nor a range")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRequest:
+    """Changes of start <= key < end after a revision."""
+
+    start: bytes
+    end: bytes
+    after_revision: int
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        return pack([self.start, self.end, self.after_revision])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "WatchRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_WATCH"):
+            case [start, end, revision]:
+                request = cls(start, end, revision)
+                try:
+                    request.check()
+                except InvalidRequest as error:
+                    raise ProtocolError(f"META_WATCH: {error}") from None
+                return request
+        raise ProtocolError("META_WATCH: not a range and a revision")
+
+    def check(self) -> None:
+        """Raises `InvalidRequest` for what cannot be watched, at the client and at the node."""
+        keys = (self.start, self.end)
+        if not all(isinstance(key, bytes) and len(key) <= KEY_BYTES_MAX for key in keys):
+            raise InvalidRequest(
+                f"a range of keys is two byte strings of up to {KEY_BYTES_MAX} bytes"
+            )
+        check_number(self.after_revision, "a revision")
+
+
+def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:
+    """The answer to a key."""
+    return pack([index, revision, item_to_list(item)])
+
+
+def decode_item(body: Buffer) -> tuple[int, KeyValue | None]:
+    """(index, item). Raises `ProtocolError`."""
+    index, _, item = message(body, _FOUND, "the answer to a read of a key")
+    return index, item
+
+
+def encode_page(index: int, page: RangePage) -> bytes:
+    """The answer to a range."""
+    return pack([index, page.revision, [[item_to_list(item) for item in page.items], page.more]])
+
+
+def decode_page(body: Buffer) -> tuple[int, RangePage]:
+    """(index, page). Raises `ProtocolError`."""
+    what = "the answer to a read of a range"
+    index, revision, (items, more) = message(body, _PAGE, what)
+    if more and not items:
+        raise ProtocolError(f"{what} without a key to go on from")
+    return index, RangePage(items, revision, more)
+
+
+def encode_outcome(index: int, answer: Answer, *, codes: bool = True) -> bytes:
+    """Return the answer to a command. ``codes``: as of `encode_answer`."""
+    return pack([index, encode_answer(answer, codes=codes)])
+
+
+def decode_outcome(body: Buffer) -> tuple[int, Answer]:
+    """(index, answer). Raises `ProtocolError`, `CorruptData`."""
+    match unpack(body, "the answer to a command"):
+        case [index, bytes() as answer] if is_number(index):
+            return index, decode_answer(answer)
+    raise ProtocolError("the answer to a command cannot be read")
+
+
+def decode_lease(body: Buffer) -> int:
+    """The lease of a META_LEASE request. Raises `ProtocolError`."""
+    _, lease = message(body, _LEASE, "META_LEASE")
+    return int(lease)
+
+
+def encode_digest(index: int, digest: int) -> bytes:
+    """What the state of most was after an entry."""
+    return pack([index, digest])
+
+
+def decode_digest(body: Buffer) -> tuple[int, int]:
+    """Index and digest of a META_DIFFERS. Raises `ProtocolError`."""
+    index, digest = message(body, _DIGEST, "META_DIFFERS")
+    return int(index), int(digest)
+
+
+def encode_events(batch: WatchBatch) -> bytes:
+    """Changes for a watch."""
+    return pack(
+        [batch.revision, [[event.kind, item_to_list(event.item)] for event in batch.events]]
+    )
+
+
+def decode_events(body: Buffer) -> WatchBatch:
+    """Raises `ProtocolError`."""
+    revision, events = message(body, _EVENTS, "META_WATCH_EVENTS")
+    return WatchBatch(revision, events)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A node of the quorum with the addresses it advertises, "host:port" by listener name."""
+
+    status: MemberStatus
+    advertised: dict[str, str]
+
+
+def encode_rows(found: list[Row]) -> bytes:
+    """The answer to META_STATUS."""
+    fields = []
+    for one in found:
+        r = one.status
+        fields.append(
+            [
+                *(r.name, r.address, _legacy_role(r), r.term, r.applied, r.alive, r.node_id),
+                *(one.advertised, texts_for_older_versions(r.conditions)),
+                *(as_maps(r.conditions), r.role, r.role_detail[:ERROR_CHARS_MAX]),
+            ]
+        )
+    return pack(fields)
+
+
+def decode_rows(body: Buffer) -> list[Row]:
+    """Raises `ProtocolError`."""
+    return list(message(body, _ROWS, "META_STATUS"))
+
+
+@dataclass(frozen=True, slots=True)
+class TrustRequest:
+    """A question about who may do what, or a change of it."""
+
+    own: bool = False
+    """What the asker itself is here; else all that a leader says."""
+    client: str = ""
+    request: int = 0
+    base_index: int = 0
+    change: tuple[str, ...] | None = None
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        if self.change is None:
+            return pack(["who" if self.own else "show"])
+        return pack(["change", self.client, self.request, self.base_index, list(self.change)])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "TrustRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_TRUST"):
+            case ["who" | "show" as kind]:
+                return cls(own=kind == "who")
+            case ["change", *_] as said:
+                _, client, number, base_index, change = read(said, _CHANGE, "META_TRUST")
+                if "/" not in client:
+                    return cls(False, client, number, base_index, change)
+        raise ProtocolError("a question about trust that cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class TrustReport:
+    """What a leader says of who may do what."""
+
+    mode: str
+    principal: str
+    """Of who asked."""
+    rights: int
+    """Its rights on the cluster (`rights.py`)."""
+    would_refuse: tuple[tuple[str, str, int], ...] = ()
+    """In mode report: principal, what it was let do all the same, how often since this node leads."""
+    counted: bool = True
+    """Is that all of it?"""
+    spaces: tuple[tuple[str, int, int, int, int, int, int], ...] = ()
+    """Namespaces, the fullest first: keys, bytes, ledgers, and how many of each there may be."""
+
+
+def encode_trust(report: TrustReport) -> bytes:
+    """The answer to META_TRUST without a change."""
+    rows_ = [list(one) for one in report.would_refuse]
+    spaces = [report.counted, [list(one) for one in report.spaces]]
+    return pack([report.mode, report.principal, report.rights, rows_, spaces])
+
+
+def decode_trust(body: Buffer) -> TrustReport:
+    """Raises `ProtocolError`."""
+    mode, principal, rights, would, *later = message(body, _trust_report, "META_TRUST")
+    return TrustReport(mode, principal, rights, would, *(later[0] if later else ()))
+
+
+@dataclass(frozen=True, slots=True)
+class MembersRequest:
+    """A question about the quorum's members, or a change: ``kind`` is show, add, replace or remove."""
+
+    kind: str
+    name: str = ""
+    address: str = ""
+
+    def encode(self) -> bytes:
+        """As a frame body."""
+        fields = {"show": [], "remove": [self.name]}.get(self.kind, [self.name, self.address])
+        return pack([self.kind, *fields])
+
+    @classmethod
+    def decode(cls, body: Buffer) -> "MembersRequest":
+        """Raises `ProtocolError`."""
+        match unpack(body, "META_MEMBERS"):
+            case ["show"]:
+                return cls("show")
+            case ["remove", str() as name] if len(name) <= TEXT_CHARS_MAX:
+                return cls("remove", name)
+            case ["add" | "replace" as kind, str() as name, str() as address] if (
+                len(name) <= TEXT_CHARS_MAX and len(address) <= PLACE_CHARS_MAX
+            ):
+                return cls(kind, name, address)
+        raise ProtocolError("a question about members that cannot be read")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A member, and where it is reached on the listener that was asked on ("" if unknown)."""
+
+    member: Member
+    address: str
+
+
+def encode_members(found: list[Reach]) -> bytes:
+    """The answer to META_MEMBERS."""
+    members = [(reach.member, reach.address) for reach in found]
+    return pack([[m.node_id, m.name, m.address, m.votes, address] for m, address in members])
+
+
+def decode_members(body: Buffer) -> list[Reach]:
+    """Raises `ProtocolError`."""
+    return [
+        Reach(Member(*member), address)
+        for *member, address in message(body, _MEMBERS, "META_MEMBERS")
+    ]

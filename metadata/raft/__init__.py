@@ -1,0 +1,1 @@
+"""The Raft core, without I/O."""

@@ -1,0 +1,120 @@
+"""How far one node's log is, at each stage (pure): appended, asked of the disk, durable, committed,
+handed out, applied.
+
+The order of the marks and what a write that ends late may still claim live here: a tail that was
+replaced while its write was under way must not count as durable when that write ends.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from .raft_log import RaftLog
+from .raft_messages import Entry
+from .ready import Snapshot
+
+
+class LogMarks:
+    """The log and its marks. ``applied``: where the restored state machine stands at a start."""
+
+    def __init__(self, log: RaftLog, applied: int) -> None:
+        self.log = log
+        self.commit = applied
+        self.applied = applied
+        self.durable_index = log.last_index
+        self._handed = applied  # committed entries up to here were handed out
+        self._unstable_from = log.last_index + 1  # the disk was not asked for these yet
+        self._truncate_from: int | None = None
+        self._snapshot: Snapshot | None = None
+        self._writes: deque[list[int]] = deque()  # [number, last index] of Readys not yet durable
+
+    # --- changes of the log -----------------------------------------------------------------------
+
+    def accept(self, prev_index: int, entries: Sequence[Entry]) -> int:
+        """Take a leader's entries after ``prev_index``, which fits; the last index now equal to its.
+
+        Entries that are here already stay: an old message must not cut what followed it (paper,
+        figure 2).
+        """
+        conflict = self.log.first_conflict(entries)
+        if conflict:
+            if conflict <= self.log.last_index:
+                self.truncate(conflict)
+            self.log.append(entries[conflict - prev_index - 1 :])
+        return prev_index + len(entries)
+
+    def truncate(self, from_index: int) -> None:
+        """Drop a tail that another leader wrote and nobody committed."""
+        assert from_index > self.commit, f"entry {from_index} is committed ({self.commit})"
+        self.log.truncate(from_index)
+        if from_index < self._unstable_from:
+            self._truncate_from = min(self._truncate_from or from_index, from_index)
+            self._unstable_from = from_index
+        self.durable_index = min(self.durable_index, from_index - 1)
+        for write in self._writes:
+            write[1] = min(write[1], from_index - 1)
+
+    def install(self, snapshot: Snapshot) -> None:
+        """Begin anew after a snapshot; durable when the next Ready is."""
+        self.log.reset(snapshot.index, snapshot.term, snapshot.configuration)
+        self._snapshot = snapshot
+        self._truncate_from = None
+        self._unstable_from = snapshot.index + 1
+        self.durable_index = 0
+        for write in self._writes:
+            write[1] = 0
+        self.commit = self._handed = snapshot.index
+
+    def commit_to(self, index: int) -> None:
+        """Entries up to ``index`` are committed; never moves back."""
+        assert index <= self.log.last_index, f"commit {index}, last {self.log.last_index}"
+        self.commit = max(self.commit, index)
+
+    # --- towards the disk and the state machine ---------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to write or to hand out."""
+        return (
+            self._unstable_from <= self.log.last_index
+            or self._handed < min(self.commit, self.durable_index)
+            or self._truncate_from is not None
+            or self._snapshot is not None
+        )
+
+    def take_write(self, number: int) -> tuple[Snapshot | None, int | None, tuple[Entry, ...]]:
+        """What Ready ``number`` must make durable: snapshot, truncate from, append."""
+        last = self.log.last_index
+        write = (self._snapshot, self._truncate_from, self.log.tail(self._unstable_from))
+        if write != (None, None, ()):
+            self._writes.append([number, last])
+        self._unstable_from = last + 1
+        self._truncate_from = None
+        self._snapshot = None
+        return write
+
+    def take_committed(self, bytes_max: int) -> tuple[Entry, ...]:
+        """Entries to apply: committed, durable here, not handed out before."""
+        until = min(self.commit, self.durable_index)
+        if self._handed >= until:
+            return ()
+        entries = self.log.slice(self._handed + 1, until, bytes_max=bytes_max)
+        self._handed = entries[-1].index
+        return entries
+
+    def on_persisted(self, number: int) -> None:
+        """The writes of the Readys up to ``number`` are durable."""
+        while self._writes and self._writes[0][0] <= number:
+            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+
+    def on_applied(self, index: int) -> None:
+        """The state machine has applied everything up to ``index``."""
+        assert index <= self._handed, f"applied {index}, handed out {self._handed}"
+        self.applied = max(self.applied, index)
+
+    def check(self) -> None:
+        """The marks are in order."""
+        last = self.log.last_index
+        assert self.log.base_index <= self._handed <= self.commit <= last, "the order of the marks"
+        assert self.applied <= self._handed
+        assert self.durable_index <= last
+        assert self._unstable_from <= last + 1

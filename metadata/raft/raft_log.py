@@ -1,0 +1,198 @@
+"""The replicated log as a core sees it (pure): the entries in memory after a compacted prefix.
+
+Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. It also
+knows who the members are: the newest configuration in it, committed or not, until it is cut off
+(thesis 4.1). What is durable or committed is not its business (metadata/raft/raft.py); where bytes lie on
+disk neither (metadata/storage/raft_storage.py).
+"""
+
+from collections.abc import Iterable
+
+from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from .raft_messages import ENTRIES_MAX, Entry
+
+
+class RaftLog:
+    """Entries ``base_index`` + 1 .. ``last_index``; what is at or below ``base_index`` is compacted.
+
+    ``base_index`` and ``base_term`` name the last entry that a snapshot stands for (0, 0: none).
+    A fresh start: ``RaftLog()``; a restart: ``RaftLog(index, term, entries)`` with the snapshot's mark
+    and the entries found after it, without a gap. ``configuration`` is the one at ``base_index``.
+    """
+
+    def __init__(
+        self,
+        base_index: int = 0,
+        base_term: int = 0,
+        entries: Iterable[Entry] = (),
+        configuration: Configuration = UNKNOWN,
+    ) -> None:
+        assert (base_index == 0) == (base_term == 0), "an index without a term"
+        self.base_index = base_index
+        self.base_term = base_term
+        self._entries: list[Entry] = []
+        self._configurations = [
+            (base_index, configuration)
+        ]  # that of the base, then those after it
+        self.append(entries)
+
+    @property
+    def last_index(self) -> int:
+        """The index of the last entry; ``base_index`` if there is none after it."""
+        return self.base_index + len(self._entries)
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self._entries[-1].term if self._entries else self.base_term
+
+    def term_at(self, index: int) -> int | None:
+        """The term of entry ``index``; None where that is compacted or not there yet."""
+        place = index - self.base_index - 1
+        if 0 <= place < len(self._entries):
+            return self._entries[place].term
+        return self.base_term if place == -1 else None
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members as the newest entry that names them says; committed or not."""
+        return self._configurations[-1][1]
+
+    @property
+    def configuration_index(self) -> int:
+        """Where `configuration` stands; ``base_index`` if that or an earlier entry."""
+        return self._configurations[-1][0]
+
+    @property
+    def configurations(self) -> tuple[tuple[int, Configuration], ...]:
+        """(index, configuration) of the base and of all entries after it that name one."""
+        return tuple(self._configurations)
+
+    def configuration_at(self, index: int) -> Configuration:
+        """The members as of entry ``index``, which is at ``base_index`` or after it."""
+        assert index >= self.base_index, f"entry {index} is compacted"
+        return next(found for at, found in reversed(self._configurations) if at <= index)
+
+    def entry(self, index: int) -> Entry:
+        """The entry at ``index``, which must be above ``base_index`` and at most ``last_index``."""
+        assert self.base_index < index <= self.last_index, f"no entry {index} in memory"
+        return self._entries[index - self.base_index - 1]
+
+    def slice(
+        self, first: int, last: int, *, bytes_max: int, entries_max: int = ENTRIES_MAX
+    ) -> tuple[Entry, ...]:
+        """Entries ``first`` .. ``last`` (or the end), cut before ``bytes_max`` of data, at least one."""
+        assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
+        start = first - self.base_index - 1
+        stop = min(last - self.base_index, len(self._entries), start + entries_max)
+        size = 0
+        for place in range(start, stop):
+            size += len(self._entries[place].data)
+            if size > bytes_max and place > start:
+                stop = place
+                break
+        return tuple(self._entries[start:stop])
+
+    def last_bytes(self, up_to: int, *, bytes_max: int, entries_max: int) -> int:
+        """The first index after which up to ``up_to`` no more than so much follows."""
+        place = up_to - self.base_index
+        least = max(0, place - entries_max)
+        while place > least:
+            bytes_max -= len(self._entries[place - 1].data)
+            if bytes_max < 0:
+                break
+            place -= 1
+        return self.base_index + place
+
+    def tail(self, first: int) -> tuple[Entry, ...]:
+        """Entry ``first``, which is above ``base_index``, and all after it."""
+        assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
+        return tuple(self._entries[first - self.base_index - 1 :])
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Put entries at the end; each must follow the one before, its term not below."""
+        index, term = self.last_index, self.last_term
+        for entry in entries:
+            index += 1
+            assert entry.index == index, f"entry {entry.index} put at {index}"
+            assert entry.term >= term, f"entry {index}: term {entry.term} after {term}"
+            term = entry.term
+            self._entries.append(entry)
+            if is_configuration(entry.data):
+                self._configurations.append((index, decode_configuration(entry.data)))
+
+    def truncate(self, from_index: int) -> None:
+        """Drop entry ``from_index`` and all after it."""
+        assert from_index > self.base_index, f"entry {from_index} is compacted"
+        del self._entries[from_index - self.base_index - 1 :]
+        while self._configurations[-1][0] >= from_index:
+            self._configurations.pop()
+
+    def compact(self, up_to: int) -> None:
+        """Forget the entries up to and including ``up_to``, which a durable snapshot stands for."""
+        if up_to <= self.base_index:
+            return
+        term = self.term_at(up_to)
+        assert term is not None, f"compact to {up_to}, the log ends at {self.last_index}"
+        base = self.configuration_at(up_to)
+        del self._entries[: up_to - self.base_index]
+        self.base_index, self.base_term = up_to, term
+        later = [(at, found) for at, found in self._configurations if at > up_to]
+        self._configurations = [(up_to, base), *later]
+
+    def reset(self, index: int, term: int, configuration: Configuration = UNKNOWN) -> None:
+        """Drop everything: the log now begins after a snapshot that ends at (``index``, ``term``)."""
+        self._entries.clear()
+        self.base_index, self.base_term = index, term
+        self._configurations = [(index, configuration)]
+
+    def is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def has_other(self, index: int, term: int, data: bytes | None = None) -> bool:
+        """Whether the entry here has another term or other data. False where its term is not known here.
+
+        In Raft, entries of one index and term are equal. Older copies of most disks may lead once more in a
+        term that had a leader, and then they are not.
+        """
+        own = self.term_at(index)
+        if own is None or own != term:
+            return own is not None
+        return data is not None and index > self.base_index and self.entry(index).data != data
+
+    def first_conflict(self, entries: Iterable[Entry]) -> int:
+        """The first index of ``entries`` that is missing here or is another entry; 0: none."""
+        for entry in entries:
+            missing = self.term_at(entry.index) is None
+            if missing or self.has_other(entry.index, entry.term, entry.data):
+                return entry.index
+        return 0
+
+    def hint(self, prev_index: int) -> tuple[int, int]:
+        """What to answer to a refused ``prev_index``: (first index of the term there, that term).
+
+        (last index + 1, 0) when this log is too short. Paper 5.3: one refusal a term, not one an entry.
+        """
+        if prev_index > self.last_index:
+            return self.last_index + 1, 0
+        term = self.term_at(prev_index)
+        if term is None:  # compacted: all of it is committed, the leader has it too
+            return self.base_index + 1, 0
+        first = prev_index
+        while first - 1 > self.base_index and self.term_at(first - 1) == term:
+            first -= 1
+        return first, term
+
+    def next_after_hint(self, prev_index: int, hint_index: int, hint_term: int) -> int:
+        """The leader's side of `hint` for a refused ``prev_index``: the next index worth trying."""
+        if hint_term == 0:
+            return hint_index
+        for index in range(min(prev_index - 1, self.last_index), self.base_index, -1):
+            term = self.term_at(index)
+            assert term is not None
+            if term == hint_term:
+                return index + 1  # this leader has the term: the logs may agree up to its end
+            if term < hint_term:
+                break
+        return hint_index

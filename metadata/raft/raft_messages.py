@@ -1,0 +1,354 @@
+"""The messages between metadata nodes, and their bytes (pure).
+
+On the wire: the body of a META_RAFT frame is a msgpack list [kind, field, ...]; every field is checked
+for its type and range before a message is made, so that the core meets no malformed one
+(`ProtocolError` otherwise). ``sender`` is a node id; the server compares it with the id of the
+connection's HELLO. Terms and indexes count from 1; 0 stands for "before the first".
+
+`SnapshotChunk` and `SnapshotChunkReply` are the driver's own (snapshot_receiver.py): the core never sees
+them, it only says whom to send a snapshot to and is told how that ended.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...runtime.interfaces.errors import ProtocolError
+from ...runtime.interfaces.host import Buffer
+from ...runtime.protocol.frames import pack, unpack
+from ..model.configuration import decode_configuration, is_configuration
+
+NUMBER_MAX = (1 << 62) - 1
+TERM_MAX = (1 << 48) - 1
+"""No message and no disk holds a later term, and nobody campaigns for one: a term above it cannot be."""
+NODE_ID_CHARACTERS_MAX = 256
+ENTRIES_MAX = 4096
+"""Entries in one `Append`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One place of the replicated log. ``data`` b"" is a leader's no-op at the start of its term; or a
+    command; or a configuration (`configuration.py`)."""
+
+    index: int
+    term: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PreVote:
+    """ "Would you vote for me in ``term``?" Changes nothing at the receiver (thesis 9.6)."""
+
+    term: int
+    sender: str
+    last_index: int
+    last_term: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteReply:
+    """``term`` is the asked one if granted, else the receiver's own."""
+
+    term: int
+    sender: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A candidate asks for a vote. ``transfer``: the leader itself asked it to (thesis 3.10)."""
+
+    term: int
+    sender: str
+    last_index: int
+    last_term: int
+    transfer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply:
+    """Sent only after the voter's term and vote are durable."""
+
+    term: int
+    sender: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Entries that follow (``prev_index``, ``prev_term``); none: a question.
+
+    ``number`` counts a leadership's appends, so that its refusals can be told from older ones.
+    """
+
+    term: int
+    sender: str
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: tuple[Entry, ...]
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply:
+    """Accepted: durable and equal to the leader's log up to ``index``. ``applied_index`` is an index that the
+    follower has applied, and ``state_digest`` is `KeyValueState.digest` after it, 0 and 0 if not reported.
+
+    Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
+    and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).
+    ``number`` is that of the append it answers.
+    """
+
+    term: int
+    sender: str
+    accepted: bool
+    index: int
+    hint_index: int
+    hint_term: int
+    number: int = 0
+    applied_index: int = 0
+    state_digest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """ "I lead." ``commit`` is never above what the receiver acknowledged; ``round`` 0 asks no answer."""
+
+    term: int
+    sender: str
+    commit: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply:
+    """Answered from memory, without the disk: "in round ``round`` I followed you"."""
+
+    term: int
+    sender: str
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow:
+    """The leader asks a follower that has its whole log to campaign at once (thesis 3.10)."""
+
+    term: int
+    sender: str
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk:
+    """Bytes ``offset`` .. of the snapshot that ends at (``index``, ``index_term``), of ``total_bytes``."""
+
+    term: int
+    sender: str
+    index: int
+    index_term: int
+    offset: int
+    total_bytes: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunkReply:
+    """The receiver has the first ``next_offset`` bytes of that snapshot: go on there (H39: resume)."""
+
+    term: int
+    sender: str
+    index: int
+    index_term: int
+    next_offset: int
+
+
+Message = (
+    PreVote
+    | PreVoteReply
+    | Vote
+    | VoteReply
+    | Append
+    | AppendReply
+    | Heartbeat
+    | HeartbeatReply
+    | TimeoutNow
+)
+"""What the core takes and gives."""
+
+WireMessage = Message | SnapshotChunk | SnapshotChunkReply
+
+
+def encode(message: WireMessage, *, codes: bool = True) -> bytes:
+    """Return the message as the body of a META_RAFT frame.
+
+    Args:
+        message: The message.
+        codes: Whether the peer has `FEATURE_CODES`. An `AppendReply` to an older version has no
+            fields for the state: an accepted one carries it in the hint, which is of no use there.
+    """
+    kind = _KINDS[type(message)]
+    if isinstance(message, AppendReply) and not codes:
+        hint = message.hint_index, message.hint_term
+        if message.accepted:
+            hint = message.applied_index, message.state_digest
+        head = [kind, message.term, message.sender, message.accepted, message.index]
+        return pack([*head, *hint, message.number])
+    if isinstance(message, Append):
+        entries = [[entry.term, entry.data] for entry in message.entries]
+        return pack(
+            [
+                kind,
+                message.term,
+                message.sender,
+                message.prev_index,
+                message.prev_term,
+                message.commit,
+                entries,
+                message.number,
+            ]
+        )
+    return pack([kind, *(getattr(message, name) for name, _ in _FORMS[kind][1])])
+
+
+def decode(body: Buffer) -> WireMessage:
+    """The message that a body holds. Raises `ProtocolError` for anything else."""
+    value = unpack(body, "a Raft message")
+    if type(value) is not list or not value:
+        raise ProtocolError("a Raft message: not a list")
+    kind = value[0]
+    form = _FORMS.get(kind) if type(kind) is int else None
+    if form is None:
+        raise ProtocolError("a Raft message of a kind that is not known")
+    cls, fields = form
+    if cls is AppendReply and len(value) == _LEGACY_REPLY_FIELDS + 1:
+        value = _with_reply_state(value)
+    if len(value) != len(fields) + 1:
+        raise ProtocolError(f"{cls.__name__}: {len(value) - 1} fields, expected {len(fields)}")
+    for (name, fits), field in zip(fields, value[1:], strict=True):
+        if not fits(field):
+            raise ProtocolError(f"{cls.__name__}: field {name} is malformed")
+    if cls is Append:
+        return _append(*value[1:])
+    message: WireMessage = cls(*value[1:])
+    if isinstance(message, PreVote | Vote) and message.last_term > message.term:
+        raise ProtocolError(f"{cls.__name__}: last term {message.last_term} above its own term")
+    if isinstance(message, SnapshotChunk):
+        if message.offset + len(message.data) > message.total_bytes:
+            raise ProtocolError("SnapshotChunk: bytes beyond the announced total")
+        if not (message.index > 0 and 0 < message.index_term <= message.term):
+            raise ProtocolError(f"SnapshotChunk: entry {message.index} cannot have that term")
+    return message
+
+
+def _with_reply_state(value: list[Any]) -> list[Any]:
+    """The fields of an `AppendReply` of an older version, with those that this version has."""
+    *head, accepted, index, first, second, number = value
+    if accepted is True:
+        return [*head, accepted, index, 0, 0, number, first, second]
+    return [*value, 0, 0]
+
+
+def _append(
+    term: int,
+    sender: str,
+    prev_index: int,
+    prev_term: int,
+    commit: int,
+    raw: list[Any],
+    number: int,
+) -> Append:
+    if prev_term > term or (prev_index == 0) != (prev_term == 0):
+        raise ProtocolError(f"Append: entry {prev_index} cannot have term {prev_term}")
+    entries = []
+    before = prev_term
+    for index, item in enumerate(raw, prev_index + 1):
+        if type(item) is not list or len(item) != 2:
+            raise ProtocolError("Append: an entry is malformed")
+        entry_term, data = item
+        if type(entry_term) is not int or type(data) is not bytes:
+            raise ProtocolError("Append: an entry is malformed")
+        if not (1 <= entry_term <= term and entry_term >= before):
+            raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
+        before = entry_term
+        # The core takes it for good: one that leaves nobody to vote leaves nobody to undo it.
+        if is_configuration(data) and not decode_configuration(data).voters:
+            raise ProtocolError(f"Append: entry {index} leaves no voter")
+        entries.append(Entry(index, entry_term, data))
+    return Append(term, sender, prev_index, prev_term, commit, tuple(entries), number)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def _is_term(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= TERM_MAX
+
+
+def _is_node_id(value: Any) -> bool:
+    return type(value) is str and 1 <= len(value) <= NODE_ID_CHARACTERS_MAX
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _is_bytes(value: Any) -> bool:
+    return type(value) is bytes
+
+
+def _is_entry_list(value: Any) -> bool:
+    return type(value) is list and len(value) <= ENTRIES_MAX
+
+
+_HEAD = (("term", _is_term), ("sender", _is_node_id))
+_LAST = (("last_index", _is_number), ("last_term", _is_number))
+_MARK = (("index", _is_number), ("index_term", _is_number))
+
+_FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
+    1: (PreVote, (*_HEAD, *_LAST)),
+    2: (PreVoteReply, (*_HEAD, ("granted", _is_flag))),
+    3: (Vote, (*_HEAD, *_LAST, ("transfer", _is_flag))),
+    4: (VoteReply, (*_HEAD, ("granted", _is_flag))),
+    5: (
+        Append,
+        (
+            *_HEAD,
+            ("prev_index", _is_number),
+            ("prev_term", _is_number),
+            ("commit", _is_number),
+            ("entries", _is_entry_list),
+            ("number", _is_number),
+        ),
+    ),
+    6: (
+        AppendReply,
+        (
+            *_HEAD,
+            ("accepted", _is_flag),
+            ("index", _is_number),
+            ("hint_index", _is_number),
+            ("hint_term", _is_number),
+            ("number", _is_number),
+            ("applied_index", _is_number),
+            ("state_digest", _is_number),
+        ),
+    ),
+    7: (Heartbeat, (*_HEAD, ("commit", _is_number), ("round", _is_number))),
+    8: (HeartbeatReply, (*_HEAD, ("round", _is_number))),
+    9: (TimeoutNow, _HEAD),
+    10: (
+        SnapshotChunk,
+        (
+            *_HEAD,
+            *_MARK,
+            ("offset", _is_number),
+            ("total_bytes", _is_number),
+            ("data", _is_bytes),
+        ),
+    ),
+    11: (SnapshotChunkReply, (*_HEAD, *_MARK, ("next_offset", _is_number))),
+}
+_LEGACY_REPLY_FIELDS = len(_FORMS[6][1]) - 2
+_KINDS: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _FORMS.items()}

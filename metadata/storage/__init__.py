@@ -1,0 +1,1 @@
+"""The disk of a metadata node: Raft log, snapshots, backups."""

@@ -1,0 +1,100 @@
+"""What the blocks of a metadata node's log file say (pure): lists of operations, and what they add up to.
+
+["begin", sequence of this block]  ["begun"]            around the state that a file begins with
+["hard", term, vote]                                    the term that was entered, and the vote in it
+["snapshot", index, term, configuration]                the log is empty after a snapshot; the members there
+["truncate", index]  ["entry", index, term, data]       drop that entry and all after it; the next entry
+
+A block's note (`distributedlog/runtime/disk/checksummed_blocks.py`) is 1 plus the number of entries, at the
+end of the log after that block, that were not known to be committed when it was written. 0 is unknown. Older
+programs write 0 and ignore it.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from ...runtime.protocol.schema import Misfit, list_of_any
+from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from ..raft.raft_log import RaftLog
+from ..raft.raft_messages import TERM_MAX, Entry
+from ..raft.ready import HardState
+
+BLOCK_OPERATIONS_BYTES = 256 * 1024
+BLOCK_OPERATIONS_MAX = 4096
+
+
+class Replay:
+    """What the operations of a file add up to."""
+
+    def __init__(self, founding: Configuration = UNKNOWN) -> None:
+        """``founding``: the members where a file does not name them (written before they could change)."""
+        self._founding = founding
+        self.hard_state = HardState()
+        self.log = RaftLog()
+        self.began_with = 0
+        """The sequence of the block that the file begins with, as that block says."""
+        self.begun = False
+
+    def take(self, operations: Any) -> None:
+        """Carry out the operations of a block. Raises `Misfit` (a `ValueError`), `ProtocolError`."""
+        for operation in list_of_any(operations):
+            match operation:
+                case ["begin", int() as sequence]:
+                    self.began_with = sequence
+                case ["begun"]:
+                    self.begun = True
+                case ["hard", int() as term, str() as vote] if 0 <= term <= TERM_MAX:
+                    self.hard_state = HardState(term, vote)
+                case ["snapshot", int() as index, int() as term]:
+                    self.log.reset(index, term, self._founding)
+                case ["snapshot", int() as index, int() as term, bytes() as members]:
+                    self.log.reset(index, term, decode_configuration(members))
+                case ["truncate", int() as index] if index > self.log.base_index:
+                    self.log.truncate(index)
+                case ["entry", int() as index, int() as term, bytes() as data] if (
+                    index == self.log.last_index + 1 and term >= self.log.last_term
+                ):
+                    if is_configuration(data):
+                        decode_configuration(data)  # the log takes it for good
+                    self.log.append([Entry(index, term, data)])
+                case _:
+                    raise Misfit("an operation that does not fit those before it")
+
+
+NOTE_MAX = (1 << 32) - 1
+
+
+def commit_note(last_index: int, commit: int) -> int:
+    """Return the note of a block that ends the log at ``last_index``; entries to ``commit`` are committed."""
+    open_entries = last_index - min(commit, last_index)
+    return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
+
+
+def noted_commit(last_index: int, note: int) -> int:
+    """The commit that `commit_note` received, at most ``last_index``. 0 is unknown."""
+    return max(0, last_index - (note - 1)) if note else 0
+
+
+def end_after(operations: Iterable[Any], last_index: int) -> int:
+    """Where the log ends after these operations, which begin when it ends at ``last_index``."""
+    for operation in operations:
+        match operation:
+            case ["entry" | "snapshot", int() as index, *_]:
+                last_index = index
+            case ["truncate", int() as index]:
+                last_index = index - 1
+    return last_index
+
+
+def grouped(operations: Iterable[Any]) -> Iterator[list[Any]]:
+    """Operations in groups of about a block, in order."""
+    group: list[Any] = []
+    size = 0
+    for operation in operations:
+        group.append(operation)
+        size += 40 + (len(operation[3]) if operation[0] == "entry" else 0)
+        if size >= BLOCK_OPERATIONS_BYTES or len(group) >= BLOCK_OPERATIONS_MAX:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

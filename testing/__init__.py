@@ -1,0 +1,1 @@
+"""Simulator, fault injection, checkers and benchmarks."""

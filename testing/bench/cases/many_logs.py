@@ -1,0 +1,154 @@
+"""What a record costs where many logs are written: by how many logs, and beside another build by turns.
+
+    python -m distributedlog.testing.bench.cases.many_logs --data DIR
+    python -m distributedlog.testing.bench.cases.many_logs --cases 1000@20000 --turns 5 --other
+    ../before/.venv/bin/python
+
+Each case, so many logs and so many records of 1 KB a second over all of them, has a cluster of its own (three
+metadata nodes, three bookies), in which one process opens the logs, lets them rest, and offers the records
+whatever the latency, which counts from the intended time. ``--other``: the Python in whose environment
+another build is installed (`testing/bench/compare_builds.py`); which one begins changes with the turn.
+Printed are medians of the turns: latencies, and the CPU a record of that process, and of the bookies with
+opening and deletion.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ..compare_builds import cluster_of, own_environment, whole
+from ..measure.bench_plan import parser_of, run
+from ..measure.interpreter_info import this_build
+from ..measure.machine_info import OthersCpu, cpu_seconds, data_directory
+
+CASES = "1@5000,10@5000,100@5000,1000@5000,5000@5000,1000@20000"
+IDLE_S = 5.0
+SETTLE_S = 1.0
+
+Figures = dict[str, float]
+
+
+def main() -> None:
+    """Measure, and print a Markdown table."""
+    parser = parser_of(__spec__.name, __doc__)
+    parser.add_argument("--cases", default=CASES, help="logs@records a second, by commas")
+    parser.add_argument("--seconds", type=float, default=15.0, help="of each case")
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--size", type=int, default=1024, help="of a record, bytes")
+    parser.add_argument("--other", help="the Python of another build, measured by turns")
+    parser.add_argument(
+        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+    )
+    parser.add_argument("--json", help="write all turns there")
+    asked = parser.parse_args()
+    cases = [tuple(map(int, case.split("@"))) for case in asked.cases.split(",")]
+    other = asked.other and whole(asked.other)
+    builds = [sys.executable, *([other] if other else [])]
+    found: dict[str, list[Figures]] = {}
+    for turn in range(asked.turns):
+        for logs, rate in cases:
+            for build in builds if turn % 2 == 0 else builds[::-1]:
+                name = f"{logs:,} at {rate:,}/s"
+                print(f"turn {turn + 1} of {asked.turns}: {name}, {build}", file=sys.stderr)
+                with tempfile.TemporaryDirectory(dir=asked.data) as directory:
+                    figures = one_case(
+                        build, Path(directory), logs, rate, asked.size, asked.seconds
+                    )
+                found.setdefault(f"{name}|{build}", []).append(figures)
+    if asked.json:
+        Path(asked.json).write_text(json.dumps(found, indent=1))
+    print(f"{this_build().describe()}\n")
+    print(table(found, other))
+
+
+def one_case(
+    python: str, directory: Path, logs: int, rate: int, size: int, seconds: float
+) -> Figures:
+    """A cluster of this build that is started and ended here, and its `dlog bench write`."""
+    with cluster_of(python, directory) as (said, bench):
+        bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
+        others = OthersCpu()
+        before = sum(map(cpu_seconds, bookies))
+        wrote = bench(
+            *("write", "--logs", str(logs), "--rate", str(rate), "--size", str(size)),
+            *("--seconds", str(seconds)),
+        )
+        used = sum(map(cpu_seconds, bookies)) - before
+        return {
+            "p50_ms": wrote["latency_ms"]["p50"],
+            "p99_ms": wrote["latency_ms"]["p99"],
+            "records_per_s": wrote["records_per_s"],
+            "client_cpu_us": wrote["writer_cpu_us"],
+            "bookie_cpu_us": used / wrote["records"] * 1e6,
+            "idle_cpu_ms_per_s": idle_cpu_ms_per_s(python, said["uri"], logs, directory),
+            "others_cpu_pct": others.percent(),
+        }
+
+
+def idle_cpu_ms_per_s(python: str, uri: str, logs: int, directory: Path) -> float:
+    """What a process with so many open writers uses while nobody writes."""
+    program = [python, "-c", IDLE_PROGRAM, uri, str(logs), str(IDLE_S), str(SETTLE_S)]
+    run = subprocess.run(
+        program, env=own_environment(), cwd=directory, stdout=subprocess.PIPE, check=True
+    )
+    return float(run.stdout)
+
+
+IDLE_PROGRAM = """
+import sys, time, trio
+from distributedlog import open_namespace
+
+async def main(uri, logs, idle_s, settle_s):
+    async with open_namespace(uri) as namespace, trio.open_nursery() as nursery:
+        limit = trio.CapacityLimiter(32)
+        writers = []
+        async def opened(name):
+            async with limit:
+                await namespace.create_log(name)
+                writers.append(await namespace.open_log(name).open_writer().__aenter__())
+        async with trio.open_nursery() as opening:
+            for n in range(logs):
+                opening.start_soon(opened, f"idle-{n}")
+        await trio.sleep(settle_s)
+        used = -time.process_time()
+        await trio.sleep(idle_s)
+        used += time.process_time()
+        print(used / idle_s * 1000)
+        async with trio.open_nursery() as closing:
+            for writer in writers:
+                closing.start_soon(writer.aclose)
+
+trio.run(main, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+"""
+"""Also for a build that has no such module."""
+
+
+def table(found: dict[str, list[Figures]], other: str | None) -> str:
+    """Medians over the turns, as Markdown."""
+    lines = [
+        "| logs, records/s offered | build | written/s | p50 / p99 ms | client CPU µs a record"
+        " | three bookies' | at rest, ms of CPU a second | others' CPU % |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, turns in found.items():
+        case, build = name.split("|")
+        middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+        cells = [
+            case,
+            "the other" if build == other else "this",
+            f"{middle['records_per_s']:,.0f}",
+            f"{middle['p50_ms']:.1f} / {middle['p99_ms']:.1f}",
+            f"{middle['client_cpu_us']:.1f}",
+            f"{middle['bookie_cpu_us']:.1f}",
+            f"{middle['idle_cpu_ms_per_s']:.1f}",
+            f"{middle['others_cpu_pct']:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    run(main)

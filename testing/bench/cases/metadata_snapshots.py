@@ -1,0 +1,158 @@
+"""What a lone change waits for while metadata nodes take snapshots of a large state.
+
+    python -m distributedlog.testing.bench.cases.metadata_snapshots --keys 100000 --seconds 60 --data DIR
+
+Three metadata nodes as processes in DIR, with so many keys of 200 bytes. Then a put of 100 bytes each 5 ms,
+timed one by one, and beside them puts of 32 KiB that fill the log until it wants a snapshot at each node,
+again and again: 32 MiB of log and half of the state's size each time. A wait counts for the snapshots where a
+file of one was being written at some node in that time or up to 0.1 s before.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import trio
+
+from ....cluster.local.local_cluster import local_cluster
+from ....metadata.client.metadata_client import MetadataClient
+from ....metadata.model.transaction import Put, Transaction
+from ....runtime.disk.atomic_file import ASIDE
+from ....runtime.machine import real_host
+from ....runtime.net.rpc import Endpoint
+from ....runtime.protocol.handshake import Hello
+from ....uri import parse_uri
+from ..measure.bench_plan import parser_of, run
+from ..measure.histogram import Histogram
+from ..measure.interpreter_info import this_build
+from ..measure.machine_info import OthersCpu, data_directory, settings
+
+KEY_VALUE_BYTES = 200
+A_TRANSACTION = 500
+VALUE_BYTES = 100
+EVERY_S = 0.005
+FILLER_BYTES = 32 * 1024
+FILLER_KEYS = 64
+FILLERS = 4
+"""Under way at a time."""
+LOOK_S = 0.01
+AFTER_S = 0.1
+"""A snapshot's end is felt so long at most: its log is begun anew, older files go."""
+
+
+class Snapshots:
+    """When any node of a quorum wrote one, as its directory shows."""
+
+    def __init__(self, data: Path) -> None:
+        self._data = data
+        self.taken = 0
+        self.last_at = float("-inf")
+        """A snapshot was under way then."""
+        self._known: frozenset[str] = frozenset()
+
+    async def watch(self) -> None:
+        """Look, until cancelled."""
+        while True:
+            found = frozenset(str(path) for path in self._data.glob("**/snapshot.*"))
+            fresh = found - self._known
+            self.taken += sum(not name.endswith(ASIDE) for name in fresh)
+            if found != self._known or any(name.endswith(ASIDE) for name in found):
+                self.last_at = perf_counter()
+            self._known = found
+            await trio.sleep(LOOK_S)
+
+
+async def measure(
+    data: Path | None, keys: int, seconds: float, filler_per_s: float
+) -> dict[str, Any]:
+    """Fill, then put and wait."""
+    with tempfile.TemporaryDirectory(prefix="dlog-snapshots-", dir=data) as scratch:
+        async with local_cluster(scratch, bookies=1, processes=True) as cluster:
+            host = real_host("bench")
+            client = MetadataClient(
+                Endpoint(host, lambda: Hello(kind="client", label="bench")),
+                parse_uri(cluster.uri).addresses,
+                client_id=f"{host.random.getrandbits(64):016x}",
+            )
+            async with trio.open_nursery() as nursery:
+                await nursery.start(client.run)
+                for first in range(0, keys, A_TRANSACTION):
+                    numbers = range(first, min(keys, first + A_TRANSACTION))
+                    puts = (Put(b"bench/%08d" % n, os.urandom(KEY_VALUE_BYTES)) for n in numbers)
+                    await client.transact(Transaction((), tuple(puts)))
+                snapshots = Snapshots(Path(scratch))
+                nursery.start_soon(snapshots.watch)
+                await trio.sleep(1.0)  # what filling began is over
+                nursery.start_soon(_fill, client, filler_per_s, count())
+                snapshots.taken = 0
+                beside, apart = await _put(client, snapshots, seconds)
+                nursery.cancel_scope.cancel()
+            return {
+                "keys": keys,
+                "snapshots": snapshots.taken,
+                "beside": {"count": beside.count, **beside.summary_ms()},
+                "apart": {"count": apart.count, **apart.summary_ms()},
+            }
+
+
+async def _put(
+    client: MetadataClient, snapshots: Snapshots, seconds: float
+) -> tuple[Histogram, Histogram]:
+    """Latencies beside snapshots, and apart from them."""
+    beside, apart = Histogram(), Histogram()
+    end = perf_counter() + seconds
+    while (began := perf_counter()) < end:
+        await client.transact(Transaction((), (Put(b"paced", os.urandom(VALUE_BYTES)),)))
+        now = perf_counter()
+        await trio.sleep(max(0.0, began + EVERY_S - now))
+        histogram = beside if snapshots.last_at > began - AFTER_S else apart
+        histogram.add(now - began)
+    return beside, apart
+
+
+async def _fill(client: MetadataClient, per_s: float, numbers: Iterator[int]) -> None:
+    """At most so many a second, a few at a time."""
+
+    async def some() -> None:
+        while True:
+            key = b"filler/%03d" % (next(numbers) % FILLER_KEYS)
+            await client.transact(Transaction((), (Put(key, os.urandom(FILLER_BYTES)),)))
+            await trio.sleep(FILLERS / per_s)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(FILLERS):
+            nursery.start_soon(some)
+
+
+def main() -> None:
+    """Measure, and print a line a part, or JSON."""
+    parser = parser_of(__spec__.name, __doc__)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--filler", type=float, default=100.0, help="puts of 32 KiB a second")
+    parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args = parser.parse_args()
+    others = OthersCpu()
+    found = trio.run(measure, args.data, args.keys, args.seconds, args.filler)
+    if args.json:
+        print(json.dumps({**found, "settings": settings(), "others_cpu_pct": others.percent()}))
+        return
+    print(this_build().describe())
+    print(f"{found['snapshots']} snapshots of {found['keys']:,} keys and more")
+    for part, where in (("beside", "beside them"), ("apart", "apart from them")):
+        figures = found[part]
+        print(
+            f"puts {where}: {figures['count']:,}, p50 {figures['p50']:.2f} ms,"
+            f" p99 {figures['p99']:.2f} ms, longest {figures['max']:.2f} ms"
+        )
+    print(f"other processes took {others.percent()} % of the CPU")
+
+
+if __name__ == "__main__":
+    run(main)

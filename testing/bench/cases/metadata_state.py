@@ -1,0 +1,107 @@
+"""What the replicated state of a metadata node costs: an insert in apply, memory a key, a snapshot, a start.
+
+    python -m distributedlog.testing.bench.cases.metadata_state --keys 1000000
+
+One process, no disk, no network: commands of one put each, with keys of 33 bytes in random order, are decoded
+and applied as a node does it. CPU seconds where nothing else is said; the worst turn is by the clock, and
+what else runs on the machine is in it. A snapshot is taken in one go here, and a state put together from it.
+"""
+
+import json
+import os
+import random
+import resource
+from time import perf_counter, process_time
+from typing import Any
+
+from ....metadata.model.commands import Transact, encode_command
+from ....metadata.model.transaction import Put, Transaction
+from ....metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from ....metadata.state.kv_state import KeyValueState
+from ..measure.bench_plan import parser_of, run
+from ..measure.interpreter_info import this_build
+
+BATCH = 1000
+SLOW_S = 0.005
+
+
+def measure(keys: int, value_bytes: int, seed: int = 1) -> dict[str, Any]:
+    """Insert ``keys`` keys, take a snapshot, restore it."""
+    chance, state = random.Random(seed), KeyValueState()
+    held_before = _held_bytes()
+    cpu_s = last_s = worst_s = 0.0
+    slow = 0
+    for first in range(1, keys + 1, BATCH):
+        commands = []
+        for number in range(first, min(keys + 1, first + BATCH)):
+            key = b"%032x" % chance.getrandbits(128)
+            put = Put(b"/" + key, chance.randbytes(value_bytes))
+            change = Transact("bench", number, number - 1, Transaction((), (put,)))
+            commands.append(encode_command(change))
+        began = process_time()
+        for command in commands:
+            at = perf_counter()
+            state.apply(state.index + 1, command)
+            took = perf_counter() - at
+            worst_s = max(worst_s, took)
+            slow += took > SLOW_S
+        last_s = process_time() - began
+        cpu_s += last_s
+    held = _held_bytes() - held_before
+    assert state.revision == keys, "each key is new"
+
+    size = chunks = 0
+    took_s = worst_chunk_s = 0.0
+    kept = []
+    began, at = process_time(), perf_counter()
+    for chunk in snapshot(state):
+        worst_chunk_s = max(worst_chunk_s, perf_counter() - at)
+        size, chunks = size + len(chunk), chunks + 1
+        kept.append(chunk)
+        at = perf_counter()
+    took_s = process_time() - began
+    del state
+    builder = SnapshotBuilder(KeyValueState())
+    began = process_time()
+    for chunk in kept:
+        builder.add(chunk)
+    builder.done()
+    return {
+        "keys": keys,
+        "inserts_per_cpu_s": round(keys / cpu_s),
+        "last_inserts_per_cpu_s": round(len(commands) / last_s),
+        "worst_apply_ms": round(worst_s * 1e3, 2),
+        "applies_over_5_ms": slow,
+        "bytes_a_key": round(held / keys),
+        "snapshot_bytes": size,
+        "snapshot_chunks": chunks,
+        "snapshot_cpu_s": round(took_s, 2),
+        "worst_chunk_ms": round(worst_chunk_s * 1e3, 2),
+        "restore_cpu_s": round(process_time() - began, 2),
+        "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def _held_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def main() -> None:
+    """Measure, and print a line a figure, or JSON."""
+    parser = parser_of(__spec__.name, __doc__)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--value-bytes", type=int, default=200)
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    args = parser.parse_args()
+    found = measure(args.keys, args.value_bytes)
+    if args.json:
+        print(json.dumps(found))
+        return
+    print(this_build().describe())
+    for name, figure in found.items():
+        print(f"{name:24} {figure:>13,}")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,413 @@
+"""What a write proxy costs: one log for two hundred connections, and two thousand logs on one proxy.
+
+    python -m distributedlog.testing.bench.cases.proxies --data DIR
+    python -m distributedlog.testing.bench.cases.proxies --cases many-logs --logs 500 --rates 2000
+
+Starts three metadata nodes, three bookies and one write proxy as processes in DIR, once a case.
+
+*Fan-in*: tasks that each keep two bursts of records under way. Through the proxy each has a connection of
+its own; directly all share the one writer that a log can have: the same load, by turns in one run. First at
+full speed; then at a tenth of what went through the proxy, offered in bursts whatever the latency, which is
+counted from the intended time; then records that come alone. All clients are this process.
+
+*Many logs*: a producer each, records that come alone, offered in sum. Printed are what this process, the
+proxy and the bookies used of the CPU for a record, and what the proxy's anonymous memory grew by a log.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import trio
+
+from .... import open_namespace
+from ....cluster.local.child_processes import environment
+from ..campaign import await_ready
+from ..measure.bench_plan import parser_of, run
+from ..measure.histogram import Histogram
+from ..measure.interpreter_info import this_build
+from ..measure.machine_info import OthersCpu, anonymous_bytes, cpu_seconds, data_directory
+from .write import OPENED_AT_ONCE, TICK_S, Timed
+
+KINDS = ("write-proxy", "bookie", "metadata")
+SIZES = (100, 1024)
+SHARE = 0.1
+"""Of the rate at full speed, for the latencies."""
+LONE_RATE = 1000
+"""Records a second that come alone, in the fan-in."""
+IDLE_S = 3.0
+ASKED = {"ratio": 0.5, "p99_above_ms": 2.0, "many_p99_ms": 50.0, "log_kib": 64.0}
+"""What the figures are held to."""
+
+Result = dict[str, Any]
+
+
+class Used:
+    """The CPU of this process and of the nodes, by kind, from the making of this on."""
+
+    def __init__(self, nodes: Sequence[dict[str, Any]]) -> None:
+        self._pids = {kind: [n["pid"] for n in nodes if n["kind"] == kind] for kind in KINDS}
+        self._others = OthersCpu()
+        self._before = self._now()
+
+    def _now(self) -> dict[str, float]:
+        found = {kind: sum(map(cpu_seconds, pids)) for kind, pids in self._pids.items()}
+        return {"client": process_time(), **found}
+
+    def per_record(self, records: int) -> Result:
+        """Microseconds, by who used them; and what others had of the machine, in percent."""
+        now = self._now()
+        us = {k: round((now[k] - self._before[k]) / max(1, records) * 1e6, 2) for k in now}
+        return {"cpu_us": us, "others_cpu_pct": self._others.percent()}
+
+    @property
+    def proxy_bytes(self) -> int:
+        """Of the proxies' anonymous memory."""
+        return sum(map(anonymous_bytes, self._pids[KINDS[0]]))
+
+    def percent_of_proxy(self, seconds: float) -> float:
+        """What the proxies used, percent of one core."""
+        return round(100 * (self._now()[KINDS[0]] - self._before[KINDS[0]]) / seconds, 1)
+
+
+# --- loads ----------------------------------------------------------------------------------------
+
+
+async def full_speed(writers: Sequence[Any], size: int, burst: int, seconds: float) -> Result:
+    """A task for each of the writers, which may be one and the same; two bursts of each under way."""
+    histogram, payload, counts = Histogram(), os.urandom(size), []
+    start = perf_counter()
+    end = start + seconds
+
+    async def one(writer: Any) -> None:
+        count, submit = 0, writer.submit
+        under_way: deque[tuple[float, Any]] = deque()
+        while under_way or perf_counter() < end:
+            if perf_counter() < end:
+                before = perf_counter()
+                for _ in range(burst):
+                    last = await submit(payload)
+                count += burst
+                under_way.append((before, last))
+                if len(under_way) < 2:
+                    continue
+            before, last = under_way.popleft()
+            await last
+            histogram.add(perf_counter() - before, burst)
+        counts.append(count)
+
+    async with trio.open_nursery() as nursery:
+        for writer in writers:
+            nursery.start_soon(one, writer)
+    return _found(sum(counts), perf_counter() - start, histogram)
+
+
+async def at_a_rate(
+    writers: Sequence[Any], size: int, burst: int, rate: float, seconds: float
+) -> Result:
+    """So many records a second in sum, a burst of each writer in turn; latency from the intended time."""
+    histogram, payload = Histogram(), os.urandom(size)
+    total, number = max(1, int(rate * seconds / burst)), len(writers)
+    start, count = perf_counter(), 0
+    idle_s = TICK_S if rate / burst * TICK_S > 1 else 0.0
+    async with Timed(histogram) as timed:
+        while count < total:
+            due = min(total, int((perf_counter() - start) * rate / burst) + 1)
+            if due <= count:
+                await trio.sleep(max(idle_s, start + count * burst / rate - perf_counter()))
+                continue
+            while count < due:
+                submit = writers[count % number].submit
+                for _ in range(burst):
+                    last = await submit(payload)
+                timed.add(start + count * burst / rate, last)
+                count += 1
+    return _found(count * burst, perf_counter() - start, histogram)
+
+
+def _found(records: int, seconds: float, latency: Histogram) -> Result:
+    return {
+        "records": records,
+        "records_per_s": round(records / seconds, 1),
+        "latency_ms": latency.summary_ms(),
+    }
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+async def connected(
+    uri: str,
+    logs: Sequence[str],
+    over: trio.Event,
+    *,
+    task_status: trio.TaskStatus[list[Any]],
+) -> None:
+    """A connection with an open writer for each log, until the event."""
+    writers: list[Any] = []
+    async with open_namespace(uri) as namespace:
+        limit = trio.CapacityLimiter(OPENED_AT_ONCE)
+
+        async def open_one(log: str) -> None:
+            async with limit:
+                writer = await namespace.open_log(log).open_writer()
+                writers.append(writer)
+                await writer.write(b"first")  # a log's first one may wait for the metadata
+
+        try:
+            async with trio.open_nursery() as nursery:
+                for log in logs:
+                    nursery.start_soon(open_one, log)
+            task_status.started(writers)
+            await over.wait()
+        finally:
+            async with trio.open_nursery() as nursery:
+                for writer in writers:
+                    nursery.start_soon(writer.aclose)
+
+
+async def fan_in(said: Result, given: argparse.Namespace) -> list[Result]:
+    """A result a turn, size and way."""
+    found = []
+    async with open_namespace(said["uri"]) as namespace:
+        for turn in range(given.turns):
+            for size in SIZES:
+                log = f"fan-in-{turn}-{size}"
+                for way in ("proxy", "direct"):
+                    await namespace.create_log(f"{log}-{way}", txids="count")
+                _say(f"turn {turn + 1} of {given.turns}: {size} B, fan-in")
+                through = await _ways(said, log, size, given, None)
+                rate = SHARE * through["full"]["records_per_s"]
+                direct = await _ways(said, log, size, given, rate)
+                found.append({"size": size, "turn": turn, "proxy": through, "direct": direct})
+    return found
+
+
+async def _ways(
+    said: Result, log: str, size: int, given: argparse.Namespace, rate: float | None
+) -> Result:
+    """Full speed, a share of it and lone records: through the proxy, or directly at its ``rate``."""
+    way = "proxy" if rate is None else "direct"
+    uri = said["proxied_uri" if rate is None else "uri"]
+    over, seconds, burst = trio.Event(), given.seconds, given.burst
+    found: Result = {}
+    async with trio.open_nursery() as nursery:
+        writers: list[Any] = []
+        for _ in range(given.connections if rate is None else 1):
+            writers += await nursery.start(connected, uri, [f"{log}-{way}"], over)
+        writers *= given.connections // len(writers)
+        await full_speed(writers, size, burst, 0.5)
+        # Two hundred clients are one process here: a full collection of what all of them have, 60 ms or more,
+        # is what none of them would see.
+        gc.collect()
+        gc.freeze()
+        loads: dict[str, Callable[[], Any]] = {
+            "full": partial(full_speed, writers, size, burst, seconds),
+            "share": lambda: at_a_rate(
+                writers, size, burst, rate or SHARE * found["full"]["records_per_s"], seconds
+            ),
+            "lone": partial(at_a_rate, writers, size, 1, LONE_RATE, seconds),
+        }
+        for name, load in loads.items():
+            used = Used(said["nodes"])
+            result = await load()
+            found[name] = {**result, **used.per_record(result["records"])}
+        gc.unfreeze()
+        over.set()
+    return found
+
+
+async def many_logs(said: Result, given: argparse.Namespace) -> Result:
+    """Open them, let them rest, offer each rate."""
+    first, *names = [f"many-{n}" for n in range(given.logs)]
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+        writers: list[Any] = await nursery.start(connected, said["proxied_uri"], [first], over)
+        used = Used(said["nodes"])
+        before = used.proxy_bytes
+        opened = perf_counter()
+        share = -(-given.logs // given.clients)
+        for at in range(0, len(names), share):
+            _say(f"many logs: {at} of {given.logs} are open")
+            mine = names[at : at + share]
+            writers = writers + await nursery.start(connected, said["proxied_uri"], mine, over)
+        opened = perf_counter() - opened
+        gc.collect()
+        gc.freeze()  # of this process alone
+        open_bytes = used.proxy_bytes - before
+        await trio.sleep(IDLE_S)
+        resting = Used(said["nodes"])
+        await trio.sleep(IDLE_S)
+        found: Result = {
+            "logs": given.logs,
+            "opened_s": round(opened, 1),
+            "idle_proxy_cpu_pct": resting.percent_of_proxy(IDLE_S),
+            "open_kib_a_log": round(open_bytes / given.logs / 1024, 1),
+            "rates": [],
+        }
+        for rate in given.rates:
+            _say(f"many logs: {rate} records/s in sum")
+            used = Used(said["nodes"])
+            result = await at_a_rate(writers, given.many_size, 1, rate, given.many_seconds)
+            for writer in writers:
+                await writer.commit()
+            written = {"offered_per_s": rate, **result, **used.per_record(result["records"])}
+            found["rates"].append(written)
+        found["kib_a_log"] = round((used.proxy_bytes - before) / given.logs / 1024, 1)
+        gc.unfreeze()
+        over.set()
+    return found
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[Result]:
+    """What `dlog local` with a write proxy said when it served."""
+    ready = directory / "ready.json"
+    ready.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "distributedlog.cli.main", "local", "--processes"]
+    command += ["--write-proxies", "1", "--data", str(directory / "cluster")]
+    process = subprocess.Popen(
+        [*command, "--ready-file", str(ready)], env=environment(), stdout=subprocess.DEVNULL
+    )
+    try:
+        yield await_ready(ready, process)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def fan_in_table(found: list[Result], connections: int) -> str:
+    """Medians over the turns, as Markdown, beside what is asked."""
+    lines = [
+        f"{connections} connections to one log",
+        "",
+        "| load | proxy records/s | direct records/s | ratio | proxy p50 / p99 ms | direct p50 / p99 ms"
+        " | CPU µs a record: clients, proxy, bookies | directly: client, bookies |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for size in SIZES:
+        turns = [one for one in found if one["size"] == size]
+        for load, name in (("full", "full speed"), ("share", "a tenth of it"), ("lone", "alone")):
+            cells = [f"{size} B, {name}"]
+            rates = {way: _median(turns, way, load, "records_per_s") for way in ("proxy", "direct")}
+            cells += [f"{rates['proxy']:,.0f}", f"{rates['direct']:,.0f}"]
+            cells.append(f"{rates['proxy'] / rates['direct']:.2f}" if load == "full" else "–")
+            for way in ("proxy", "direct"):
+                p50, p99 = (_median(turns, way, load, "latency_ms", p) for p in ("p50", "p99"))
+                cells.append(f"{p50:.2f} / {p99:.2f}")
+            for way, kinds in (
+                ("proxy", ("client", "write-proxy", "bookie")),
+                ("direct", ("client", "bookie")),
+            ):
+                used = [_median(turns, way, load, "cpu_us", kind) for kind in kinds]
+                cells.append(", ".join(f"{us:.2f}" for us in used))
+            lines.append("| " + " | ".join(cells) + " |")
+    for size in SIZES:
+        turns = [one for one in found if one["size"] == size]
+        ratio = _median(turns, "proxy", "full", "records_per_s") / _median(
+            turns, "direct", "full", "records_per_s"
+        )
+        above = [
+            one["proxy"]["share"]["latency_ms"]["p99"] - one["direct"]["share"]["latency_ms"]["p99"]
+            for one in turns
+        ]
+        lines += [
+            "",
+            f"{size} B: {ratio:.2f} of the direct rate (asked: {ASKED['ratio']}); p99 at a tenth of it "
+            f"{statistics.median(above):+.2f} ms (asked: {ASKED['p99_above_ms']:+g} at most)",
+        ]
+    others = [one[way]["full"]["others_cpu_pct"] for one in found for way in ("proxy", "direct")]
+    lines += ["", f"others' CPU {statistics.median(others):.0f} %"]
+    return "\n".join(lines)
+
+
+def many_logs_table(found: Result) -> str:
+    """As Markdown, beside what is asked."""
+    lines = [
+        f"{found['logs']} logs on one proxy, opened in {found['opened_s']} s; at rest they cost it "
+        f"{found['idle_proxy_cpu_pct']} % of a core; {found['open_kib_a_log']} KiB a log when open, "
+        f"{found['kib_a_log']} after the load (asked: {ASKED['log_kib']:g})",
+        "",
+        "| records/s offered | written | p50 / p99 ms | CPU µs a record: client, proxy, bookies, metadata"
+        " | others' CPU % |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in found["rates"]:
+        latency, us = one["latency_ms"], one["cpu_us"]
+        used = ", ".join(f"{us[k]:.1f}" for k in ("client", *KINDS))
+        lines.append(
+            f"| {one['offered_per_s']:,} | {one['records_per_s']:,.0f} | {latency['p50']:.1f} /"
+            f" {latency['p99']:.1f} | {used} | {one['others_cpu_pct']:.0f} |"
+        )
+    last = found["rates"][-1]
+    lines += [
+        "",
+        f"p99 at {last['offered_per_s']:,}/s: {last['latency_ms']['p99']:.1f} ms "
+        f"(asked: {ASKED['many_p99_ms']:g} at 20,000)",
+    ]
+    return "\n".join(lines)
+
+
+def _median(turns: list[Result], *keys: str) -> float:
+    values = []
+    for one in turns:
+        value: Any = one
+        for key in keys:
+            value = value[key]
+        values.append(float(value))
+    return statistics.median(values)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """Run the cases, print the figures."""
+    parser = parser_of(__spec__.name, __doc__)
+    parser.add_argument("--cases", nargs="+", choices=("fan-in", "many-logs"), default=None)
+    parser.add_argument(
+        "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
+    )
+    parser.add_argument("--json", help="write all results there")
+    parser.add_argument("--turns", type=int, default=3, help="of the fan-in")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each load of it")
+    parser.add_argument("--connections", type=int, default=200)
+    parser.add_argument("--burst", type=int, default=50, help="records")
+    parser.add_argument("--logs", type=int, default=2000)
+    parser.add_argument("--clients", type=int, default=10, help="connections for the many logs")
+    parser.add_argument("--rates", type=int, nargs="+", default=[2000, 20_000], help="records/s")
+    parser.add_argument("--many-size", type=int, default=100, help="bytes of their records")
+    parser.add_argument("--many-seconds", type=float, default=10.0)
+    given = parser.parse_args()
+    kept: dict[str, Any] = {}
+    print(f"{this_build().describe()}\n")
+    for case in given.cases or ("fan-in", "many-logs"):
+        with tempfile.TemporaryDirectory(dir=given.data) as place, cluster(Path(place)) as said:
+            if case == "fan-in":
+                kept[case] = trio.run(fan_in, said, given)
+                print(fan_in_table(kept[case], given.connections), end="\n\n", flush=True)
+            else:
+                kept[case] = trio.run(many_logs, said, given)
+                print(many_logs_table(kept[case]), end="\n\n", flush=True)
+    if given.json:
+        Path(given.json).write_text(json.dumps(kept, indent=1))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,407 @@
+"""Spark's source beside a source that has the same columns in memory, and its sink beside a plain writer.
+
+    python -m distributedlog.testing.bench.cases.spark --mib 256
+
+One run, by turns, ratios of medians: what the log costs on top of Spark's own hand-over of Arrow batches of
+the same size, in time and in CPU seconds a GB of payload of all processes together (JVM, Spark's Python, the
+cluster's nodes, this one): the latter depends less on what else the machine does. Each is also done with
+`FEW` records: what a job takes whatever it moves, and what is left for the bytes; with 256 MiB that is a
+sixth to a third of the time. A last line a size says where the CPU went, also that of a sink that drops what
+it is handed: of ours it is Spark's own part.
+
+All are warm: turns pass before the first that counts, for the JVM compiles what it meets often, which makes
+the floor twice as fast. Both floors have their records in memory, each at a place of its own, and the plain
+writer's namespace stays open, as those of Spark's workers do. Needs the extra ``spark`` and Java. A cluster
+of its own, each node a process, is started and removed.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+
+import trio
+
+from .... import Namespace, open_namespace
+from ....cluster.local.local_cluster import local_cluster
+from ..measure.bench_plan import parser_of, run
+
+TURNS = 5
+READ_TURNS_BEFORE, WRITE_TURNS_BEFORE = 6, 3
+"""By then the JVM has compiled what such a job runs; writing takes disk space, three times its bytes."""
+KINDS = ("JVM", "Spark's Python", "nodes", "this process")
+MIB = 1024 * 1024
+BATCH_BYTES = 2 * MIB
+"""Of the batches of the source in memory: the default of the option ``batchBytes``."""
+BULK_BYTES = 4 * MIB
+"""Of the records that the plain writer is given at a time."""
+FEW = 10
+
+_in_memory: dict[tuple[int, int], list[Any]] = {}
+"""Of this worker of Spark's: the batches of the source in memory, by size and number of the records."""
+
+
+def batches_in_memory(records: int, size: int) -> list[Any]:
+    """So many records as Arrow batches, each in memory of its own; made once a process."""
+    import numpy as np
+    import pyarrow as pa
+
+    def batch(first: int, rows: int) -> Any:
+        ids: Any = np.arange(first, first + rows, dtype=np.int64)
+        offsets = pa.array(np.arange(rows + 1, dtype=np.int32) * size).buffers()[1]
+        payload = pa.py_buffer(np.random.default_rng(first).bytes(rows * size))
+        columns = {
+            "log": pa.repeat("a", rows), "segment": pa.array(ids), "entry": pa.array(ids.copy()),
+            "slot": pa.array(ids.astype(np.int32)), "sequence_id": pa.array(ids.copy()),
+            "txid": pa.array(ids.copy()),
+            "payload": pa.Array.from_buffers(pa.binary(), rows, [None, offsets, payload]),
+            "timestamp": pa.repeat(pa.scalar(0, pa.timestamp("us", tz="UTC")), rows),
+        }  # fmt: skip
+        return pa.RecordBatch.from_pydict(columns)
+
+    each = max(1, BATCH_BYTES // size)
+    if records and (records, size) not in _in_memory:
+        _in_memory.clear()
+        _in_memory[records, size] = [
+            batch(first, min(each, records - first)) for first in range(0, records, each)
+        ]
+    return _in_memory.get((records, size), [])
+
+
+def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[Any]:
+    """A Python source whose tasks yield the same columns from memory."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[Any]:
+            return [InputPartition(task) for task in range(tasks)]
+
+        def read(self, partition: Any) -> Iterator[Any]:
+            from ....spark.client.worker_heap import settle
+            from .spark import batches_in_memory  # that of the worker
+
+            settle()
+            yield from batches_in_memory(records // tasks, size)
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"memory{size}"
+
+        def schema(self) -> str:
+            return str(schema)
+
+        def reader(self, schema: Any) -> Any:
+            return Reader()
+
+    return Source
+
+
+def dropping_sink() -> type[Any]:
+    """A Python sink that looks at nothing of what it is handed."""
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, batches: Iterator[Any]) -> Any:
+            from ....spark.client.worker_heap import settle
+
+            settle()
+            for _ in batches:
+                pass
+            return WriterCommitMessage()
+
+    class Sink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dropped"
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return Writer()
+
+    return Sink
+
+
+def payloads_in_memory(size: int) -> list[bytes]:
+    """The records that the plain writer is given again and again, each an object of its own."""
+    data = os.urandom(size * max(1, BULK_BYTES // size))
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence[bytes]) -> None:
+    """Write a log, as fast as one plain writer does."""
+    async with namespace.open_log(name).open_writer() as writer:
+        for at in range(0, records, len(payloads)):
+            some = payloads[: records - at]
+            await writer.submit_columns(list(range(at, at + len(some))), list(some))
+
+
+@dataclass(slots=True)
+class Taken:
+    """What the turns of one of the compared took."""
+
+    seconds: list[float] = field(default_factory=list)
+    cpu_s: list[dict[str, float]] = field(default_factory=list)
+    """Of this process and all below it, by kind (`KINDS`)."""
+
+    @property
+    def median(self) -> tuple[float, float]:
+        """Seconds and CPU seconds of the median turn."""
+        return statistics.median(self.seconds), statistics.median(
+            sum(one.values()) for one in self.cpu_s
+        )
+
+    def __str__(self) -> str:
+        """CPU by kind of process, medians."""
+        return ", ".join(
+            f"{kind} {statistics.median(one[kind] for one in self.cpu_s):.2f}" for kind in KINDS
+        )
+
+
+def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
+    """Rates and CPU of the two, whole and beyond what each takes for `FEW` records, and their ratios.
+
+    ``taken``: ours of ``mb``, ours of few records, then the floor of both.
+    """
+    (seconds, cpu_s), (few_s, few_cpu_s), (floor_seconds, floor_cpu_s), floor_few = (
+        one.median for one in taken[:4]
+    )
+    floor_few_s, floor_few_cpu_s = floor_few
+    gb = mb / 1e3
+    return (
+        f"{what} {mb / seconds:5.0f} against {mb / floor_seconds:5.0f} MB/s, ratio "
+        f"{floor_seconds / seconds:.2f}; CPU {cpu_s / gb:.2f} against {floor_cpu_s / gb:.2f} s/GB, ratio "
+        f"{floor_cpu_s / cpu_s:.2f}; {FEW} records {few_s:.2f} against {floor_few_s:.2f} s, CPU "
+        f"{few_cpu_s:.2f} against {floor_few_cpu_s:.2f} s; beyond these, ratio "
+        f"{(floor_seconds - floor_few_s) / (seconds - few_s):.2f}, of CPU "
+        f"{(floor_cpu_s - floor_few_cpu_s) / (cpu_s - few_cpu_s):.2f}"
+    )
+
+
+def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[Taken]:
+    """One after the other, `TURNS` times, after turns that make all warm."""
+    taken = [Taken() for _ in calls]
+    for turn in range(turns_before + TURNS):
+        for call, into in zip(calls, taken, strict=True):
+            before, started = _cpu_s(), time.perf_counter()
+            call()
+            if turn >= turns_before:
+                into.seconds.append(time.perf_counter() - started)
+                into.cpu_s.append(_used_s(before))
+    return taken
+
+
+def measure(spark: Any, uri: str, size: int, records: int) -> str:
+    """One size of records; lines of rates and ratios, medians of turns."""
+    from ....spark import recommended_conf
+    from ....spark.client.spark_client import client
+    from ....spark.read.table_schema import ddl
+
+    name = f"bench-{size}"
+    fresh = count()
+    held = client(uri, 10.0)
+    payloads = payloads_in_memory(size)
+    batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(batch, recommended_conf(record_bytes=size)[batch])
+
+    def read(frame: Any) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    def made(number: int) -> Any:
+        frame = spark.range(0, number, 1, 2)
+        return frame.selectExpr(f"cast(repeat('x', {size}) as binary) as payload").write
+
+    def link(number: int) -> None:
+        writer = made(number).format("distributedlog").mode("append").option("createLogs", "true")
+        writer.option("log", f"out-{size}").save(uri)
+
+    def drop() -> None:
+        made(records).format("dropped").mode("append").save()
+
+    def write(log: str, number: int) -> None:
+        held.run(fill, held.namespace, log, number, payloads)
+
+    write(name, records)
+    write(f"{name}-few", FEW)
+    spark.dataSource.register(dropping_sink())
+    spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
+    ours = spark.read.format("distributedlog")
+    ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
+    frame, few = (ours.option("log", one).load(uri) for one in (name, f"{name}-few"))
+    memory = spark.read.format(f"memory{size}").load()
+    spark.dataSource.register(source_in_memory(ddl(), 0, size, 2))
+    memory_few = spark.read.format(f"memory{size}").load()
+    mb = records * size / 1e6
+    reads = by_turns(
+        [partial(read, one) for one in (frame, few, memory, memory_few)], READ_TURNS_BEFORE
+    )
+    writes = by_turns(
+        [
+            lambda: link(records),
+            lambda: link(FEW),
+            lambda: write(f"plain-{size}-{next(fresh)}", records),
+            lambda: write(f"plain-{size}-{next(fresh)}", FEW),
+            drop,
+        ],
+        WRITE_TURNS_BEFORE,
+    )
+    return (
+        f"{size:5} B: {compared('source beside one in memory', mb, reads)}\n"
+        f"         {compared('sink beside a plain writer', mb, writes)}\n"
+        f"         CPU s: source ({reads[0]}), in memory ({reads[2]}); sink ({writes[0]}), plain "
+        f"({writes[2]}), dropped ({writes[4]}), {writes[4].median[0] / writes[0].median[0]:.2f} of its time"
+    )
+
+
+def idle(spark: Any, uri: str, seconds: float) -> str:
+    """A query with nothing to read, a trigger a second: its batches, and what its Python processes use."""
+
+    async def prepare() -> None:
+        async with open_namespace(uri) as namespace:
+            await fill(namespace, "idle", 1_000, payloads_in_memory(100))
+
+    trio.run(prepare)
+    query = _stream(spark, uri, "idle").format("noop").trigger(processingTime="1 second").start()
+    try:
+        while query.lastProgress is None or query.lastProgress.numInputRows:
+            time.sleep(0.5)
+        time.sleep(5.0)
+        batch, before, started = query.lastProgress.batchId, _cpu_s(), time.monotonic()
+        time.sleep(seconds)
+        share = _used_s(before)["Spark's Python"] / (time.monotonic() - started)
+        batches = query.lastProgress.batchId - batch
+    finally:
+        query.stop()
+    return f"idle for {seconds:.0f} s at a trigger of 1 s: {batches} batches, {share:.2%} of a core in Python"
+
+
+def latency(spark: Any, uri: str, seconds: float) -> str:
+    """From an acknowledged record to the micro-batch that has it collected, at a trigger of 100 ms."""
+    seen: list[float] = []
+
+    def take(frame: Any, _: int) -> None:
+        rows = frame.select("txid").collect()
+        now = time.time_ns() // 1_000_000
+        seen.extend(now - row[0] for row in rows)
+
+    async def write() -> None:
+        async with (
+            open_namespace(uri) as namespace,
+            namespace.open_log("late").open_writer() as writer,
+        ):
+            until = trio.current_time() + seconds
+            while trio.current_time() < until:
+                await writer.submit_columns([time.time_ns() // 1_000_000], [b"x"])
+                await writer.commit()
+                await trio.sleep(0.05)
+
+    async def create() -> None:
+        async with open_namespace(uri) as namespace:
+            await namespace.create_log("late")
+
+    trio.run(create)
+    writer = _stream(spark, uri, "late").foreachBatch(take)
+    query = writer.trigger(processingTime="100 milliseconds").start()
+    try:
+        trio.run(write)
+        time.sleep(3.0)
+    finally:
+        query.stop()
+    late = sorted(seen[len(seen) // 3 :])  # the first batches start Spark's Python processes
+    if not late:
+        return "latency: no batch came"
+    p95 = late[len(late) * 95 // 100]
+    middle = late[len(late) // 2]
+    return (
+        f"record to collected batch: median {middle:.0f} ms, p95 {p95:.0f} ms, {len(late)} records"
+    )
+
+
+def _stream(spark: Any, uri: str, log: str) -> Any:
+    reader = spark.readStream.format("distributedlog").option("log", log)
+    return reader.option("startingPosition", "earliest").load(uri).writeStream
+
+
+def _used_s(before: dict[int, tuple[str, float]]) -> dict[str, float]:
+    """CPU seconds since ``before``, by kind."""
+    used = dict.fromkeys(KINDS, 0.0)
+    for pid, (kind, cpu) in _cpu_s().items():
+        used[kind] += cpu - before.get(pid, (kind, 0.0))[1]
+    return used
+
+
+def _cpu_s() -> dict[int, tuple[str, float]]:
+    """Kind (`KINDS`) and CPU seconds of this process and of each below it, by /proc."""
+    parents: dict[int, int] = {}
+    used: dict[int, tuple[str, float]] = {}
+    tick = os.sysconf("SC_CLK_TCK")
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat") as file:
+                    name, _, rest = file.read().partition(") ")
+            except OSError:
+                continue  # it has just ended
+            values = rest.split()
+            parents[int(entry)] = int(values[1])
+            used[int(entry)] = (name.partition("(")[2], (int(values[11]) + int(values[12])) / tick)
+
+    def above(pid: int) -> Iterator[int]:
+        while pid in parents and pid != os.getpid():
+            pid = parents[pid]
+            yield pid
+
+    jvm, sparks_python, nodes, this = KINDS
+    found = {}
+    for pid, (name, cpu) in used.items():
+        ancestors = list(above(pid))
+        if pid == os.getpid():
+            found[pid] = (this, cpu)
+        elif os.getpid() in ancestors:
+            below_a_jvm = any(used.get(one, ("", 0.0))[0] == "java" for one in ancestors)
+            found[pid] = (jvm if name == "java" else sparks_python if below_a_jvm else nodes, cpu)
+    return found
+
+
+def main() -> None:
+    """See the module."""
+    parser = parser_of(__spec__.name, __doc__)
+    parser.add_argument(
+        "--mib",
+        type=int,
+        default=256,
+        help="MiB of payload at 1 KB; half of it at 100 B; takes some 80 times as much of the disk",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of the idle and the slow query"
+    )
+    arguments = parser.parse_args()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from ....spark import session
+
+    made = partial(session, conf={"spark.driver.memory": "2g"})
+
+    async def run() -> None:
+        async with local_cluster(processes=True) as cluster:
+            spark = await trio.to_thread.run_sync(made)
+            try:
+                for size in (1024, 100):
+                    records = arguments.mib * MIB // size // (1 if size > 512 else 2)
+                    line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)
+                    print(line, flush=True)
+                for measured in (idle, latency):
+                    line = await trio.to_thread.run_sync(
+                        measured, spark, cluster.uri, arguments.seconds
+                    )
+                    print(line, flush=True)
+            finally:
+                spark.stop()
+
+    trio.run(run)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,166 @@
+"""From the write call to the record in another process's hand, at an even rate.
+
+The writer stamps each record with the clock that all processes of a machine share (CLOCK_MONOTONIC);
+the reader, a child process, tails the log and measures on arrival.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from time import perf_counter, process_time
+from typing import Any
+
+import trio
+
+from ....log.format.record import LogRecord
+from ....runtime.interfaces.host import Buffer
+from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.histogram import Histogram, per_second
+from ..measure.machine_info import OthersCpu
+
+STAMP = struct.Struct("<d")
+RATE = 1000.0
+"""Records a second where none was given: tailing at full speed measures the write bench again."""
+BATCH = 1000
+START_S = 20.0
+DRAIN_S = 10.0
+
+
+async def measure(plan: Plan) -> dict[str, Any]:
+    """Write here, read there; the latency is the reader's."""
+    from .... import open_namespace
+
+    if plan.size < STAMP.size:
+        from ....runtime.interfaces.errors import InvalidRequest
+
+        raise InvalidRequest(f"a record of {plan.size} bytes has no room for a time stamp of 8")
+    rate = plan.rate or RATE
+    total = plan.records or int(rate * plan.seconds)
+    others = OthersCpu()
+    async with (
+        open_namespace(plan.uri, config=plan.config) as namespace,
+        own_logs(namespace, plan) as names,
+        namespace.open_log(names[0]).open_writer() as writer,
+    ):
+        await writer.write(
+            LogRecord(0, STAMP.pack(0.0))
+        )  # the segment is there before the reader is
+        reader = await _start_reader(plan, names[0], total)
+        start = perf_counter()
+        try:
+            async with per_second(namespace, "dlog_client_records_written_total") as rates:
+                await _write(writer, plan, rate, total, start)
+            with trio.move_on_after(DRAIN_S):
+                said = await _last_line(reader)
+                await reader.wait()
+            if reader.returncode is None:
+                raise RuntimeError(
+                    f"the reader had not every record {DRAIN_S:g} s after the last write"
+                )
+        finally:
+            if reader.returncode is None:
+                reader.kill()  # before the log is deleted under it
+        seconds = perf_counter() - start
+    found = json.loads(said)
+    histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
+    return {
+        **result(plan, found["records"], seconds, histogram, others, rates),
+        "reader_cpu_us": round(found["cpu_s"] / found["records"] * 1e6, 1),
+    }
+
+
+async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float) -> None:
+    filling = os.urandom(plan.size - STAMP.size)
+    for count in range(total):
+        intended = start + count / rate
+        wait_s = intended - perf_counter()
+        if wait_s > 0:
+            await trio.sleep(wait_s)
+        await writer.submit(LogRecord(count, STAMP.pack(perf_counter()) + filling))
+    await writer.commit()
+
+
+async def _start_reader(plan: Plan, name: str, total: int) -> trio.Process:
+    command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
+    # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever. A
+    # Ctrl-C is for the parent: in a group of its own the reader says nothing to that.
+    reader = await trio.lowlevel.open_process(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=_environment(),
+        process_group=0,
+    )
+    assert reader.stdout is not None
+    said = b""
+    with trio.move_on_after(START_S):
+        while not said.endswith(b"\n"):
+            more = await reader.stdout.receive_some(1)  # what follows is the result's
+            if not more:
+                break
+            said += more
+    if said != b"ready\n":
+        reader.kill()
+        raise RuntimeError(f"the reader did not start (exit code {await reader.wait()})")
+    return reader
+
+
+def _environment() -> dict[str, str]:
+    from ....cluster.local.child_processes import environment
+
+    return environment()
+
+
+async def _last_line(reader: trio.Process) -> bytes:
+    assert reader.stdout is not None
+    received = b""
+    while more := await reader.stdout.receive_some(65_536):
+        received += more
+    return received
+
+
+async def read(uri: str, name: str, total: int, take: str) -> None:
+    """The child: tail, measure, print."""
+    from .... import open_namespace
+
+    histogram = Histogram()
+    count = 0
+    async with open_namespace(uri) as namespace, namespace.open_log(name).open_reader() as reader:
+        await reader.read_bulk(1)
+        print("ready", flush=True)
+        cpu_s = -process_time()
+        while count < total:
+            if take == "columns":
+                columns = await reader.read_columns()
+                assert columns is not None, "a tail has no end"
+                ends = columns.offsets.tolist()
+                payloads: list[Buffer] = [columns.payload[at:] for at in ends[:-1]]
+            else:
+                payloads = [record.payload for record in await reader.read_bulk(BATCH)]
+            now = perf_counter()
+            for payload in payloads:
+                histogram.add(now - STAMP.unpack_from(payload)[0])
+            count += len(payloads)
+    cpu_s += process_time()
+    found = {
+        "records": count,
+        "cpu_s": cpu_s,
+        "max_s": histogram.max_s,
+        "pairs": histogram.as_pairs(),
+    }
+    print(json.dumps(found), flush=True)
+
+
+async def _read_while_wanted(uri: str, name: str, total: int, take: str) -> None:
+    from ....cluster.process.process_lifetime import cancel_at_end_of_stdin
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel_at_end_of_stdin, nursery.cancel_scope)
+        await read(uri, name, total, take)
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(_read_while_wanted, sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])

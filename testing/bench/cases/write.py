@@ -1,0 +1,305 @@
+"""How fast, and how soon durable: one process that writes.
+
+Closed loop: as many records as the bound lets through, latency from the call to the moment its outcome is
+known here. Open loop (``rate``): latency from the *intended* time, so that a stall counts for every record
+it delayed. Above some rate only every n-th record is timed, so that timing is not what is measured.
+"""
+
+import gc
+import os
+from array import array
+from collections import deque
+from itertools import cycle, islice
+from time import perf_counter, process_time
+from typing import Any
+
+import trio
+
+from ....log.format.record import RECORD_COLUMN_BYTES, LogRecord
+from ....log.write.entry_batch import PendingBulk
+from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.histogram import Histogram, per_second
+from ..measure.machine_info import OthersCpu
+
+SAMPLE = 256
+"""At full speed one record in so many is timed: of 32 timing was 3 % of a record of 100 bytes."""
+TIMED_RATE_MAX = 5_000
+TICK_S = 0.001
+"""At higher rates it is looked so often what is due: to wake for each record would be most of its cost."""
+OPENED_AT_ONCE = 32
+FROZEN_FROM_LOGS = 100
+"""From so many on the collector leaves the open logs alone, as docs/performance.md advises."""
+BULK_BYTES = 64 * 1024
+BULK_RECORDS_MAX = 1000
+PACKED_BYTES = 256 * 1024
+"""An entry's, columns included."""
+
+
+async def measure(plan: Plan) -> dict[str, Any]:
+    """Write as the plan says."""
+    from .... import open_namespace
+
+    histogram = Histogram()
+    others = OthersCpu()
+    written: list[int] = []
+    async with (
+        open_namespace(plan.uri, config=plan.config) as namespace,
+        own_logs(namespace, plan) as names,
+    ):
+        writers: list[Any] = []
+        try:
+            await _open_all(namespace, names, plan, writers)
+            if plan.logs >= FROZEN_FROM_LOGS:
+                gc.collect()
+                gc.freeze()
+            start, cpu_s = perf_counter(), -process_time()
+            async with per_second(namespace, "dlog_client_records_written_total") as rates:
+                if plan.rate:
+                    written.append(await _at_a_rate(plan, writers, start, histogram))
+                else:
+                    async with trio.open_nursery() as nursery:
+                        for writer in writers:
+                            nursery.start_soon(_write_one, plan, writer, start, histogram, written)
+            seconds = perf_counter() - start
+            cpu_s += process_time()
+        finally:
+            gc.unfreeze()
+            async with trio.open_nursery() as nursery:
+                for writer in writers:
+                    nursery.start_soon(writer.__aexit__, None, None, None)
+        stored = None
+        if plan.codec is not None and len(names) == 1:
+            stored = (await namespace.open_log(names[0]).describe()).size_bytes
+    count = sum(written)
+    found = result(plan, count, seconds, histogram, others, rates)
+    found["writer_cpu_us"] = round(cpu_s / count * 1e6, 3) if count else 0.0
+    if stored is not None:
+        found["stored_bytes"] = stored
+    return found
+
+
+async def _open_all(namespace: Any, names: list[str], plan: Plan, writers: list[Any]) -> None:
+    """A few at a time: opening is metadata's work, and a thousand one after the other take long."""
+    limit = trio.CapacityLimiter(OPENED_AT_ONCE)
+
+    async def open_one(name: str) -> None:
+        async with limit:
+            writers.append(await stack_writer(namespace, name, plan))
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(open_one, name)
+
+
+async def stack_writer(namespace: Any, name: str, plan: Plan) -> Any:
+    """An open writer; the caller leaves it."""
+    return await namespace.open_log(name, config=plan.log_config).open_writer().__aenter__()
+
+
+async def fill(
+    namespace: Any, name: str, records: int, size: int, plan: Plan | None = None
+) -> None:
+    """Write so many records as fast as it goes; with a plan's codec and payloads."""
+    plan = plan or Plan(uri="", size=size)
+    turn = cycle(plan.payloads())
+    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
+    async with namespace.open_log(name, config=plan.log_config).open_writer() as writer:
+        for first in range(0, records, step):
+            txids = list(range(first, min(first + step, records)))
+            await writer.submit_columns(txids, list(islice(turn, len(txids))))
+
+
+async def _write_one(
+    plan: Plan, writer: Any, start: float, histogram: Histogram, written: list[int]
+) -> None:
+    share = plan.records // plan.logs if plan.records else 0
+    payloads = plan.payloads()
+    payload = payloads[0]
+    if plan.outstanding == 1:
+        count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
+    elif plan.call == "packed":
+        count = await _packed(plan, writer, payloads, share, start + plan.seconds, histogram)
+    elif plan.call == "bulk" or len(payloads) > 1:
+        count = await _bulk(plan, writer, payloads, share, start + plan.seconds, histogram)
+    else:
+        count = await _submit(plan, writer, payload, share, start + plan.seconds, histogram)
+    await writer.commit()
+    written.append(count)
+
+
+async def _at_a_rate(plan: Plan, writers: list[Any], start: float, histogram: Histogram) -> int:
+    """All logs from one task, in turns: a timer a log would be what is measured."""
+    payload = os.urandom(plan.size)
+    count = await open_loop(
+        writers, payload, plan.rate, plan.records, plan.seconds, start, histogram, plan.call
+    )
+    async with trio.open_nursery() as nursery:
+        for writer in writers:
+            nursery.start_soon(writer.commit)
+    return count
+
+
+async def _one_at_a_time(
+    writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    count = 0
+    while (count < records) if records else (perf_counter() < end):
+        before = perf_counter()
+        await writer.write(LogRecord(count, payload))
+        histogram.add(perf_counter() - before)
+        count += 1
+    return count
+
+
+async def _submit(
+    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit` record by record; of each stretch of 256 the first is timed."""
+    if plan.outstanding:
+        return await _submit_within(plan.outstanding, writer, payload, records, end, histogram)
+    count = 0
+    submit = writer.submit
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            stop = min(count + SAMPLE, records) if records else count + SAMPLE
+            before = perf_counter()
+            timed.add(before, await submit(LogRecord(count, payload)))
+            for txid in range(count + 1, stop):
+                await submit(LogRecord(txid, payload))
+            count = stop
+    return count
+
+
+async def _submit_within(
+    outstanding: int, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+) -> int:
+    """At most ``outstanding`` records under way; every one is timed."""
+    window: deque[Any] = deque()
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            if len(window) >= outstanding:
+                await window.popleft()
+            before = perf_counter()
+            pending = await writer.submit(LogRecord(count, payload))
+            timed.add(before, pending)
+            window.append(pending)
+            count += 1
+    return count
+
+
+async def _bulk(
+    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
+    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
+    payload, turn = payloads[0], cycle(payloads)
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            number = min(step, records - count) if records else step
+            if len(payloads) == 1:
+                batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
+            else:
+                batch = list(map(LogRecord, range(count, count + number), islice(turn, number)))
+            before = perf_counter()
+            timed.add(before, await writer.submit_bulk(batch))
+            count += number
+    return count
+
+
+async def _packed(
+    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
+) -> int:
+    """`submit_packed` with entries of 256 KiB; each is timed as its records. They share a txid, as a time."""
+    step = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
+    data = b"".join(islice(cycle(payloads), step))
+    offsets = array("i", range(0, (step + 1) * plan.size, plan.size)).tobytes()
+    count = 0
+    async with Timed(histogram) as timed:
+        while (count < records) if records else (perf_counter() < end):
+            number = min(step, records - count) if records else step
+            txids = (array("q", [count]) * number).tobytes()
+            before = perf_counter()
+            pending = await writer.submit_packed(
+                txids, offsets[: 4 * (number + 1)], data[: number * plan.size]
+            )
+            timed.add(before, pending)
+            count += number
+    return count
+
+
+async def open_loop(
+    writers: list[Any],
+    payload: bytes,
+    rate: float,
+    records: int,
+    seconds: float,
+    start: float,
+    histogram: Histogram | None,
+    call: str,
+) -> int:
+    """Write at ``rate`` in sum whatever the latency; a late call's record keeps its intended time."""
+    sample = max(1, int(rate / TIMED_RATE_MAX))
+    idle_s = TICK_S if rate * TICK_S > 1 else 0.0
+    total = records or int(rate * seconds)
+    count = turn = 0
+    async with Timed(histogram) as timed:
+        while count < total:
+            due = min(total, int((perf_counter() - start) * rate) + 1)
+            if due <= count:
+                await trio.sleep(max(idle_s, start + count / rate - perf_counter()))
+                continue
+            if call == "bulk":
+                batch = [LogRecord(txid, payload) for txid in range(count, due)]
+                writer = writers[turn % len(writers)]
+                turn += 1
+                timed.add(start + count / rate, await writer.submit_bulk(batch))
+                count = due
+                continue
+            while count < due:
+                pending = await writers[count % len(writers)].submit(LogRecord(count, payload))
+                if count % sample == 0:
+                    timed.add(start + count / rate, pending)
+                count += 1
+    return count
+
+
+class Timed:
+    """Awaits what is timed, in order, in a task of its own, and counts how long each took."""
+
+    def __init__(self, histogram: Histogram | None) -> None:
+        self._histogram = histogram
+        self._queue: deque[tuple[float, Any]] = deque()
+        self._over = False
+        self._wake = trio.Event()
+
+    def add(self, before: float, pending: Any) -> None:
+        """Time what is under way since ``before`` (`perf_counter`)."""
+        self._queue.append((before, pending))
+        self._wake.set()
+
+    async def __aenter__(self) -> "Timed":
+        self._manager = trio.open_nursery()
+        nursery = await self._manager.__aenter__()
+        nursery.start_soon(self._run)
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        self._over = True
+        self._wake.set()
+        await self._manager.__aexit__(*error)
+
+    async def _run(self) -> None:
+        queue = self._queue
+        while queue or not self._over:
+            if not queue:
+                self._wake = trio.Event()
+                await self._wake.wait()
+                continue
+            before, pending = queue.popleft()
+            if not pending.done():
+                # An awaited bulk makes a position a record, which nobody wants here; `commit` has its error.
+                await (pending.wait() if isinstance(pending, PendingBulk) else pending)
+            if self._histogram is not None:
+                self._histogram.add(perf_counter() - before)

@@ -1,0 +1,1 @@
+"""Shared by benchmarks: baselines, histograms, reports."""

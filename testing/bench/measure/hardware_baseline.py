@@ -1,0 +1,198 @@
+"""What the machine allows: the yardsticks that every other figure is a ratio to, taken in the same run.
+
+``file``: append and fdatasync. ``replicated``: raw TCP to three processes that each append and sync,
+done at the second answer. ``framing``: a raw loop that frames records, sends them to three processes
+that write and sync what has gathered, and counts what two of them have.
+"""
+
+import itertools
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from ....runtime.net.tcp import tune
+from .histogram import Histogram
+from .machine_info import OthersCpu, settings
+
+NODES = 3
+ACKS = 2
+BATCH_BYTES = 256 * 1024
+WINDOW_BYTES = 16 * 1024 * 1024
+ENVELOPE = struct.Struct("<QQQ")
+"""24 bytes before each record, as in distributedlog/runtime/protocol/frames.py."""
+
+
+def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
+    """All three, each for a third of ``seconds``; records of ``size`` bytes; in a directory of its own."""
+    others = OthersCpu()
+    with tempfile.TemporaryDirectory(prefix="dlog-floor-", dir=data) as scratch:
+        directory = Path(scratch)
+        each = seconds / 3
+        file = file_floor(directory, size, each)
+        replicated = replicated_floor(directory, size, each)
+        framing = framing_floor(directory, size, each)
+    return {
+        "file": _short(file),
+        "replicated": _short(replicated),
+        "framing": {"records_per_s": round(framing), "bytes_per_s": round(framing * size)},
+        "settings": {**settings(), "size": size, "seconds": seconds, "data": str(data or scratch)},
+        "others_cpu_pct": others.percent(),
+    }
+
+
+def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
+    """Append ``size`` bytes to a growing file and fdatasync, one after the other."""
+    histogram = Histogram()
+    payload = os.urandom(size)
+    file = os.open(directory / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    end = perf_counter() + seconds
+    while (before := perf_counter()) < end:
+        os.write(file, payload)
+        os.fdatasync(file)
+        histogram.add(perf_counter() - before)
+    os.close(file)
+    return histogram
+
+
+def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
+    """One message at a time to three nodes, until two have it synced."""
+    histogram = Histogram()
+    payload = os.urandom(size)
+    with nodes(directory, "message", size) as connections:
+        owing = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
+        by_number = {connection.fileno(): connection for connection in connections}
+        poll = select.epoll()
+        for number in by_number:
+            poll.register(number, select.EPOLLIN)
+        end = perf_counter() + seconds
+        while (before := perf_counter()) < end:
+            for number, connection in by_number.items():
+                connection.sendall(payload)
+                owing[number] += 8
+            while sum(1 for owed in owing.values() if owed <= 0) < ACKS:
+                for number, _ in poll.poll():
+                    owing[number] -= _receive(by_number[number])
+            histogram.add(perf_counter() - before)
+            while any(owed > 0 for owed in owing.values()):  # the third is not pipelined either
+                for number, _ in poll.poll():
+                    owing[number] -= _receive(by_number[number])
+    return histogram
+
+
+def framing_floor(directory: Path, size: int, seconds: float) -> float:
+    """Records a second that two of three nodes have synced."""
+    record = os.urandom(size)
+    batch_records = max(1, BATCH_BYTES // (size + ENVELOPE.size))
+    with nodes(directory, "stream", size) as connections:
+        by_number = {connection.fileno(): connection for connection in connections}
+        queues: dict[int, list[memoryview]] = {number: [] for number in by_number}
+        durable = dict.fromkeys(by_number, 0)
+        answers = dict.fromkeys(by_number, b"")
+        poll = select.epoll()
+        for number, connection in by_number.items():
+            connection.setblocking(False)
+            poll.register(number, select.EPOLLIN)
+        sent = 0
+        serials = itertools.count()
+        start = perf_counter()
+        now = start
+        while now < start + seconds:
+            confirmed = sorted(durable.values())[NODES - ACKS]
+            # The slowest one may lag by the window too: what it was not sent is kept for it.
+            if sent - confirmed < WINDOW_BYTES and sent - min(durable.values()) < 2 * WINDOW_BYTES:
+                parts: list[bytes] = []
+                for serial in itertools.islice(serials, batch_records):
+                    parts += (ENVELOPE.pack(ENVELOPE.size + size, serial, 0), record)
+                frame = memoryview(b"".join(parts))
+                sent += len(frame)
+                for number in queues:
+                    queues[number].append(frame)
+                wait_s = 0.0
+            else:
+                wait_s = 1.0
+            for number, queue in queues.items():
+                _send(by_number[number], queue)
+                poll.modify(number, select.EPOLLIN | (select.EPOLLOUT if queue else 0))
+            for number, events in poll.poll(wait_s):
+                if events & select.EPOLLIN:
+                    answers[number] += by_number[number].recv(65_536)
+                    whole = len(answers[number]) // 8 * 8
+                    if whole:
+                        durable[number] = int.from_bytes(
+                            answers[number][whole - 8 : whole], "little"
+                        )
+                        answers[number] = answers[number][whole:]
+            now = perf_counter()
+        confirmed = sorted(durable.values())[NODES - ACKS]
+        return confirmed / (ENVELOPE.size + size) / (now - start)
+
+
+def _send(connection: socket.socket, queue: list[memoryview]) -> None:
+    while queue:
+        try:
+            taken = connection.send(queue[0])
+        except BlockingIOError:
+            return
+        if taken == len(queue[0]):
+            queue.pop(0)
+        else:
+            queue[0] = queue[0][taken:]
+
+
+def _receive(connection: socket.socket) -> int:
+    received = len(connection.recv(4096))
+    if not received:
+        raise RuntimeError("a node of the floor ended")
+    return received
+
+
+@contextmanager
+def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]]:
+    """Three processes, and a connection to each."""
+    processes: list[subprocess.Popen[str]] = []
+    connections: list[socket.socket] = []
+    try:
+        for number in range(NODES):
+            place = directory / f"{mode}-{number}"
+            place.mkdir()
+            command = [
+                sys.executable,
+                "-m",
+                __package__ + ".baseline_node",
+                mode,
+                str(place),
+                str(size),
+            ]
+            processes.append(
+                # A Ctrl-C is for the parent, whose end of the connection ends them.
+                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+            )
+        for process in processes:
+            assert process.stdout is not None
+            connection = socket.create_connection(("127.0.0.1", int(process.stdout.readline())))
+            tune(connection)
+            connections.append(connection)
+        yield connections
+    finally:
+        for connection in connections:
+            connection.close()
+        for process in processes:
+            if len(connections) < NODES:
+                process.kill()  # it still waits for its connection
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _short(histogram: Histogram) -> dict[str, float]:
+    found = histogram.summary_ms()
+    return {"p50": found["p50"], "p99": found["p99"], "count": histogram.count}

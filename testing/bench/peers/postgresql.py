@@ -1,0 +1,132 @@
+"""PostgreSQL: a primary and two standbys, `synchronous_standby_names = 'ANY 1 (s1, s2)'`."""
+
+import os
+import pwd
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ..measure.histogram import Histogram
+from .peer import NotHere, free_ports, payloads, program, run_server, until
+
+COPY_ROWS = 1000
+PLACES = "/usr/lib/postgresql"
+ACCOUNT = "postgres"
+"""It does not run as root; where we do, it runs as this one."""
+
+
+class Postgresql:
+    """One synchronous standby of two beside the primary: two of three have synced what is committed."""
+
+    name = "PostgreSQL"
+    settings = "ANY 1 of 2 standbys, synchronous_commit on; COPY of 1,000 rows a commit"
+
+    def __init__(self) -> None:
+        self._connection: Any = None
+
+    def start(self, directory: Path, servers: ExitStack) -> None:
+        """Make a primary, copy it twice, start all three."""
+        try:
+            import psycopg
+        except ImportError:
+            raise NotHere("no Python package psycopg") from None
+        ports = free_ports(3)
+        root = directory / "postgresql"
+        root.mkdir()
+        if os.getuid() == 0:
+            for above in (directory, *directory.parents[:1]):
+                above.chmod(above.stat().st_mode | 0o111)
+            try:
+                account = pwd.getpwnam(ACCOUNT)
+            except KeyError:
+                raise NotHere(f"no account {ACCOUNT}") from None
+            os.chown(root, account.pw_uid, account.pw_gid)
+        primary = root / "primary"
+        _run("initdb", "-D", str(primary), "-U", ACCOUNT, "-A", "trust", "--no-sync")
+        with (primary / "postgresql.conf").open("a") as config:
+            config.write(
+                f"listen_addresses = '127.0.0.1'\nunix_socket_directories = ''\n"
+                f"port = {ports[0]}\nwal_level = replica\nmax_wal_senders = 8\n"
+            )
+        command = _command("postgres", "-D", str(primary))
+        started = [run_server(servers, command, directory / "pg-0.log")]
+        where = f"host=127.0.0.1 port={ports[0]} user={ACCOUNT} dbname=postgres"
+
+        def connected() -> bool:
+            try:
+                self._connection = psycopg.connect(where, autocommit=True)
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        until(connected, "PostgreSQL", started)
+        servers.callback(self._connection.close)
+        for number, port in enumerate(ports[1:], 1):
+            standby = root / f"s{number}"
+            _run("pg_basebackup", "-D", str(standby), "-d", where, "-R", "-c", "fast", "--no-sync")
+            with (standby / "postgresql.auto.conf").open("a") as config:
+                config.write(f"port = {port}\n")
+                config.write(f"primary_conninfo = '{where} application_name=s{number}'\n")
+            log = directory / f"pg-{number}.log"
+            started.append(run_server(servers, _command("postgres", "-D", str(standby)), log))
+        run = self._connection.execute
+        run("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (s1, s2)'")
+        run("SELECT pg_reload_conf()")
+        until(self._has_standbys, "the standbys", started)
+        run("CREATE TABLE bench (id bigserial PRIMARY KEY, payload bytea NOT NULL)")
+
+    def _has_standbys(self) -> bool:
+        found = self._connection.execute(
+            "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
+        )
+        return bool(found.fetchone()[0] == 2)
+
+    def version(self) -> str:
+        """Of the server."""
+        return str(self._connection.execute("SHOW server_version").fetchone()[0])
+
+    def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
+        """One INSERT a commit."""
+        histogram = Histogram()
+        payload = payloads(size, 1)[0]
+        with self._connection.cursor(binary=True) as cursor:
+            end = time.perf_counter() + seconds
+            while (before := time.perf_counter()) < end:
+                cursor.execute("INSERT INTO bench (payload) VALUES (%s)", (payload,), prepare=True)
+                histogram.add(time.perf_counter() - before)
+        return histogram.summary_ms()
+
+    def throughput(self, size: int, seconds: float) -> float:
+        """COPY of 1,000 rows a commit."""
+        ready = payloads(size)
+        count = 0
+        start = time.perf_counter()
+        with self._connection.cursor() as cursor:
+            while time.perf_counter() < start + seconds:
+                with cursor.copy("COPY bench (payload) FROM STDIN (FORMAT BINARY)") as copy:
+                    copy.set_types(["bytea"])
+                    for row in range(COPY_ROWS):
+                        copy.write_row((ready[row % len(ready)],))
+                count += COPY_ROWS
+        rate = count / (time.perf_counter() - start)
+        self._connection.execute("TRUNCATE bench")
+        return rate
+
+
+def _command(name: str, *flags: str) -> list[str]:
+    versions = sorted(Path(PLACES).glob("*/bin"), key=lambda place: float(place.parent.name))
+    found = program(name, *(str(place / name) for place in reversed(versions)))
+    if os.getuid() == 0:
+        account = [f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--init-groups"]
+        return [program("setpriv"), *account, found, *flags]
+    return [found, *flags]
+
+
+def _run(name: str, *flags: str) -> None:
+    done = subprocess.run(
+        _command(name, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
+    )
+    if done.returncode != 0:
+        raise NotHere(f"{name} failed: {done.stdout.decode(errors='replace')[-300:]}")

@@ -1,0 +1,1 @@
+"""Clusters of processes and of containers, and faults in them."""

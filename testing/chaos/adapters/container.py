@@ -1,0 +1,146 @@
+"""One node's container: its settings of the compose files, and the actions on it alone.
+
+A run overrides the compose files with one configuration for all nodes, and with settings per service.
+"""
+
+import json
+import resource
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ....cluster.declarations.config import parse_named_addresses
+from ....cluster.local.cluster_plan import LOCAL_JOURNAL_FILE_BYTES
+from ....runtime.interfaces.host import Address
+from ..model.adapter import Capability, ChaosFailed, Needs, Node, Role
+from .docker_engine import Watched, call, containers_of, inspect
+from .faulty_node import CLOCK
+from .process_node import FREE_BYTES_MIN
+from .real_cluster import OWN_DISK
+
+DATA = "/var/lib/dlog"
+INSIDE_PORT = 4181
+CLOCK_DIRECTORY = "/run/chaos"
+NOT_ASKED = {"test": ["CMD", "true"], "interval": "24h"}
+"""The engine does not ask the nodes: the adapter does, when it wants to know. Neither ``disable: true`` nor
+the test ``NONE``: compose v1.29 lays them over the interval of compose.yaml, and refuses the two together."""
+OUTSIDE = "outside"
+STOP_S = 15
+NOT_RUNNING = "is not running"
+
+
+@dataclass(slots=True)
+class Container:
+    """Created once a run; its process comes and goes."""
+
+    node: Node
+    id: str
+    outside: Address
+    """Its published port."""
+    data: Path
+    """On this machine."""
+    process: Watched
+    files: int = 0
+    """Its limit of descriptors before somebody changed it; 0: nobody has."""
+
+    async def start(self) -> None:
+        """Returns when its process is there. Raises `ChaosFailed`."""
+        await call("docker", "start", self.id)
+        (found,) = await inspect(self.id)
+        self.process.close()
+        self.process = Watched(found["State"]["Pid"])
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL to one that does not end."""
+        await call("docker", "stop", "-t", str(STOP_S), self.id)
+
+    async def signal(self, name: str) -> None:
+        """KILL returns when it is gone; a container that does not run gets none."""
+        try:
+            await call("docker", "kill", "-s", name, self.id)
+        except ChaosFailed as failed:
+            if NOT_RUNNING not in str(failed):
+                raise
+
+    async def running(self) -> bool:
+        """Also while it is stopped by a signal."""
+        runs = self.process.runs()
+        if runs is None:
+            (found,) = await inspect(self.id)
+            runs = bool(found["State"]["Running"])
+        return runs
+
+    async def limit_files(self, count: int | None) -> None:
+        """See `Adapter.limit_files`."""
+        (found,) = await inspect(self.id)
+        pid = found["State"]["Pid"]
+        if not pid:
+            return
+        soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        self.files = self.files or soft
+        wanted = self.files if count is None else count
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
+    """What a project's files made of these services. Raises `ChaosFailed`."""
+    made = await containers_of(project)
+    found = {}
+    for name in names:
+        one = made[name]
+        settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
+        role = Role.METADATA if name.startswith("metadata") else Role.BOOKIE
+        told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
+        outside = parse_named_addresses(told, "--advertise")[OUTSIDE]
+        mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}
+        found[name] = Container(
+            Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", ""), outside),
+            one["Id"],
+            outside,
+            Path(mounts[DATA]),
+            Watched(0),
+        )
+    return found
+
+
+def node_config(names: Sequence[str], needs: Needs, store: Mapping[str, Any]) -> str:
+    """The text of node.toml: the quorum of those that play, and the scenario's options of the store."""
+    voters = [name for name in names if name.startswith("metadata")]
+    quorum = json.dumps(",".join(f"{name}={name}:{INSIDE_PORT}" for name in voters))
+    options: dict[str, Any] = {"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES, **store}
+    if needs.capabilities & OWN_DISK:
+        options.setdefault("free_bytes_min", FREE_BYTES_MIN)
+        options["journal_file_bytes"] = min(
+            int(options["journal_file_bytes"]), (needs.disk_mb << 20) // 16
+        )
+    lines = []
+    for table in ("metadata", "bookie"):
+        lines += [f"[{table}]", f"data = {json.dumps(DATA)}", f"metadata = {quorum}", ""]
+    lines += ["[store]", *(f"{key} = {json.dumps(value)}" for key, value in options.items())]
+    return "\n".join(lines) + "\n"
+
+
+def override(names: Sequence[str], needs: Needs, config: Path, disks: Mapping[str, Path]) -> str:
+    """A compose file over the others (JSON, which is YAML). ``disks``: data directories of this machine."""
+    services: dict[str, Any] = {}
+    for name in names:
+        volumes = [f"{config}:/etc/dlog/node.toml:ro"]
+        service: dict[str, Any] = {"healthcheck": dict(NOT_ASKED), "volumes": volumes}
+        if name in disks:
+            volumes.append(f"{disks[name]}:{DATA}")
+        if Capability.CLOCK in needs.capabilities:
+            volumes.append(f"{clock_file(needs, name).parent}:{CLOCK_DIRECTORY}:ro")
+            service["entrypoint"] = [
+                "python",
+                "-m",
+                "distributedlog.testing.chaos.adapters.faulty_node",
+            ]
+            service["environment"] = {CLOCK: f"{CLOCK_DIRECTORY}/clock"}
+        services[name] = service
+    return json.dumps({"services": services}, indent=1)
+
+
+def clock_file(needs: Needs, name: str) -> Path:
+    """Where the offset of a node's wall clock is written; alone in its directory."""
+    return needs.directory / name / "clock" / "clock"

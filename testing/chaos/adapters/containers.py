@@ -1,0 +1,274 @@
+"""The adapter of containers: docker/compose.yaml and docker/chaos.yaml, as a project of its own.
+
+The engine starts nothing by itself here: containers are created by compose and then started, killed and
+asked one by one. Clients run on this machine and come in by the published ports, with the certificate of
+user/app, which is taken out of its volume.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ....cluster.declarations.config import format_address
+from ....cluster.local.cluster_plan import NAMESPACE
+from ....cluster.status.node_health import ask_health
+from ....runtime.machine import CREDENTIALS, client_host, real_host
+from ....runtime.net.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
+from ..model.adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
+from . import container_network
+from . import docker_engine as engine
+from . import loop_disks as loops
+from .container import Container, clock_file, find, node_config, override
+from .container_network import Network, Place
+from .docker_engine import Compose, inspect
+from .real_cluster import OWN_DISK, RealCluster
+
+PROJECT = "dlog-chaos"
+"""One run at a time on a machine: the published ports are the compose file's."""
+SUBNET = "172.30.42.0/24"
+BOOKIES_MAX = 6
+METADATA_NODES = (1, 3)
+USER = 10001
+"""Of the image, for directories of this machine that a node writes to."""
+ASK_S = 2.0
+POLL_S = 0.1
+LOG_LINES = 40
+PROCESSES_ALONE = {
+    Capability.SLOW_LINK: "slow links",
+    Capability.SETTINGS: "settings of one node",
+    Capability.MEMORY: "wrong memory",
+    Capability.PROXIES: "proxies",
+    Capability.GATEWAYS: "gateways",
+}
+OURS = "/tls/app"
+"""Where the service ``dlog`` has the certificate that the clients show."""
+
+
+class Containers(RealCluster):
+    """A compose cluster for one run, with volumes of its own that are removed in the end."""
+
+    kind = "containers"
+    start_s = 90.0
+
+    def __init__(self, needs: Needs, store: Mapping[str, Any] | None = None) -> None:
+        super().__init__(needs, store or {})
+        self._names = [f"metadata{n + 1}" for n in range(needs.metadata_nodes)]
+        self._names += [f"bookie{n + 1}" for n in range(needs.bookies)]
+        self._containers: dict[str, Container] = {}
+        self._network = Network()
+        self._host = real_host("chaos")
+
+    def refusal(self, capability: Capability) -> str | None:
+        """See `Adapter.refusal`."""
+        needs = self._needs
+        if needs.bookies > BOOKIES_MAX or needs.metadata_nodes not in METADATA_NODES:
+            return (
+                f"the compose file has up to {BOOKIES_MAX} bookies and 1 or 3 metadata nodes, wanted are"
+                f" {needs.bookies} and {needs.metadata_nodes}"
+            )
+        if needs.node_module != NODE_MODULE:
+            return f"the image holds the product alone, not {needs.node_module}"
+        why = engine.refusal()
+        if why is not None:
+            return why
+        if capability in OWN_DISK:
+            return loops.refusal()
+        if capability is Capability.NETWORK:
+            return container_network.refusal()
+        if capability is Capability.DATA and os.geteuid() != 0:
+            return "needs root, to reach a container's files"
+        if capability is Capability.FILES_LIMIT and not engine.may_limit_others():
+            return "needs root with CAP_SYS_RESOURCE, to change a container's limits"
+        if capability in PROCESSES_ALONE:
+            return f"no {PROCESSES_ALONE[capability]} with containers; local processes have them"
+        if capability is Capability.CERTIFICATES:
+            return "the compose file makes its own; local processes have certificates of the run's"
+        return None
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        """Metadata nodes first."""
+        return [self._containers[name].node for name in self._names]
+
+    @property
+    def uri(self) -> str:
+        """Of the metadata nodes' published ports."""
+        places = [
+            one.outside for one in self._containers.values() if one.node.role is Role.METADATA
+        ]
+        return f"distributedlog://{';'.join(map(format_address, places))}/{NAMESPACE}"
+
+    # --- creating -------------------------------------------------------------------------------------
+
+    async def _create(self, stack: AsyncExitStack) -> None:
+        compose = await self._prepare()
+        await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
+        stack.push_async_callback(self._end, compose)
+        if "DLOG_IMAGE" not in os.environ:
+            await compose("build", "pki", limit_s=engine.BUILD_S)
+        await compose("run", "--rm", "--no-deps", "-T", "pki")
+        before = os.environ.get(CREDENTIALS)
+        stack.callback(_name_credentials, before)
+        _name_credentials(f"file:{await self._take_credentials(compose)}")
+        self._host = client_host("chaos")
+        await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
+        self._containers = await find(PROJECT, self._names)
+
+    async def _prepare(self) -> Compose:
+        """The files that this run lays over the compose cluster's, and its disks."""
+        home = engine.folder()
+        assert home is not None, "refused before"
+        needs = self._needs
+        disks = {}
+        for name in self._names:
+            clock_file(needs, name).parent.mkdir(parents=True)
+            if needs.capabilities & OWN_DISK:
+                disks[name] = await self._own_disk(name, needs.directory / name)
+                disks[name].mkdir()
+                os.chown(disks[name], USER, USER)
+        config, extra = needs.directory / "node.toml", needs.directory / "override.yaml"
+        config.write_text(node_config(self._names, needs, self._store))
+        config.chmod(0o644)
+        extra.write_text(override(self._names, needs, config, disks))
+        sixth = "1" if needs.bookies == BOOKIES_MAX else "0"
+        variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
+        return Compose(PROJECT, [*(home / name for name in engine.FILES), extra], variables)
+
+    async def _take_credentials(self, compose: Compose) -> Path:
+        """A directory of this machine with what is in that volume."""
+        place = self._needs.directory / "tls"
+        place.mkdir(mode=0o700)
+        for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE):
+            words = ("--rm", "--no-deps", "-T", "--entrypoint", "cat", "dlog", f"{OURS}/{name}")
+            text = await compose("run", *words)
+            (place / name).touch(mode=0o600)
+            (place / name).write_text(text)
+        return place
+
+    async def _end(self, compose: Compose) -> None:
+        with trio.CancelScope(shield=True):
+            for one in self._containers.values():
+                one.process.close()
+            await compose("down", "-v", "-t", "0", "--remove-orphans")
+
+    # --- machines -------------------------------------------------------------------------------------
+
+    async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
+        """See `Adapter.start`; it serves when it answers at its published port."""
+        one = self._containers[name]
+        await one.start()
+        if not self._network.whole:
+            await self._network.lay(self._places)
+        state = "silent"
+        with trio.move_on_after(timeout_s):
+            while await self.running(name):
+                health = await ask_health(self._host, one.outside, timeout_s=ASK_S)
+                if health.healthy:
+                    return None
+                state = health.state
+                await trio.sleep(POLL_S)
+        ended = not await self.running(name)
+        await self.kill(name)
+        said = self.log_of(name)[-400:]
+        return (
+            f"ended: {said}" if ended else f"did not serve within {timeout_s:g} s, {state}: {said}"
+        )
+
+    async def kill(self, name: str) -> None:
+        """See `Adapter.kill`."""
+        await self._containers[name].signal("KILL")
+
+    async def stop(self, name: str) -> None:
+        """See `Adapter.stop`."""
+        await self._containers[name].stop()
+
+    async def running(self, name: str) -> bool:
+        """See `Adapter.running`."""
+        return await self._containers[name].running()
+
+    async def pause(self, name: str) -> None:
+        """See `Adapter.pause`."""
+        await self._containers[name].signal("STOP")
+
+    async def resume(self, name: str) -> None:
+        """See `Adapter.resume`."""
+        await self._containers[name].signal("CONT")
+
+    # --- network --------------------------------------------------------------------------------------
+
+    async def _places(self) -> dict[str, Place]:
+        """Where the running containers are now."""
+        names = list(self._containers)
+        found = await inspect(*(self._containers[name].id for name in names))
+        places = {}
+        for name, one in zip(names, found, strict=True):
+            if not one["State"]["Running"]:
+                continue
+            (network,) = one["NetworkSettings"]["Networks"].values()
+            self._network.gateway = network["Gateway"]
+            places[name] = Place(one["NetworkSettings"]["SandboxKey"], network["IPAddress"])
+        return places
+
+    async def cut(self, links: Sequence[Link]) -> None:
+        """See `Adapter.cut`."""
+        self._network.cut(links)
+        await self._network.lay(self._places)
+
+    async def heal(self, links: Sequence[Link]) -> None:
+        """See `Adapter.heal`."""
+        self._network.heal(links)
+        await self._network.lay(self._places)
+
+    async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
+        """Refused (`refusal`), as the next three."""
+        raise ChaosFailed("no slow links with containers")
+
+    async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
+        """See `slow`."""
+        raise ChaosFailed("no settings of one node with containers")
+
+    async def spoil_memory(self, name: str) -> None:
+        """See `slow`."""
+        raise ChaosFailed("no wrong memory with containers")
+
+    async def spoiled(self, name: str) -> bool:
+        """See `slow`."""
+        raise ChaosFailed("no wrong memory with containers")
+
+    # --- disks, clocks, limits ------------------------------------------------------------------------
+
+    def data_directory(self, name: str) -> Path:
+        """See `Adapter.data_directory`."""
+        return self._containers[name].data
+
+    def _clock_file(self, name: str) -> Path:
+        return clock_file(self._needs, name)
+
+    async def limit_files(self, name: str, count: int | None) -> None:
+        """See `Adapter.limit_files`."""
+        await self._containers[name].limit_files(count)
+
+    # --- for the report -------------------------------------------------------------------------------
+
+    def log_of(self, name: str) -> str:
+        """See `Adapter.log_of`."""
+        done = subprocess.run(
+            ["docker", "logs", "--tail", str(LOG_LINES), self._containers[name].id],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        return done.stdout.decode(errors="replace")
+
+
+def _name_credentials(told: str | None) -> None:
+    """For this process and its clients; None: they have none."""
+    if told is None:
+        os.environ.pop(CREDENTIALS, None)
+    else:
+        os.environ[CREDENTIALS] = told

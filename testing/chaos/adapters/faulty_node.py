@@ -1,0 +1,73 @@
+"""A node whose wall clock and memory can be wrong: ``python -m
+distributedlog.testing.chaos.adapters.faulty_node serve …``.
+
+The same command line as `dlog`; only the seam's wall clock is another one, which adds the number of
+seconds that the file named by DLOG_CHAOS_CLOCK holds (nothing else of a node knows the wall clock), and a
+metadata node keeps one name of a log with a bit flipped when the file named by DLOG_CHAOS_MEMORY is there,
+which goes then (H105).
+"""
+
+import os
+import runpy
+import time
+from pathlib import Path
+from typing import Any
+
+from ....metadata.state.kv_state import HEAD, KeyValueState
+from ....runtime import machine
+
+CLOCK = "DLOG_CHAOS_CLOCK"
+MEMORY = "DLOG_CHAOS_MEMORY"
+LOOK_S = 0.05
+"""The file is looked at this often at most."""
+
+
+class MovedClock:
+    """Wall time in ms, off by what the file says."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._looked = 0.0
+        self._offset_ms = 0
+
+    def __call__(self) -> int:
+        """Now, as this node believes."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            try:
+                with open(self._path) as file:
+                    self._offset_ms = int(float(file.read() or 0) * 1000)
+            except FileNotFoundError:
+                self._offset_ms = 0
+        return time.time_ns() // 1_000_000 + self._offset_ms
+
+
+def flip_when_told(told: Path) -> None:
+    """The next log's name that a state learns is stored otherwise, once, as soon as ``told`` is there."""
+    assert hasattr(KeyValueState, "_enter"), "values are entered elsewhere"
+    enter = KeyValueState._enter
+
+    def flipped(self: Any, key: bytes, lease_id: int, stored: bytes) -> None:
+        # A name is not written again: what is written again soon would be right again.
+        if key.startswith(b"name/") and len(stored) > HEAD.size and told.exists():
+            told.unlink()
+            stored = stored[:-1] + bytes([stored[-1] ^ 1])
+        enter(self, key, lease_id, stored)
+
+    KeyValueState._enter = flipped  # type: ignore[method-assign]
+
+
+def main() -> None:
+    """Run `dlog` with that clock and that memory."""
+    path = os.environ.get(CLOCK)
+    if path:
+        assert hasattr(machine, "_wall_ms"), "the wall clock's place has moved"
+        machine._wall_ms = MovedClock(path)
+    if told := os.environ.get(MEMORY):
+        flip_when_told(Path(told))
+    runpy.run_module("distributedlog.cli.main", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""File systems of their own for nodes: ext4 on loop devices, to cut their power, fill them, break them.
+
+Power cut: the shutdown ioctl without a flush of the log; what was not synced is gone, and the next mount
+replays ext4's journal as after a real one. Broken device: the image lies on a tmpfs that gets full, so
+that new blocks of the image cannot be had, and a write that the page cache took fails at the device.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from ..model.adapter import ChaosFailed
+
+FS_IOC_SHUTDOWN = (2 << 30) | (4 << 16) | (ord("X") << 8) | 125
+WITHOUT_LOG_FLUSH = 2
+FIFREEZE = (3 << 30) | (4 << 16) | (ord("X") << 8) | 119
+FITHAW = (3 << 30) | (4 << 16) | (ord("X") << 8) | 120
+MIB = 1 << 20
+FILLER = "chaos-filler"
+TRIES = 100
+TRY_AGAIN_S = 0.1
+
+
+def refusal() -> str | None:
+    """Why there are no such file systems here; None if there are."""
+    if os.geteuid() != 0:
+        return "needs root, to mount a file system"
+    if not os.path.exists("/dev/loop-control"):
+        return "needs /dev/loop-control, for a loop device"
+    for tool in ("mkfs.ext4", "mount", "umount"):
+        if shutil.which(tool) is None:
+            return f"needs {tool} on the PATH"
+    return None
+
+
+class LoopDisk:
+    """One node's file system."""
+
+    def __init__(self, base: Path, megabytes: int, *, breakable: bool) -> None:
+        self.base = base
+        self.mount_point = base / "mount"
+        self.megabytes = megabytes
+        self._tmpfs = base / "device" if breakable else None
+        self._image = (self._tmpfs or base) / "image"
+
+    async def make(self) -> None:
+        """Make and mount it. Raises `ChaosFailed`."""
+        self.mount_point.mkdir(parents=True)
+        if self._tmpfs is not None:
+            self._tmpfs.mkdir()
+            size = f"size={self.megabytes + 8}m"
+            await run("mount", "-t", "tmpfs", "-o", size, "tmpfs", str(self._tmpfs))
+        with self._image.open("wb") as file:
+            file.truncate(self.megabytes * MIB)
+        options = "lazy_itable_init=0,lazy_journal_init=0"
+        await run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", options, str(self._image))
+        await self.mount()
+
+    async def mount(self) -> None:
+        """Mount it, as a start after a power cut does: the journal is replayed. Raises `ChaosFailed`.
+
+        A mount namespace that was made meanwhile (of a container, say) keeps the dead file system alive for a
+        moment, and the kernel gives that one again: then it is tried once more.
+        """
+        # With errors=continue a failed write is told by fsync, and the rest of the file system goes on.
+        command = ("mount", "-o", "loop,errors=continue", str(self._image), str(self.mount_point))
+        for _ in range(TRIES):
+            await run(*command)
+            if _takes_files(self.mount_point):
+                return
+            await self.unmount()
+            await trio.sleep(TRY_AGAIN_S)
+        raise ChaosFailed(f"{self.mount_point} was mounted and takes no files")
+
+    async def unmount(self, *, lazily: bool = False) -> None:
+        """Unmount it; nobody may use it any more. Raises `ChaosFailed`."""
+        for _ in range(TRIES):
+            try:
+                await run("umount", *(["-l"] if lazily else []), str(self.mount_point))
+                return
+            except ChaosFailed:
+                await trio.sleep(
+                    TRY_AGAIN_S
+                )  # the last descriptor of a killed process goes a little later
+        raise ChaosFailed(f"{self.mount_point} stays busy")
+
+    async def remove(self) -> None:
+        """Unmount whatever is mounted; the files stay."""
+        with trio.CancelScope(shield=True):
+            for place in (self.mount_point, self._tmpfs):
+                if place is not None and place.exists():
+                    await trio.run_process(
+                        ["umount", "-l", str(place)], check=False, capture_stderr=True
+                    )
+
+    # --- filling it -----------------------------------------------------------------------------------
+
+    def fill(self, leave_bytes: int) -> None:
+        """Leave so much free space."""
+        _fill(self.mount_point / FILLER, leave_bytes)
+
+    def free(self) -> None:
+        """Give the space back; durably, or a power cut brings the filler back."""
+        (self.mount_point / FILLER).unlink(missing_ok=True)
+        descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    # --- slowing it -----------------------------------------------------------------------------------
+
+    def hold(self, held: bool) -> None:
+        """Freeze the file system, or have it go on: no write ends meanwhile. Again: nothing."""
+        descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.ioctl(descriptor, FIFREEZE if held else FITHAW, 0)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EINVAL):  # it is so already
+                raise ChaosFailed(f"{self.mount_point} cannot be held: {error.strerror}") from None
+        finally:
+            os.close(descriptor)
+
+    # --- breaking it ----------------------------------------------------------------------------------
+
+    def break_device(self) -> None:
+        """Blocks that the device has not stored yet cannot be written from now on."""
+        assert self._tmpfs is not None, "made without `breakable`"
+        _fill(self._tmpfs / FILLER, 0)
+
+    async def mend_device(self) -> None:
+        """Every block can be written again; the node is down. What the page cache held is forgotten."""
+        assert self._tmpfs is not None, "made without `breakable`"
+        (self._tmpfs / FILLER).unlink(missing_ok=True)
+        cut_power([self])
+        await self.unmount()
+        done = await trio.run_process(
+            ["e2fsck", "-p", str(self._image)], check=False, capture_stdout=True
+        )
+        if done.returncode >= 4:
+            raise ChaosFailed(f"the file system of {self.base.name} is beyond e2fsck -p")
+        await self.mount()
+
+
+def cut_power(disks: Sequence[LoopDisk]) -> None:
+    """Of all these at once: 40 ms each at most, nothing between them."""
+    for disk in disks:
+        descriptor = os.open(disk.mount_point, os.O_RDONLY)
+        try:
+            fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
+        except OSError as error:
+            if error.errno != errno.EIO:  # it has shut itself down already
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def _takes_files(directory: Path) -> bool:
+    """Is this file system alive? One that was shut down gives errors."""
+    probe = directory / "chaos-probe"
+    try:
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def _fill(filler: Path, leave_bytes: int) -> None:
+    space = os.statvfs(filler.parent)
+    wanted = space.f_bavail * space.f_frsize - leave_bytes
+    descriptor = os.open(filler, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        size, step = os.fstat(descriptor).st_size, 16 * MIB
+        while wanted > 0 and step >= space.f_frsize:
+            step = min(step, max(space.f_frsize, wanted))
+            try:
+                os.posix_fallocate(descriptor, size, step)
+            except OSError:
+                step //= 2
+                continue
+            size, wanted = size + step, wanted - step
+    finally:
+        os.close(descriptor)
+
+
+async def run(*command: str) -> None:
+    """Run a tool of the system. Raises `ChaosFailed` with what it said."""
+    done = await trio.run_process(
+        command, check=False, capture_stdout=True, capture_stderr=True, stdin=subprocess.DEVNULL
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise ChaosFailed(f"{' '.join(command)}: {said}")

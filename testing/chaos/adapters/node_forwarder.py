@@ -1,0 +1,147 @@
+"""Our own network between local processes: every node is reached through a door that can cut and slow.
+
+Each node advertises its door; who comes through is found out by the process that owns the other end of the
+connection (/proc/net/tcp), so that every link between two nodes, in each direction, can be cut for itself,
+without root. A cut link swallows nothing: bytes wait as they do in a partitioned TCP connection, and arrive
+late after the heal, if both ends are still there. New connections over a cut link hang, as lost SYNs do.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from ....runtime.interfaces.host import Address
+from ..model.adapter import CLIENTS, Link
+
+PIECE_BYTES = 65_536
+PIECES_MAX = 64
+"""Under way in one direction of one connection, while it is slowed."""
+PROC_NET = "/proc/net/tcp"
+
+
+@dataclass(slots=True)
+class Weather:
+    """What passes between whom, now."""
+
+    cut: dict[Link, int] = field(default_factory=dict)
+    """How many faults cut the link."""
+    slow: dict[Link, tuple[float, float]] = field(default_factory=dict)
+    """Link to (delay in s, bytes/s or 0)."""
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    def tell(self) -> None:
+        """Something changed: whoever waits looks again."""
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
+
+    async def passes(self, *links: Link) -> None:
+        """Return when none of these links is cut."""
+        while any(self.cut.get(link) for link in links):
+            await self.changed.wait()
+
+
+class Door:
+    """The way to one node: listens where the node says it is, forwards to where it listens."""
+
+    def __init__(
+        self,
+        name: str,
+        public: Address,
+        private: Address,
+        weather: Weather,
+        who: Callable[[int], str],
+    ) -> None:
+        self.name = name
+        self.public = public
+        self.private = private
+        self._weather = weather
+        self._who = who
+        """Process id to the name of a node, or `CLIENTS`."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Serve until cancelled; started when it listens."""
+        host, port = self.public
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=256)
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(trio.serve_listeners, self._pass, [listener])
+
+    async def _pass(self, near: trio.SocketStream) -> None:
+        source = self._who(owner_of(near.socket.getpeername()[1], self.public[1]))
+        out, back = (source, self.name), (self.name, source)
+        try:
+            async with near:
+                await self._weather.passes(out, back)
+                far = await trio.open_tcp_stream(*self.private)
+                async with far, trio.open_nursery() as nursery:
+                    nursery.start_soon(self._carry, near, far, out, nursery.cancel_scope)
+                    nursery.start_soon(self._carry, far, near, back, nursery.cancel_scope)
+        except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # one of the two ends is gone: the other end has been closed
+
+    async def _carry(
+        self,
+        source: trio.SocketStream,
+        target: trio.SocketStream,
+        link: Link,
+        over: trio.CancelScope,
+    ) -> None:
+        sender, receiver = trio.open_memory_channel[tuple[float, bytes]](PIECES_MAX)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._deliver, receiver, target, link)
+            async with sender:
+                while True:
+                    piece = await source.receive_some(PIECE_BYTES)
+                    if not piece:
+                        break
+                    delay_s, _ = self._weather.slow.get(link, (0.0, 0.0))
+                    await sender.send((trio.current_time() + delay_s, piece))
+        await self._weather.passes(link)
+        over.cancel()  # both directions end together: our nodes never half-close
+
+    async def _deliver(
+        self,
+        receiver: "trio.MemoryReceiveChannel[tuple[float, bytes]]",
+        target: trio.SocketStream,
+        link: Link,
+    ) -> None:
+        async for due, piece in receiver:
+            if due > trio.current_time():
+                await trio.sleep_until(due)
+            _, bytes_per_s = self._weather.slow.get(link, (0.0, 0.0))
+            if bytes_per_s:
+                await trio.sleep(len(piece) / bytes_per_s)
+            await self._weather.passes(link)
+            await target.send_all(piece)
+
+
+def owner_of(port: int, to: int) -> int:
+    """The inode of the socket of this machine that is bound to ``port`` and connected to port ``to``."""
+    with open(PROC_NET) as table:
+        next(table)
+        for line in table:
+            fields = line.split()
+            if int(fields[1].split(":")[1], 16) == port and int(fields[2].split(":")[1], 16) == to:
+                return int(fields[9])
+    return 0
+
+
+def holds(pid: int, inode: int) -> bool:
+    """Has this process a descriptor of that socket?"""
+    wanted = f"socket:[{inode}]"
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as found:
+            return any(os.readlink(one.path) == wanted for one in found)
+    except OSError:
+        return False
+
+
+def who_holds(inode: int, pids: dict[str, int]) -> str:
+    """The name whose process has that socket; everybody else is a client."""
+    for name, pid in pids.items():
+        if inode and holds(pid, inode):
+            return name
+    return CLIENTS

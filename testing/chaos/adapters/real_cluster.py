@@ -1,0 +1,148 @@
+"""What both real clusters have in common, processes and containers: one start of all, disks, clocks."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from ..model.adapter import STORING, Capability, ChaosFailed, Needs, Node, Role
+from .loop_disks import LoopDisk, cut_power
+
+OWN_DISK = frozenset(
+    {Capability.POWER, Capability.DISK_FULL, Capability.SYNC_ERRORS, Capability.SLOW_DISK}
+)
+
+
+STARTED = (STORING, (Role.WRITE_PROXY, Role.READ_PROXY), (Role.GATEWAY,))
+"""Together, and one after the other: who needs others to start."""
+
+
+class RealCluster(ABC):
+    """The half of an `Adapter` that does not depend on what a node is."""
+
+    start_s: float
+    """A node that does not serve within so many seconds ends the run before it began."""
+
+    def __init__(self, needs: Needs, store: Mapping[str, Any]) -> None:
+        self._needs = needs
+        self._store = dict(store)
+        self._disks: dict[str, LoopDisk] = {}
+        self._stack = AsyncExitStack()
+
+    @abstractmethod
+    async def _create(self, stack: AsyncExitStack) -> None:
+        """Make everything that a start needs; ``stack`` ends it. Raises `ChaosFailed`."""
+
+    @abstractmethod
+    def _clock_file(self, name: str) -> Path:
+        """What a node's wall clock is moved by (`faulty_node.py`)."""
+
+    @property
+    @abstractmethod
+    def nodes(self) -> Sequence[Node]:
+        """See `Adapter.nodes`."""
+
+    @abstractmethod
+    async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
+        """See `Adapter.start`."""
+
+    @abstractmethod
+    async def kill(self, name: str) -> None:
+        """See `Adapter.kill`."""
+
+    async def __aenter__(self) -> Self:
+        """Create and start everything."""
+        stack = self._stack
+        await stack.__aenter__()
+        try:
+            await self._create(stack)
+            said: dict[str, str] = {}
+
+            async def start(name: str) -> None:
+                refused = await self.start(name, self.start_s)
+                if refused is not None:
+                    said[name] = refused
+
+            for roles in STARTED:
+                async with trio.open_nursery() as starting:
+                    for node in self.nodes:
+                        if node.role in roles:
+                            starting.start_soon(start, node.name)
+                if said:
+                    raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
+        except BaseException:
+            await stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End and remove everything."""
+        await self._stack.aclose()
+
+    # --- disks ----------------------------------------------------------------------------------------
+
+    async def _own_disk(self, name: str, base: Path) -> Path:
+        """A node's own file system, mounted; where its data lies on it."""
+        breakable = Capability.SYNC_ERRORS in self._needs.capabilities
+        disk = LoopDisk(base, self._needs.disk_mb, breakable=breakable)
+        self._disks[name] = disk
+        self._stack.push_async_callback(disk.remove)
+        await disk.make()
+        return disk.mount_point / "data"
+
+    async def cut_power(self, names: Sequence[str]) -> None:
+        """See `Adapter.cut_power`."""
+        disks = [self._disk(name) for name in names]
+        cut_power(disks)
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self.kill, name)
+        for disk in disks:
+            await disk.unmount()
+            await disk.mount()
+
+    async def fill_disk(self, name: str, leave_bytes: int) -> None:
+        """See `Adapter.fill_disk`."""
+        self._disk(name).fill(leave_bytes)
+
+    async def free_disk(self, name: str) -> None:
+        """See `Adapter.free_disk`."""
+        self._disk(name).free()
+
+    async def fail_writes(self, name: str) -> None:
+        """See `Adapter.fail_writes`."""
+        self._disk(name).break_device()
+
+    async def mend_writes(self, name: str) -> None:
+        """See `Adapter.mend_writes`."""
+        await self.kill(name)
+        await self._disk(name).mend_device()
+
+    async def hold_disk(self, name: str, held: bool) -> None:
+        """See `Adapter.hold_disk`."""
+        self._disk(name).hold(held)
+
+    def _disk(self, name: str) -> LoopDisk:
+        assert name in self._disks, (
+            f"{name} has no disk of its own: the scenario did not say it needs one"
+        )
+        return self._disks[name]
+
+    # --- clocks ---------------------------------------------------------------------------------------
+
+    async def set_clock(self, name: str, offset_s: float) -> None:
+        """See `Adapter.set_clock`."""
+        file = self._clock_file(name)
+        aside = file.with_suffix(".aside")
+        aside.write_text(f"{offset_s}")
+        aside.chmod(0o644)
+        aside.rename(file)

@@ -1,0 +1,1 @@
+"""Client processes of a run."""

@@ -1,0 +1,146 @@
+"""Rights go from open to required and back while clients write and nodes are killed: who changes the mode.
+
+A scenario with ``[walk]`` is played on nodes with certificates; each client is a user of its own kind, with
+the role that its work needs, but for the stranger, who has none. Every change of the mode is noted with when
+it was asked for and when it was answered, so that the history says who was refused what, and when
+(`testing/verify/checks/authorization_check.py`).
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import cycle
+from pathlib import Path
+from random import Random
+from typing import Protocol
+
+import trio
+
+from ....metadata.client.metadata_client import MetadataClient
+from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest
+from ....runtime.machine import client_host
+from ....runtime.net.rpc import Endpoint
+from ....runtime.protocol.handshake import Hello
+from ....uri import parse_uri
+from ..model.adapter import STORING, Role
+from ..model.scenario import ROLES, Scenario, Walk
+from .client_context import after, before
+
+ROUND = ("report", "required", "report", "open")
+ADMIN = "user/root"
+ASK_S = 10.0
+AGAIN_S = 0.2
+
+
+class MakeCertificates(Protocol):
+    """Makes one authority, and a directory for each principal: `place_of` says where."""
+
+    def __call__(self, directory: Path, principals: Sequence[str], days: int) -> None:
+        """Good for so long. Raises `InvalidRequest` where that cannot be."""
+        ...
+
+
+def place_of(certificates: Path, principal: str) -> Path:
+    """The directory of that principal's certificate."""
+    return certificates / principal.replace("/", "-")
+
+
+def credentials_of(certificates: Path | None, principal: str) -> str:
+    """As a client names them; "" where nobody has any."""
+    return "" if certificates is None else f"file:{place_of(certificates, principal)}"
+
+
+def principal_of(name: str, role: Role) -> str:
+    """Whom a node's certificate names."""
+    return f"{role.value if role in STORING else 'proxy'}/{name}"
+
+
+def principals(scenario: Scenario) -> list[str]:
+    """All who need a certificate."""
+    nodes = [principal_of(name, role) for name, role in scenario.cluster.names.items()]
+    kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
+    return [*nodes, ADMIN, *(f"user/{kind}" for kind in kinds)]
+
+
+@asynccontextmanager
+async def connected(uri: str, credentials: str, timeout_s: float) -> AsyncIterator[MetadataClient]:
+    """A client of the metadata quorum alone."""
+    host = client_host("chaos", credentials)
+    client = MetadataClient(
+        Endpoint(host, lambda: Hello(kind="client", label="chaos")),
+        parse_uri(uri).addresses,
+        client_id=f"{host.random.getrandbits(64):016x}",
+        timeout_s=timeout_s,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(client.run)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+class Walker:
+    """Of one run."""
+
+    def __init__(
+        self,
+        walk: Walk,
+        scenario: Scenario,
+        uri: str,
+        certificates: Path,
+        chance: Random,
+        *,
+        changed: Callable[[str, float, float], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """``changed`` is told each mode, when it was asked for, and when it was answered."""
+        self._walk = walk
+        self._kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
+        self._uri = uri
+        self._path = parse_uri(uri).path
+        self._credentials = credentials_of(certificates, ADMIN)
+        self._chance = chance
+        self._changed = changed
+        self._say = say
+
+    async def set_up(self) -> None:
+        """Make users, and say what they may do: nothing is judged yet."""
+        async with connected(self._uri, self._credentials, ASK_S) as admin:
+            await self._do(admin, "mode", "open", ADMIN.partition("/")[2])
+            for kind in self._kinds:
+                if role := ROLES[kind]:
+                    await self._do(admin, "user", kind)
+                    await self._do(admin, "grant", kind, role, self._path, "")
+
+    async def run(self, over: trio.Event) -> None:
+        """Round after round until ``over`` is set; then back to open, however long the quorum is away."""
+        async with connected(self._uri, self._credentials, ASK_S) as admin:
+            steps, mode = cycle(ROUND), "open"
+            while not over.is_set():
+                mode = next(steps)
+                await self._set(admin, mode)
+                with trio.move_on_after(self._chance.uniform(*self._walk.hold_s)):
+                    await over.wait()
+            for step in {"required": ("report", "open"), "report": ("open",)}.get(mode, ()):
+                await self._set(admin, step)
+
+    async def _set(self, admin: MetadataClient, mode: str) -> None:
+        asked = before()
+        await self._do(admin, "mode", mode, "")
+        self._changed(mode, asked, after())
+        self._say(f"rights: {mode}")
+
+    async def _do(self, admin: MetadataClient, *change: str) -> None:
+        """Until it was answered. What may have been done is asked for again: each of these may be."""
+        may_be_there = False
+        while True:
+            try:
+                await admin.change_trust(*change, force=True)
+                return
+            except InvalidRequest:
+                if may_be_there:
+                    return
+                raise
+            except DistributedLogError as error:
+                if not error.retryable and error.definite:
+                    raise
+                may_be_there = True
+                await trio.sleep(AGAIN_S)

@@ -1,0 +1,142 @@
+"""One client process of a run: uses the cluster as its spec says, writes down what it saw.
+
+Run as ``python -m distributedlog.testing.chaos.clients.client_main``. The first line on stdin is the spec
+(JSON); stdin's end, by a close or by the runner's death, ends it: it stops, waits a little for what is under
+way, and says so. A client is a process of its own so that it, too, can be killed and paused.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from .... import open_namespace
+from ....log.namespace import Namespace
+from ....runtime.interfaces.errors import DistributedLogError
+from ...verify.history.observations import FORMAT, Notebook
+from .client_context import Life, after, before, one_line
+from .gateway_clients import post
+from .readers import catch_up, intrude, read_whole, registers, tail, truncate
+from .writers import WriterSession, duel, many_logs, write
+
+GOODBYE_S = 20.0
+TIMEOUT_S = 10.0
+"""No call of a client may hang for longer without a word."""
+
+
+async def finish(life: Life, namespace: Namespace) -> None:
+    """After the faults: take each log over, write, and read all of it back.
+
+    Tries again until it succeeds; the runner bounds how long that may take.
+    """
+    for log in life.options["logs"]:
+        while not await _prove(life, namespace, log):
+            if await life.rest(0.5):
+                return
+        while not life.stop.is_set():
+            try:
+                await read_whole(life, namespace, log)
+                break
+            except DistributedLogError as error:
+                life.notes.note("note", after(), f"the last reading ended: {one_line(error)}")
+                await life.rest(0.5)
+    life.notes.note("note", after(), "finished")
+
+
+async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
+    session = await WriterSession.open(life, namespace, log, takeover=True)
+    if session is None:
+        return False
+    await session.run(partial(session.feed_at, 200.0, 100, 0.2))
+    return session.failure is None
+
+
+KINDS: dict[str, Callable[[Life, Namespace], Awaitable[None]]] = {
+    "writer": write,
+    "duel": duel,
+    "many-logs": many_logs,
+    "tail": tail,
+    "catch-up": catch_up,
+    "registers": registers,
+    "truncate": truncate,
+    "stranger": intrude,
+    "finish": finish,
+}
+
+
+async def _main(spec: dict[str, Any], descriptor: int) -> None:
+    notes = Notebook(spec["name"], lambda line: os.write(descriptor, line))
+    life = Life(
+        spec["name"],
+        spec["kind"],
+        spec["options"],
+        spec["first_session"],
+        spec["log_options"],
+        spec["seed"],
+        notes,
+    )
+    notes.note("begin", FORMAT, os.getpid(), before())
+    config: dict[str, Any] = {"metadata_timeout_s": TIMEOUT_S}
+    if spec["credentials"]:
+        config["credentials"] = spec["credentials"]
+    metrics = _metrics(spec["pages"]) if spec["pages"] else None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_with_stdin, life, nursery.cancel_scope)
+        async with contextlib.AsyncExitStack() as stack:
+            if life.kind == "poster":
+                await post(life, spec["uri"].split(";"))
+            else:
+                namespace = await _opened(stack, spec["uri"], config, metrics, life)
+                if namespace is not None:
+                    await KINDS[life.kind](life, namespace)
+        nursery.cancel_scope.cancel()
+
+
+async def _opened(
+    stack: contextlib.AsyncExitStack, uri: str, config: dict[str, Any], metrics: Any, life: Life
+) -> Namespace | None:
+    """The namespace, as soon as a quorum answers; None when it is time to end before."""
+    while not life.stop.is_set():
+        try:
+            return await stack.enter_async_context(
+                open_namespace(uri, config=config, metrics=metrics)
+            )
+        except DistributedLogError as error:
+            life.notes.note("note", after(), f"cannot open: {one_line(error)}")
+            await life.rest(0.2)
+    return None
+
+
+def _metrics(place: tuple[str, int]) -> Any:
+    """What is counted, and answered there."""
+    from prometheus_client import REGISTRY, start_http_server
+
+    host, port = place
+    start_http_server(port, addr=host)
+    return REGISTRY
+
+
+async def _end_with_stdin(life: Life, scope: trio.CancelScope) -> None:
+    async with trio.lowlevel.FdStream(os.dup(0)) as stream:
+        while await stream.receive_some(4096):
+            pass
+    life.stop.set()
+    await trio.sleep(GOODBYE_S)
+    scope.cancel()
+
+
+def main() -> None:
+    """Read the spec, work, end."""
+    spec = json.loads(sys.stdin.readline())
+    descriptor = os.open(spec["notes"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.setswitchinterval(0.0005)
+    trio.run(_main, spec, descriptor)
+
+
+if __name__ == "__main__":
+    main()

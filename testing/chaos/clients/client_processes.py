@@ -1,0 +1,216 @@
+"""The client processes of a run: started, killed, paused, started again, told to end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from ....cluster.local.child_processes import environment
+from ....runtime.interfaces.host import Address
+from ..model.scenario import Client, Scenario
+from .authorization_walk import credentials_of
+from .client_context import SESSIONS_OF_A_LIFE
+from .client_main import GOODBYE_S
+from .cluster_endpoints import Places, free_places
+
+LIVES_MAX = 256
+"""Of one client; 16 bits of a session's number are left for a life's own."""
+
+
+@dataclass(slots=True)
+class _Member:
+    name: str
+    number: int
+    client: Client
+    process: "trio.Process | None" = None
+    lives: int = 0
+    pages: Address | None = None
+    """Where it answers ``/metrics``."""
+
+
+class Clients:
+    """All clients of a run. Their notes are in ``directory``, one file a client."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        directory: Path,
+        places: Places,
+        seed: int,
+        certificates: Path | None = None,
+    ) -> None:
+        """``certificates``: where each has a directory, by its kind (`authorization_walk.py`)."""
+        self._certificates = certificates
+        self._directory = directory
+        self._places = places
+        self._seed = seed
+        self._log_options = dict(scenario.cluster.log)
+        self._logs = scenario.logs
+        self._members: dict[str, _Member] = {}
+        for client in scenario.clients:
+            for _ in range(client.count):
+                number = len(self._members) + 1
+                name = f"{client.kind}-{number}"
+                self._members[name] = _Member(name, number, client)
+        self._members["finish"] = _Member("finish", len(self._members) + 1, Client("finish"))
+
+    def names(self, kind: str | None = None, *, waiting: bool = False) -> list[str]:
+        """Of those that work, or (``waiting``) wait for a fault; of all or of a kind.
+
+        Without the one that works at the end.
+        """
+        return [
+            name
+            for name, member in self._members.items()
+            if name != "finish"
+            and kind in (None, member.client.kind)
+            and member.client.waits == waiting
+        ]
+
+    async def take_pages(self) -> list[tuple[str, Address]]:
+        """Have each answer ``/metrics`` from its next start on; those that do not wait, and where."""
+        places = await free_places(len(self._members))
+        for member, place in zip(self._members.values(), places, strict=True):
+            member.pages = place
+        found = [(name, self._members[name].pages) for name in self.names()]
+        return [(name, place) for name, place in found if place is not None]
+
+    def notes(self) -> list[Path]:
+        """The files of notes that there are, in order."""
+        return [self._file(name) for name in self._members if self._file(name).exists()]
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}.notes"
+
+    async def start_all(self) -> None:
+        """Start every client."""
+        for name in self.names():
+            await self.start(name)
+
+    async def start(self, name: str) -> None:
+        """Start one that does not run; each life has sessions of its own."""
+        member = self._members[name]
+        if member.process is not None and member.process.returncode is None:
+            return
+        assert member.lives < LIVES_MAX, "a client has so many lives that its sessions have numbers"
+        spec: dict[str, Any] = {
+            "name": name,
+            "kind": member.client.kind,
+            "options": {**asdict(member.client), "logs": member.client.logs},
+            "first_session": (member.number * LIVES_MAX + member.lives) * SESSIONS_OF_A_LIFE,
+            "log_options": self._log_options,
+            "seed": self._seed,
+            "uri": self._uri(member.client),
+            "pages": member.pages,
+            "notes": str(self._file(name)),
+            "credentials": credentials_of(self._certificates, f"user/{member.client.kind}"),
+        }
+        if name == "finish":
+            spec["options"]["logs"] = self._logs
+        member.lives += 1
+        _forget_torn_line(self._file(name))
+        with (self._directory / f"{name}.stderr").open("ab") as errors:
+            member.process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", f"{__package__}.client_main"],
+                stdin=subprocess.PIPE,
+                stderr=errors,
+                env=environment(),
+                process_group=0,
+            )
+        assert member.process.stdin is not None
+        await member.process.stdin.send_all(json.dumps(spec).encode() + b"\n")
+
+    def _uri(self, client: Client) -> str:
+        if client.kind == "poster":
+            return ";".join(self._places.gateways)
+        return self._places.proxies if client.through else self._places.nodes
+
+    async def kill(self, name: str) -> None:
+        """SIGKILL."""
+        process = self._members[name].process
+        if process is None:
+            return
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        if process.stdin is not None:
+            await process.stdin.aclose()
+
+    def pause(self, name: str) -> None:
+        """SIGSTOP."""
+        self._signal(name, signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """SIGCONT."""
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        process = self._members[name].process
+        if process is not None and process.returncode is None:
+            os.kill(process.pid, number)
+
+    async def wait(self, name: str) -> int:
+        """Until it has ended by itself; its exit code."""
+        process = self._members[name].process
+        assert process is not None, f"{name} was never started"
+        return await process.wait()
+
+    async def end(self, name: str) -> str | None:
+        """Tell it to end; killed when it does not. What was wrong with it, or None."""
+        process = self._members[name].process
+        if process is None:
+            return None
+        died = process.returncode is not None
+        if not died:
+            self.resume(name)
+            assert process.stdin is not None
+            await process.stdin.aclose()
+            with trio.move_on_after(GOODBYE_S + 5.0):
+                await process.wait()
+        hung = process.returncode is None
+        await self.kill(name)
+        if hung:
+            return f"client {name} did not end when it was told to"
+        if process.returncode:
+            said = (self._directory / f"{name}.stderr").read_text(errors="replace").strip()
+            return f"client {name} ended with {process.returncode}: {said[-600:]}"
+        return None
+
+    async def end_all(self) -> list[str]:
+        """Tell all to end; what was wrong."""
+        found: list[str] = []
+
+        async def end(name: str) -> None:
+            wrong = await self.end(name)
+            if wrong is not None:
+                found.append(wrong)
+
+        async with trio.open_nursery() as nursery:
+            for name in self.names():
+                nursery.start_soon(end, name)
+        return sorted(found)
+
+    async def kill_all(self) -> None:
+        """SIGKILL to all that are left."""
+        for name in self._members:
+            await self.kill(name)
+
+    def acknowledged(self) -> bool:
+        """Has any client noted an acknowledged record yet?"""
+        return any(b',"ack",' in path.read_bytes() for path in self.notes())
+
+
+def _forget_torn_line(file: Path) -> None:
+    """What a killed life did not write to its end would swallow the first line of the next one."""
+    if not file.exists():
+        return
+    content = file.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole < len(content):
+        os.truncate(file, whole)

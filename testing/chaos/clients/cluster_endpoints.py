@@ -1,0 +1,63 @@
+"""Where the clients of a run find the cluster, and where Prometheus finds the pages of nodes and clients."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....cluster.declarations.config import format_address
+from ....cluster.local.cluster_plan import NAMESPACE, PORT_HIGH, PORT_LOW
+from ....runtime.disk.output_file import write_file
+from ....runtime.interfaces.errors import AddressInUse
+from ....runtime.interfaces.host import Address
+from ....runtime.machine import real_host
+from ..model.adapter import Node, Role
+
+HOST = "127.0.0.1"
+TARGETS = "targets.json"
+PROXIES = (Role.WRITE_PROXY, Role.READ_PROXY)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A cluster, as clients name it."""
+
+    nodes: str
+    """``distributedlog://…``"""
+    proxies: str = ""
+    """``distributedlog+proxy://…``; empty where there are none."""
+    gateways: tuple[str, ...] = ()
+    """``http://…``"""
+
+
+def places_of(uri: str, nodes: Sequence[Node]) -> Places:
+    """Of a cluster whose metadata nodes are at ``uri``."""
+    proxies = ",".join(format_address(node.address) for node in nodes if node.role in PROXIES)
+    return Places(
+        uri,
+        f"distributedlog+proxy://{proxies}/{NAMESPACE}" if proxies else "",
+        tuple(f"http://{format_address(n.address)}" for n in nodes if n.role is Role.GATEWAY),
+    )
+
+
+async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
+    """Return addresses that were free a moment ago, below the ephemeral ports, and not in ``taken``."""
+    here, found = real_host("chaos"), list[Address]()
+    while len(found) < count:
+        place = (HOST, here.random.randrange(PORT_LOW, PORT_HIGH))
+        if place in taken or place in found:
+            continue
+        with suppress(AddressInUse):
+            (await here.listen(place)).close()
+            found.append(place)
+    return found
+
+
+def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None:
+    """Each by name, kind and place, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
+    found = [
+        {"targets": [format_address(place)], "labels": {"instance": name, "kind": kind}}
+        for name, kind, place in pages
+    ]
+    write_file(path, json.dumps(found, indent=1) + "\n")

@@ -1,0 +1,215 @@
+"""Clients that read, truncate, and use registers: every call and every answer is noted."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from ....log.format.dlsn import DLSN
+from ....log.format.record import LogRecord
+from ....log.namespace import Namespace
+from ....metadata.model.transaction import Compare, Put, Transaction
+from ....runtime.interfaces.errors import (
+    DistributedLogError,
+    LogTruncated,
+    NotAllowed,
+    NotAuthenticated,
+)
+from ...verify.history.observations import DONE, FAILED, REFUSED, Piece
+from ...verify.history.run_history import Outcome, from_payload
+from .client_context import Life, after, before, one_line
+
+READ_RECORDS = 5000
+REGISTERS = "chaos/register/"
+STRANGE = "-of-a-stranger"
+TRY_S = 10.0
+FILLING = b"."
+"""Makes values as long as the scenario wants them: enough of them, and the quorum takes a snapshot."""
+
+
+def pieces(records: Sequence[Any]) -> list[Piece]:
+    """What was read, as pieces."""
+    found: list[Piece] = []
+    for record in records:
+        segment, entry, slot = record.dlsn
+        value = from_payload(record.payload)
+        writer, counter = value if value is not None else (-1, 0)
+        if found:
+            last = found[-1]
+            if (
+                last.segment == segment
+                and last.entry == entry
+                and last.slot + last.records == slot
+                and last.writer == writer >= 0
+                and last.counter + last.records == counter
+                and last.txid == record.txid
+                and last.sequence_id + last.records == record.sequence_id
+            ):
+                found[-1] = last._replace(records=last.records + 1)
+                continue
+        found.append(
+            Piece(segment, entry, slot, 1, record.sequence_id, record.txid, writer, counter)
+        )
+    return found
+
+
+async def tail(life: Life, namespace: Namespace) -> None:
+    """Follow the log; after an error go on after the last record that was got."""
+    start: DLSN | None = None
+    log = life.options["log"]
+    while not life.stop.is_set():
+        try:
+            reader = await namespace.open_log(log, config=life.log_options).open_reader(dlsn=start)
+        except LogTruncated:
+            start = None
+            continue
+        except DistributedLogError:
+            await life.rest(0.2)
+            continue
+        number = life.new_reading()
+        life.notes.note("read", number, log, before(), None if start is None else list(start))
+        try:
+            while not life.stop.is_set():
+                first = await reader.read_next(wait_s=0.5)
+                if first is None:
+                    continue
+                records = [first]
+                while len(records) < READ_RECORDS:
+                    more = await reader.read_next(wait_s=0)
+                    if more is None:
+                        break
+                    records.append(more)
+                life.notes.note("got", number, after(), pieces(records))
+                segment, entry, slot = records[-1].dlsn
+                start = DLSN(segment, entry, slot + 1)
+                await life.rest(0.05)  # a run of records at a time
+        except DistributedLogError as error:
+            if isinstance(error, LogTruncated):
+                start = None  # it was slower than the truncation, and was told so (G6)
+            life.notes.note("note", after(), f"reading {log} ended: {one_line(error)}")
+            await life.rest(0.2)
+        await reader.aclose()
+
+
+async def catch_up(life: Life, namespace: Namespace) -> None:
+    """Read the whole log from its beginning to its present end, again and again."""
+    chance, (low, high) = life.chance, life.options["pause_s"]
+    while not await life.rest(chance.uniform(low, high)):
+        try:
+            await read_whole(life, namespace, life.options["log"])
+        except DistributedLogError as error:
+            life.notes.note("note", after(), f"catching up ended: {one_line(error)}")
+
+
+async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
+    """The whole log, noted; how many records. Raises what ended it before its end."""
+    begun, count = before(), 0
+    async with namespace.open_log(log, config=life.log_options).open_reader(to="end") as reader:
+        number = life.new_reading()
+        life.notes.note("read", number, log, begun, None)
+        while True:
+            records = await reader.read_bulk(READ_RECORDS)
+            if not records:
+                break
+            count += len(records)
+            life.notes.note("got", number, after(), pieces(records))
+            if life.stop.is_set():
+                return count
+        life.notes.note("whole", number, after())
+    return count
+
+
+# --- truncation -----------------------------------------------------------------------------------
+
+
+async def truncate(life: Life, namespace: Namespace) -> None:
+    """Now and then give up what was written before the last time."""
+    chance, (low, high) = life.chance, life.options["pause_s"]
+    log, point = life.options["log"], None
+    while not await life.rest(chance.uniform(low, high)):
+        handle = namespace.open_log(log, config=life.log_options)
+        begun = before()
+        try:
+            if point is not None:
+                # Before the call: it may have an effect that nobody lives to tell of.
+                life.notes.note("cut", log, begun, begun, list(point), Outcome.UNKNOWN.value)
+                await handle.truncate(point)
+                life.notes.note("cut", log, begun, after(), list(point), Outcome.OK.value)
+            point = await handle.last_dlsn()
+        except DistributedLogError as error:
+            life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
+
+
+# --- who has no right ------------------------------------------------------------------------------
+
+
+async def intrude(life: Life, namespace: Namespace) -> None:
+    """Try to read the log of others, and to write one; whether that is refused depends on the time."""
+    chance, (low, high) = life.chance, life.options["pause_s"]
+    log = life.options["log"]
+    while not await life.rest(chance.uniform(low, high)):
+        for what, attempt in (("read", _read_some), ("write", _write_one)):
+            begun = before()
+            try:
+                with trio.fail_after(TRY_S):
+                    outcome = DONE if await attempt(namespace, log) else FAILED
+            except (NotAllowed, NotAuthenticated):
+                outcome = REFUSED
+            except (DistributedLogError, trio.TooSlowError):
+                outcome = FAILED
+            life.notes.note("try", what, begun, after(), outcome)
+
+
+async def _read_some(namespace: Namespace, log: str) -> bool:
+    async with namespace.open_log(log).open_reader(to="end") as reader:
+        return bool(await reader.read_bulk(1))
+
+
+async def _write_one(namespace: Namespace, log: str) -> bool:
+    """To a log that nobody else writes, and nobody judges."""
+    handle = namespace.open_log(f"{log}{STRANGE}")
+    async with handle.open_writer(takeover=True) as writer:
+        await writer.write(LogRecord(time.time_ns() // 1_000_000, b"by one who has no right"))
+    return True
+
+
+# --- registers ------------------------------------------------------------------------------------
+
+
+async def registers(life: Life, namespace: Namespace) -> None:
+    """Read and conditionally change a few keys."""
+    chance, known = life.chance, dict[str, int]()
+    metadata, number, size = namespace.metadata, 0, life.options["payload_bytes"]
+    while not await life.rest(chance.expovariate(life.options["rate"])):
+        key = f"{REGISTERS}{chance.randrange(life.options['keys'])}"
+        kind = "get" if chance.random() < 0.5 else "cas"
+        number += 1
+        expected = known.get(key, 0) if kind == "cas" else 0
+        wrote = f"{life.first_session}/{number}" if kind == "cas" else ""
+        life.notes.note("ask", number, key, kind, before(), expected, wrote)
+        try:
+            if kind == "get":
+                found = await metadata.get(key.encode())
+                succeeded = True
+            else:
+                reply = await metadata.transact(
+                    Transaction(
+                        (Compare.version(key.encode(), expected),),
+                        (Put(key.encode(), wrote.encode().ljust(size, FILLING)),),
+                    )
+                )
+                succeeded = reply.succeeded
+                found = None if reply.succeeded else reply.current[0]
+        except DistributedLogError as error:
+            definite = error.definite and kind == "cas"
+            outcome = Outcome.REFUSED if definite else Outcome.UNKNOWN
+            life.notes.note("answer", number, after(), outcome.value, False, 0, "")
+            continue
+        version, value = 0, ""
+        if kind == "cas" and succeeded:
+            version, value = expected + 1, wrote
+        elif found is not None:
+            version, value = found.version, found.value.rstrip(FILLING).decode()
+        life.notes.note("answer", number, after(), "ok", succeeded, version, value)
+        known[key] = version

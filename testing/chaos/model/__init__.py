@@ -1,0 +1,1 @@
+"""Scenarios, and the interface of the clusters that play them."""

@@ -1,0 +1,284 @@
+"""Scenario files: TOML into the values of scenario.py, every mistake named with its place."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from ....runtime.interfaces.errors import InvalidRequest
+from .adapter import Role
+from .scenario import (
+    CERTIFICATE_DAYS,
+    CLIENT_KINDS,
+    DIRECTIONS,
+    HOWS,
+    KINDS,
+    MANY_NODES,
+    ONE_NODE,
+    ROLES,
+    THROUGH_PROXIES,
+    Bounds,
+    Client,
+    Cluster,
+    Fault,
+    Loop,
+    Moment,
+    Range,
+    Scenario,
+    Walk,
+)
+
+PACKAGED = Path(__file__).parent.parent / "scenarios"
+
+
+def load(path: str) -> Scenario:
+    """A scenario by its file, or by the name of a packaged one. Raises `InvalidRequest`."""
+    file = Path(path)
+    if not file.exists() and (PACKAGED / f"{path}.toml").exists():
+        file = PACKAGED / f"{path}.toml"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        known = ", ".join(packaged())
+        raise InvalidRequest(
+            f"scenario {path}: {error.strerror}; packaged scenarios are {known}"
+        ) from None
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"scenario {path} is not UTF-8") from None
+    return parse(text, str(file), default_name=file.stem)
+
+
+def packaged() -> list[str]:
+    """The names of the scenarios that come with the package."""
+    return sorted(file.stem for file in PACKAGED.glob("*.toml"))
+
+
+def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
+    """A scenario from its text. Raises `InvalidRequest` that names the place."""
+    try:
+        value = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"{where} is not TOML: {error}") from None
+    value.setdefault("name", default_name)
+    clients = _tables(value.pop("client", []), f"{where}: [[client]]")
+    loops = _tables(value.pop("loop", []), f"{where}: [[loop]]")
+    moments = _tables(value.pop("moment", []), f"{where}: [[moment]]")
+    cluster = _build(Cluster, value.pop("cluster", {}), f"{where}: [cluster]")
+    bounds = _build(Bounds, value.pop("bounds", {}), f"{where}: [bounds]")
+    walk = None
+    if "walk" in value:
+        walk = _build(Walk, value.pop("walk"), f"{where}: [walk]")
+    extra = {
+        "clients": tuple(_client(one, at) for one, at in clients),
+        "loops": tuple(_loop(one, at) for one, at in loops),
+        "moments": tuple(_moment(one, at) for one, at in moments),
+        "cluster": cluster,
+        "bounds": bounds,
+        "walk": walk,
+    }
+    _check_cluster(cluster, where)
+    scenario: Scenario = _build(Scenario, value, where, extra)
+    if not scenario.clients:
+        raise InvalidRequest(f"{where}: a scenario needs at least one [[client]]")
+    if not scenario.logs:
+        raise InvalidRequest(f"{where}: no client writes: there would be nothing to judge")
+    if scenario.seconds <= 0:
+        raise InvalidRequest(f"{where}: seconds is {scenario.seconds:g}, wanted is more than 0")
+    for moment in scenario.moments:
+        if moment.at_s >= scenario.seconds:
+            raise InvalidRequest(
+                f"{where}: [[moment]] at {moment.at_s:g} s, and the scenario ends at"
+                f" {scenario.seconds:g} s"
+            )
+    _check_walk(walk, scenario, where)
+    for client in scenario.clients:
+        _check_way(client, cluster, where)
+    for fault in scenario.faults:
+        if KINDS[fault.kind].clients:
+            _check_client(fault, scenario, where)
+        else:
+            _check_target(fault, cluster, where)
+    return scenario
+
+
+def _check_way(client: Client, cluster: Cluster, where: str) -> None:
+    """Can the client go where it is told to?"""
+    if client.kind == "poster" and not cluster.gateways:
+        raise InvalidRequest(f"{where}: a poster, and [cluster] has no gateways")
+    if not client.through:
+        return
+    if client.kind not in THROUGH_PROXIES:
+        raise InvalidRequest(
+            f"{where}: a {client.kind} through proxies; those who can are {', '.join(THROUGH_PROXIES)}"
+        )
+    needed = "read" if client.kind in ("tail", "catch-up") else "write"
+    if not (cluster.read_proxies if needed == "read" else cluster.write_proxies):
+        raise InvalidRequest(
+            f"{where}: a {client.kind} through proxies, and [cluster] has no {needed}_proxies"
+        )
+
+
+def _check_client(fault: Fault, scenario: Scenario, where: str) -> None:
+    """Is there a client that the fault could meet?"""
+    waits = fault.kind == "run-client"
+    if not any(one.kind == fault.target and one.waits == waits for one in scenario.clients):
+        words = "with waits = true" if waits else "that does not wait"
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] {words} is of that kind"
+        )
+
+
+def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
+    """Are there nodes that the fault may meet, and can it meet all of these?"""
+    named, there = cluster.names, {role for role, count in cluster.counts.items() if count}
+    groups = {
+        "leader": {Role.METADATA},
+        "follower": {Role.METADATA},
+        "quorum": {Role.METADATA},
+        "bookies": {Role.BOOKIE},
+        "node": there,
+        "all": there,
+        **{role.value: {role} for role in Role},
+        **{name: {role} for name, role in named.items()},
+    }
+    meant = groups.get(fault.target)
+    if meant is None or not meant <= there:
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r}; known are"
+            f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(named)}"
+        )
+    if other := sorted(role.value for role in meant - {*KINDS[fault.kind].roles}):
+        raise InvalidRequest(
+            f"{where}: {fault.kind} of {fault.target!r} could meet a {other[0]}; it is for"
+            f" {', '.join(role.value for role in KINDS[fault.kind].roles)}"
+        )
+    if fault.kind == "rot-everywhere" and fault.target != "bookies":
+        raise InvalidRequest(f'{where}: rot-everywhere is of all: its target is "bookies"')
+
+
+def _check_cluster(cluster: Cluster, where: str) -> None:
+    if cluster.metadata_nodes not in (1, 3, 5):
+        raise InvalidRequest(f"{where}: metadata_nodes is {cluster.metadata_nodes}, wanted 1, 3, 5")
+    if not 1 <= cluster.bookies <= 20:
+        raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, wanted is 1 to 20")
+    if not all(0 <= count <= 20 for count in cluster.counts.values()):
+        raise InvalidRequest(f"{where}: of proxies and gateways there are 0 to 20 of each kind")
+    if not 0 <= cluster.certificate_days <= CERTIFICATE_DAYS:
+        raise InvalidRequest(f"{where}: certificate_days is 0 (none) to {CERTIFICATE_DAYS}")
+    if cluster.gateways and cluster.certificate_days:
+        raise InvalidRequest(
+            f"{where}: gateways do what users with tokens ask where there are certificates, and no client"
+            " here has a token: leave out one of the two"
+        )
+
+
+def _check_walk(walk: Walk | None, scenario: Scenario, where: str) -> None:
+    kinds, cluster = {client.kind for client in scenario.clients}, scenario.cluster
+    if walk is not None and cluster.write_proxies + cluster.read_proxies + cluster.gateways:
+        raise InvalidRequest(f"{where}: [walk] is for clients without proxies and gateways")
+    if walk is None and "stranger" in kinds:
+        raise InvalidRequest(f"{where}: a stranger is one only where rights are judged: add [walk]")
+    for kind in sorted(kinds - set(ROLES)) if walk is not None else ():
+        raise InvalidRequest(
+            f"{where}: with [walk] no client is of kind {kind!r}: its keys are nobody's where rights are"
+            " required"
+        )
+
+
+def _client(value: Mapping[str, Any], where: str) -> Client:
+    client: Client = _build(Client, value, where)
+    _one_of(client.kind, CLIENT_KINDS, f"{where}: kind")
+    if client.count < 1 or client.rate <= 0 or not 20 <= client.payload_bytes <= 1_000_000:
+        raise InvalidRequest(
+            f"{where}: count must be 1 or more, rate more than 0, payload_bytes 20 to 1,000,000"
+        )
+    _one_of(client.through or "proxies", ("proxies",), f"{where}: through")
+    return client
+
+
+def _loop(value: Mapping[str, Any], where: str) -> Loop:
+    rest = dict(value)
+    faults = _tables(rest.pop("fault", []), f"{where} [[loop.fault]]")
+    if not faults:
+        raise InvalidRequest(f"{where}: a loop needs at least one [[loop.fault]]")
+    loop: Loop = _build(Loop, rest, where, {"faults": tuple(_fault(one, at) for one, at in faults)})
+    return loop
+
+
+def _moment(value: Mapping[str, Any], where: str) -> Moment:
+    rest = dict(value)
+    if "at_s" not in rest:
+        raise InvalidRequest(f"{where}: at_s is missing")
+    at_s = _as(rest.pop("at_s"), float, f"{where}: at_s")
+    return Moment(at_s, _fault(rest, where))
+
+
+def _fault(value: Mapping[str, Any], where: str) -> Fault:
+    fault: Fault = _build(Fault, value, where)
+    _one_of(fault.kind, KINDS, f"{where}: kind")
+    kind = KINDS[fault.kind]
+    for key in value:
+        if key not in ("kind", "target", "hold_s", *kind.options):
+            known = ", ".join(("target", "hold_s", *kind.options))
+            raise InvalidRequest(f"{where}: {fault.kind} has no {key}; known are {known}")
+    _one_of(fault.direction, DIRECTIONS, f"{where}: direction")
+    _one_of(fault.how, HOWS, f"{where}: how")
+    if kind.clients:
+        _one_of(fault.target, CLIENT_KINDS, f"{where}: target")
+    if kind.destroys and fault.target not in ("bookie", "metadata"):
+        raise InvalidRequest(
+            f'{where}: {fault.kind} destroys data: its target is "bookie" or "metadata"'
+            " (one of each, drawn once a run), so that a good copy stays"
+        )
+    return fault
+
+
+def _tables(value: Any, where: str) -> list[tuple[Mapping[str, Any], str]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise InvalidRequest(f"{where} must be written with two brackets, a table each")
+    return [(one, f"{where} {number}") for number, one in enumerate(value, 1)]
+
+
+def _one_of(value: str, known: Any, where: str) -> None:
+    if value not in known:
+        raise InvalidRequest(f"{where} is {value!r}; known are {', '.join(known)}")
+
+
+def _build(cls: Any, value: Any, where: str, extra: Mapping[str, Any] | None = None) -> Any:
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"{where} is {value!r}, wanted is a table")
+    hints = get_type_hints(cls)
+    known = {one.name: one for one in fields(cls)}
+    found = dict(extra or {})
+    for key, item in value.items():
+        if key not in known or key in (extra or {}):
+            names = ", ".join(name for name in known if name not in (extra or {}))
+            raise InvalidRequest(f"{where}: there is no {key}; known are {names}")
+        found[key] = _as(item, hints[key], f"{where}: {key}")
+    for name, one in known.items():
+        if name not in found and one.default is MISSING and one.default_factory is MISSING:
+            raise InvalidRequest(f"{where}: {name} is missing")
+    return cls(**found)
+
+
+def _as(value: Any, kind: Any, where: str) -> Any:
+    if kind == Range:
+        pair = value if isinstance(value, list) else [value, value]
+        if len(pair) != 2 or not all(_is_number(one) for one in pair) or pair[0] > pair[1]:
+            raise InvalidRequest(f"{where} is {value!r}, wanted is a number, or [low, high]")
+        return float(pair[0]), float(pair[1])
+    if kind is float and _is_number(value):
+        return float(value)
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind in (str, bool) and isinstance(value, kind):
+        return value
+    if kind == Mapping[str, Any] and isinstance(value, dict):
+        return value
+    words = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
+    raise InvalidRequest(f"{where} is {value!r}, wanted is {words.get(kind, 'a table')}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,143 @@
+"""Whom a fault meets: the book of who is impaired, so that no bound of the scenario is passed.
+
+A lock a node keeps two faults off the same node. The book bounds how many nodes are impaired at once
+(bounds.bookies_down_max, bounds.metadata_down_max; proxies and gateways keep nothing, and have no bound), and
+damage to synced data meets one bookie and one metadata node of a run only, the rotten ones: the promise holds
+while a good copy is there.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
+
+import trio
+
+from ..clients.client_processes import Clients
+from ..model.adapter import STORING, Node, Role
+from ..model.scenario import KINDS, MANY_NODES, Bounds, Fault
+
+BUSY_S = 0.25
+"""Nobody can be hit just now: look again after this."""
+
+
+class NobodyLeft(Exception):
+    """The run was over before there was a node that this fault could meet within the bounds."""
+
+
+class Targets:
+    """Nodes and clients of a run, and which of them a fault may meet now."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        clients: Clients,
+        bounds: Bounds,
+        seed: int,
+        leader: Callable[[], Awaitable[str | None]],
+    ) -> None:
+        self.over = trio.Event()
+        """No more faults are begun; those that are on come to their end."""
+        self.gone: dict[str, str] = {}
+        """Nodes that refuse to start with their damaged data, and what they said."""
+        self.locks = {node.name: trio.Lock() for node in nodes}
+        self._nodes = nodes
+        self._clients = clients
+        self._bounds = bounds
+        self._leader = leader
+        every = [*clients.names(), *clients.names(waiting=True)]
+        self._client_locks = {name: trio.Lock() for name in every}
+        self._impaired: dict[str, None] = {}
+        chance = Random(f"{seed}/rotten")
+        self.rotten = {role: chance.choice(self.of(role)).name for role in STORING}
+
+    async def over_within(self, seconds: float) -> bool:
+        """Wait; True as soon as no more faults are to begin."""
+        with trio.move_on_after(seconds):
+            await self.over.wait()
+        return self.over.is_set()
+
+    def of(self, role: Role) -> list[Node]:
+        """The nodes of a role."""
+        return [node for node in self._nodes if node.role is role]
+
+    @asynccontextmanager
+    async def nodes(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
+        """The nodes that the fault meets, held against other faults while it lasts."""
+        async with AsyncExitStack() as stack:
+            if fault.target in MANY_NODES:
+                names = [
+                    node.name
+                    for node in self._nodes
+                    if fault.target == "all"
+                    or node.role is (Role.METADATA if fault.target == "quorum" else Role.BOOKIE)
+                ]
+                for name in names:  # in one order for all, so that nobody waits in a circle
+                    await stack.enter_async_context(self.locks[name])
+                names = [name for name in names if name not in self.gone]
+            else:
+                while True:
+                    candidates = await self._candidates(fault)
+                    if candidates:
+                        break
+                    if await self.over_within(BUSY_S):
+                        raise NobodyLeft
+                names = [chance.choice(candidates)]
+                self.locks[names[0]].acquire_nowait()
+                stack.callback(self.locks[names[0]].release)
+            for name in names:
+                self._impaired[name] = None
+                stack.callback(self._impaired.pop, name, None)
+            yield names
+
+    @asynccontextmanager
+    async def client(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
+        """One client of the kind that the fault names, held while it lasts."""
+        while True:
+            names = [
+                name
+                for name in self._clients.names(fault.target, waiting=fault.kind == "run-client")
+                if not self._client_locks[name].locked()
+            ]
+            if names:
+                break
+            if await self.over_within(BUSY_S):
+                raise NobodyLeft
+        name = chance.choice(names)
+        async with self._client_locks[name]:
+            yield [name]
+
+    async def _candidates(self, fault: Fault) -> list[str]:
+        leader = await self._leader() if fault.target in ("leader", "follower") else None
+        if fault.target in ("leader", "follower") and leader is None:
+            return []
+        found = []
+        for node in self._nodes:
+            if not self._is_meant(fault, node, leader) or node.name in self.gone:
+                continue
+            if self.locks[node.name].locked() or self._full(node.role):
+                continue
+            found.append(node.name)
+        return found
+
+    def _is_meant(self, fault: Fault, node: Node, leader: str | None) -> bool:
+        if KINDS[fault.kind].destroys:
+            return node.role.value == fault.target and node.name == self.rotten[node.role]
+        match fault.target:
+            case "node":
+                return True
+            case "bookie" | "metadata" | "write-proxy" | "read-proxy" | "gateway":
+                return node.role.value == fault.target
+            case "leader":
+                return node.name == leader
+            case "follower":
+                return node.role is Role.METADATA and node.name != leader
+        return node.name == fault.target
+
+    def _full(self, role: Role) -> bool:
+        """May no more nodes of this role be impaired?"""
+        if role not in STORING:
+            return False
+        bounds = self._bounds
+        most = bounds.bookies_down_max if role is Role.BOOKIE else bounds.metadata_down_max
+        names = {node.name for node in self.of(role)}
+        return len(names & {*self._impaired, *self.gone}) >= most

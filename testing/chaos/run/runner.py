@@ -1,0 +1,484 @@
+"""One run: a cluster, clients, faults, heal, the last reading, the verdict.
+
+Everything is kept in one directory: the notes of each client, their whole (``history``), the report
+(``report.html``, ``result.json``), and what the nodes said. The verdict comes from the history alone, so
+`dlog chaos check` gives the same one later.
+"""
+
+import hashlib
+import json
+import math
+import os
+import platform
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any, Protocol
+
+import trio
+
+from ....runtime.disk.output_file import write_file
+from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest
+from ....runtime.interfaces.host import Address
+from ...verify.checks.run_check import FINISH, Judgement, judge, to_json
+from ...verify.history.observations import FORMAT, Notebook, Notes, read_notes
+from ..clients.authorization_walk import (
+    ADMIN,
+    ROUND,
+    MakeCertificates,
+    Walker,
+    connected,
+    credentials_of,
+    principals,
+)
+from ..clients.client_context import after, before
+from ..clients.client_processes import Clients
+from ..clients.cluster_endpoints import TARGETS, places_of, write_targets
+from ..model.adapter import NODE_MODULE, Adapter, ChaosFailed, Needs
+from ..model.scenario import WRITERS, Scenario
+from .fault_player import FaultPlayer
+
+MEND = "mend"
+"""The command that ends the faults that are on now."""
+END = "end"
+"""The command that does the same and begins no more: the run is judged."""
+COMMANDS_POLL_S = 0.1
+FIRST_ACK_S = 120.0
+STATUS_S = 2.0
+HISTORY = "history"
+CERTIFICATES = "certificates"
+RUNNER = "runner"
+
+
+class MakeAdapter(Protocol):
+    """Makes an adapter for a scenario's needs."""
+
+    def __call__(self, needs: Needs, store: dict[str, Any]) -> Adapter:
+        """See `Needs`; ``store`` are the options of the bookies' stores."""
+        ...
+
+
+class Refused(Exception):
+    """The scenario needs what this place does not have; each in words."""
+
+
+@dataclass(slots=True)
+class JudgedRun:
+    """What came of a run."""
+
+    judgement: Judgement
+    notes: Notes
+    result: dict[str, Any]
+    directory: Path
+    history: Path = field(default_factory=Path)
+
+
+def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
+    """What the scenario needs and this place does not have, a line each."""
+    found = []
+    for name, capability in scenario.asks.items():
+        why = adapter.refusal(capability)
+        if why is not None:
+            found.append(f"{name} on {adapter.kind}: {why}")
+    return found
+
+
+def seconds_needed(scenario: Scenario) -> float:
+    """Return about how long a run must last to satisfy the bounds of its scenario: a shorter one is VOID.
+
+    Loops draw pauses and faults at random. Means count here: a run that is as long may still be VOID.
+    """
+    bounds = scenario.bounds
+    rate = sum(client.rate * client.count for client in scenario.clients if client.kind in WRITERS)
+    needed_s = bounds.acked_min / rate if rate else 0.0
+    if bounds.rounds_min and scenario.walk is not None:
+        needed_s = max(needed_s, bounds.rounds_min * len(ROUND) * _mean(scenario.walk.hold_s))
+    moments = sorted(moment.at_s for moment in scenario.moments)
+    faults = bounds.faults_min - len(moments)
+    if moments and not scenario.loops and bounds.faults_min:
+        needed_s = max(needed_s, moments[: bounds.faults_min][-1])
+    if faults > 0 and scenario.loops:
+        per_s = 0.0
+        for loop in scenario.loops:
+            holds = [_mean(fault.hold_s) for fault in loop.faults]
+            per_s += 1 / (_mean(loop.pause_s) + sum(holds) / len(holds))
+        needed_s = max(needed_s, faults / per_s)
+    return needed_s
+
+
+def _mean(of: tuple[float, float]) -> float:
+    return (of[0] + of[1]) / 2
+
+
+def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module: str = "") -> Needs:
+    """Return the needs of a scenario. ``directory`` is that of the run."""
+    cluster = scenario.cluster
+    return Needs(
+        directory / "cluster",
+        cluster.bookies,
+        cluster.metadata_nodes,
+        scenario.needs,
+        cluster.disk_mb,
+        http,
+        module or NODE_MODULE,
+        directory / CERTIFICATES if scenario.certificate_days else None,
+        write_proxies=cluster.write_proxies,
+        read_proxies=cluster.read_proxies,
+        gateways=cluster.gateways,
+        gateway_settings=cluster.gateway,
+    )
+
+
+async def play(
+    scenario: Scenario,
+    make: MakeAdapter,
+    directory: Path,
+    *,
+    seed: int,
+    seconds: float,
+    file: str = "",
+    node_module: str = "",
+    http: bool = False,
+    make_certificates: MakeCertificates | None = None,
+    by_hand: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+) -> JudgedRun:
+    """Play a scenario in ``directory`` (created, must be empty).
+
+    ``file``: how the scenario was named, for the command that plays it again. ``http``: nodes and clients
+    answer ``/metrics``, and ``cluster/targets.json`` names them. ``by_hand``: faults and the run last until
+    somebody says that they end (`send_command`). ``make_certificates``: for a scenario that has them.
+    Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
+    """
+    needs = needs_of(scenario, directory, http=http, module=node_module)
+    adapter = make(needs, dict(scenario.cluster.store))
+    refused = refusals(scenario, adapter)
+    if refused:
+        raise Refused("; ".join(refused))
+    _make(directory, needs.directory)
+    if needs.certificates is not None:
+        assert make_certificates is not None, "it is played with certificates"
+        try:
+            days = scenario.certificate_days
+            make_certificates(needs.certificates, principals(scenario), days)
+        except InvalidRequest as error:
+            raise ChaosFailed(str(error)) from None
+    plan = RunPlan(scenario, needs, directory, seed, seconds, file or scenario.name, by_hand)
+    run = _Run(plan, adapter, say)
+    await run.whole()
+    return run.judged()
+
+
+def _make(directory: Path, inner: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise ChaosFailed(f"{directory} is not empty: each run has a directory of its own")
+    inner.mkdir()
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The scenario of a run, its place and its duration."""
+
+    scenario: Scenario
+    needs: Needs
+    directory: Path
+    """Of the run."""
+    seed: int
+    seconds: float
+    file: str
+    """The scenario's name or file, as the user typed it."""
+    by_hand: bool
+    """Faults and the run last until a command ends them."""
+
+
+class _Run:
+    """One run's state. It is the `FaultRecorder` of its faults."""
+
+    def __init__(self, plan: RunPlan, adapter: Adapter, say: Callable[[str], None]) -> None:
+        self.plan = plan
+        self.certificates = plan.needs.certificates
+        self.walker: Walker | None = None
+        self.adapter = adapter
+        self.failures: list[str] = []
+        self._start = time.monotonic()
+        self._said = say
+        self._file = (plan.directory / f"{RUNNER}.notes").open("ab", buffering=0)
+        self._notes = Notebook(RUNNER, self._file.write)
+        self._faults = 0
+        self.clients: Clients
+
+    def say(self, words: str) -> None:
+        """Tell and note."""
+        self._said(f"{time.monotonic() - self._start:6.1f} s  {words}")
+        self._notes.note("note", before(), words)
+
+    async def whole(self) -> None:
+        """Everything but the verdict."""
+        notes = self._notes
+        notes.note("begin", FORMAT, os.getpid(), before())
+        notes.note(
+            "run",
+            before(),
+            {
+                "scenario": self.plan.scenario.name,
+                "about": self.plan.scenario.about,
+                "seed": self.plan.seed,
+                "seconds": self.plan.seconds,
+                "adapter": self.adapter.kind,
+                "bookies": self.plan.scenario.cluster.bookies,
+                "metadata_nodes": self.plan.scenario.cluster.metadata_nodes,
+                "bounds": asdict(self.plan.scenario.bounds),
+                "machine": machine(),
+            },
+        )
+        async with self.adapter as adapter:
+            self.say(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
+            places = places_of(adapter.uri, adapter.nodes)
+            for place in (places.proxies, *places.gateways):
+                if place:
+                    self.say(f"and at {place}")
+            if self.certificates is not None:
+                self.say(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
+            self.clients = Clients(
+                self.plan.scenario,
+                self.plan.directory,
+                places,
+                self.plan.seed,
+                self.certificates,
+            )
+            try:
+                if self.plan.needs.http:
+                    self._name_targets(await self.clients.take_pages())
+                await self._set_up_walk()
+                async with _asking(adapter.uri, credentials_of(self.certificates, ADMIN)) as ask:
+                    await self._load(ask)
+                await self._finish()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self.clients.kill_all()
+                self._keep_words()
+
+    async def _set_up_walk(self) -> None:
+        walk, certificates = self.plan.scenario.walk, self.certificates
+        if walk is None or certificates is None:
+            return
+
+        def changed(mode: str, asked: float, answered: float) -> None:
+            self._notes.note("mode", mode, asked, answered)
+
+        self.walker = Walker(
+            walk,
+            self.plan.scenario,
+            self.adapter.uri,
+            certificates,
+            Random(f"{self.plan.seed}/walk"),
+            changed=changed,
+            say=self.say,
+        )
+        await self.walker.set_up()
+
+    async def _load(self, ask: "Callable[[], Any]") -> None:
+        player = FaultPlayer(
+            self.plan.scenario,
+            self.adapter,
+            self.plan.seed,
+            leader=ask,
+            recorder=self,
+            clients=self.clients,
+            by_hand=self.plan.by_hand,
+        )
+        await self.clients.start_all()
+        await self._first_ack()
+        self.say("clients write; faults begin")
+        self._notes.note("run", before(), {"begun_at": before()})
+        over = player.targets.over
+
+        def end() -> None:
+            over.set()
+            player.mend()
+
+        async def count_down() -> None:
+            await player.targets.over_within(math.inf if self.plan.by_hand else self.plan.seconds)
+            over.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow_commands, self.plan.directory, {MEND: player.mend, END: end})
+            nursery.start_soon(count_down)
+            async with trio.open_nursery() as playing:
+                playing.start_soon(player.run)
+                if self.walker is not None:
+                    playing.start_soon(self.walker.run, over)
+            nursery.cancel_scope.cancel()
+        await player.heal()
+        ended = {"ended_at": after(), "gone": player.targets.gone}
+        self._notes.note("run", before(), ended)
+        self.say("no more faults; every node that can run runs")
+        self.failures += player.deaths
+
+    def _name_targets(self, clients: Sequence[tuple[str, Address]] = ()) -> None:
+        """Whom Prometheus is to ask."""
+        pages = [
+            (node.name, node.role.value, node.pages)
+            for node in self.adapter.nodes
+            if node.pages is not None
+        ]
+        pages += [(name, "client", place) for name, place in clients]
+        write_targets(self.plan.directory / "cluster" / TARGETS, pages)
+
+    async def _first_ack(self) -> None:
+        with trio.move_on_after(FIRST_ACK_S):
+            while not self.clients.acknowledged():  # noqa: ASYNC110 (files of other processes tell)
+                await trio.sleep(0.1)
+            return
+        raise ChaosFailed(f"no client had a record acknowledged within {FIRST_ACK_S:g} s")
+
+    async def _finish(self) -> None:
+        """The promise of liveness: after the faults a writer works, and the log can be read whole."""
+        if self.plan.needs.http:
+            self._name_targets()  # without the clients, which are ended on purpose
+        self.failures += await self.clients.end_all()
+        await self.clients.start(FINISH)
+        begun = time.monotonic()
+        code: int | None = None
+        with trio.move_on_after(self.plan.scenario.settle_s + 2 * self.plan.seconds):
+            code = await self.clients.wait(FINISH)
+        if code != 0:
+            wrong = await self.clients.end(FINISH)
+            self.failures.append(
+                f"liveness: after the faults no writer could work, or no reader could read it all:"
+                f" {wrong or 'it went on trying'}"
+            )
+        self.say(f"every log was written and read whole, in {time.monotonic() - begun:.1f} s")
+        self._notes.note("run", before(), {"failures": self.failures})
+
+    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+        """See `FaultRecorder`."""
+        self._faults += 1
+        self._notes.note("fault", self._faults, kind, list(names), before(), words)
+        self._said(
+            f"{time.monotonic() - self._start:6.1f} s  fault {self._faults}: {kind} {', '.join(names)}"
+        )
+        return self._faults
+
+    def fault_ends(self, number: int, words: str) -> None:
+        """See `FaultRecorder`."""
+        self._notes.note("over", number, after(), words)
+        self._said(f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {words[:160]}")
+
+    def _keep_words(self) -> None:
+        words = self.plan.directory / "words"
+        words.mkdir(exist_ok=True)
+        for node in self.adapter.nodes:
+            (words / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
+
+    def judged(self) -> JudgedRun:
+        """The history in one file, and the verdict that it gives."""
+        self._file.close()
+        history = self.plan.directory / HISTORY
+        with history.open("wb") as out:
+            for path in [self.plan.directory / f"{RUNNER}.notes", *self.clients.notes()]:
+                content = path.read_bytes()
+                out.write(content[: content.rfind(b"\n") + 1])
+        judged = check(history)
+        judged.directory = self.plan.directory
+        judged.result["command"] = self._command()
+        return judged
+
+    def _command(self) -> str:
+        """What plays it again."""
+        plan = self.plan
+        extra = f" --seconds {plan.seconds:g}" if plan.seconds != plan.scenario.seconds else ""
+        extra += " --on containers" if self.adapter.kind == "containers" else ""
+        return f"dlog chaos run {shlex.quote(plan.file)} --seed {plan.seed}{extra}"
+
+
+def check(history: Path) -> JudgedRun:
+    """The verdict on a kept history."""
+    content = history.read_bytes()
+    notes = read_notes(content.splitlines(keepends=True))
+    judgement = judge(notes)
+    run = {key: value for key, value in notes.run.items() if key not in ("bounds", "failures")}
+    result = {
+        **run,
+        **to_json(judgement, notes),
+        "history": {
+            "bytes": len(content),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        },
+    }
+    return JudgedRun(judgement, notes, result, history.parent, history)
+
+
+def write_result(judged: JudgedRun) -> Path:
+    """``result.json`` beside the history."""
+    path = judged.directory / "result.json"
+    write_file(path, json.dumps(judged.result, indent=1) + "\n")
+    return path
+
+
+def clean(directory: Path) -> None:
+    """Remove the nodes' data; history, report and words stay."""
+    shutil.rmtree(directory / "cluster", ignore_errors=True)
+    shutil.rmtree(directory / CERTIFICATES, ignore_errors=True)
+
+
+def machine() -> str:
+    """Where it ran."""
+    return f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, Python {sys.version.split()[0]}"
+
+
+@asynccontextmanager
+async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]]:
+    """A question to the quorum: who leads? None when nobody says so in time."""
+    async with connected(uri, credentials, STATUS_S) as client:
+
+        async def ask() -> str | None:
+            with trio.move_on_after(STATUS_S):
+                try:
+                    for member in await client.status():
+                        if member.alive and member.role == "leader":
+                            return member.name
+                except DistributedLogError:
+                    return None
+            return None
+
+        yield ask
+
+
+# --- commands to a run --------------------------------------------------------------------------------
+
+
+def send_command(directory: Path, command: str) -> None:
+    """Leave a command for the run of a directory: a file per command, which the run deletes when it obeys."""
+    _file_of(directory, command).touch()
+
+
+def is_pending(directory: Path, command: str) -> bool:
+    """Whether the run has not obeyed the command yet."""
+    return _file_of(directory, command).exists()
+
+
+def withdraw_command(directory: Path, command: str) -> None:
+    """Delete a command that no run has obeyed."""
+    _file_of(directory, command).unlink(missing_ok=True)
+
+
+async def follow_commands(directory: Path, deeds: Mapping[str, Callable[[], None]]) -> None:
+    """Obey the commands that arrive, until cancelled."""
+    while True:
+        for command, deed in deeds.items():
+            if is_pending(directory, command):
+                withdraw_command(directory, command)
+                deed()
+        await trio.sleep(COMMANDS_POLL_S)
+
+
+def _file_of(directory: Path, command: str) -> Path:
+    return directory / f"{command}.word"

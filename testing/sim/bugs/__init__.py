@@ -1,0 +1,1 @@
+"""Known bugs that seeds must find."""

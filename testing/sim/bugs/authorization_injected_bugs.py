@@ -1,0 +1,263 @@
+"""Bugs of rights and capabilities, put in by replacing functions, each to be found by `trusted.TrustedRun`.
+
+python -m distributedlog.testing.sim.bugs.authorization_injected_bugs [SEEDS [BUG]]      a table: bug | seed |
+found by
+
+``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from ....bookie.session import bookie_authorizer as gate_part
+from ....bookie.session.bookie_authorizer import NO_KEY, Gate, ShownKeys
+from ....cluster.repair.ledger_deletion import Deletion
+from ....ledger.model import ledger_keys as keys
+from ....metadata.auth import capability_issuer as capability_desk
+from ....metadata.auth.acl_cache import TrustTable
+from ....metadata.auth.authorizer import Judge
+from ....metadata.auth.key_space import Classes, KeyClass
+from ....metadata.auth.principal_quotas import Quotas
+from ....metadata.auth.token_service import TokenDesk
+from ....metadata.client.metadata_client import MetadataClient
+from ....metadata.model.rights import HOLDER, JANITOR, OPERATOR, OWN
+from ....metadata.model.transaction import Delete, Transaction
+from ....metadata.node import metadata_session as sessions
+from ....metadata.node import quorum_member as member_node
+from ....metadata.node.watch_server import ServedWatches
+from ....metadata.replica import replica
+from ....metadata.replica.leases import Leases
+from ....proxy.session import client_authorizer as client_rights
+from ....runtime.interfaces.errors import DistributedLogError
+from ....runtime.interfaces.host import Host
+from ....runtime.protocol import capabilities
+from ....runtime.protocol.capabilities import Generation, Kind
+from ....runtime.protocol.capability_messages import GateAnswer
+from ..workloads.authorized_world import TrustedRun
+from ..workloads.seed import CHAOS_S
+from ..world.bug_injection import Patch, first_seed, table_of
+
+_why_not_transact = Judge.why_not_transact
+_capability = capabilities.capability
+_request = replica.Replica.request
+_hear = Gate.hear
+_proves = Gate.proves
+_of = Classes.of
+_shown_key = ShownKeys.key
+_welcome = TokenDesk.welcome
+_verify_token = MetadataClient.verify_token
+
+
+def _compares_are_free(self: Judge, principal: str, transaction: Transaction) -> Any:
+    """H234: a condition is not taken for a read."""
+    return _why_not_transact(self, principal, replace(transaction, compares=()))
+
+
+def _watches_go_on(self: ServedWatches, may_read: Callable[..., Any]) -> None:
+    """Nobody looks at watches again when rights change."""
+
+
+def _anybodys(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+    """A capability is good for whoever shows it."""
+    return _capability(of_bookie, kind, ledger, "", since)
+
+
+def _of_any_kind(
+    of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int
+) -> bytes:
+    """What it is good for stands in front, and is not in the MAC."""
+    return bytes((kind,)) + _capability(of_bookie, Kind.LIST, ledger, principal, since)[1:]
+
+
+def _for_ever(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+    """What was taken from its holder does not end it."""
+    return _capability(of_bookie, kind, ledger, principal, 0)
+
+
+def _judged_before(self: replica.Replica, *arguments: Any, **named: Any) -> None:
+    """H233: what was judged by the rights of before is put into the log after the change."""
+    self._judged_from = 0
+    _request(self, *arguments, **named)
+
+
+async def _believed(self: Deletion, ledger_id: int) -> None:
+    """H213: a to-do is done because it is there."""
+    await self._delete_local(ledger_id)
+    own = Delete(keys.delete_key(self._bookie_id, ledger_id))
+    await self._metadata.transact(Transaction((), (own,)))
+
+
+def _without_principal(principal: str, client: str) -> str:
+    """H216: requests are remembered by the client's own word, leases are nobody's."""
+    return client
+
+
+def _whoevers(self: Leases, lease: int, principal: str) -> DistributedLogError | None:
+    """H217: who knows its number ends it."""
+    return None
+
+
+def _may_anything(
+    judge: Judge, principal: str, kind: Kind, ledger: int, bookies: Collection[str]
+) -> bool:
+    """The leader gives capabilities to whoever asks."""
+    return True
+
+
+def _report_counts(self: Gate, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
+    """What mode report gave away is good in required."""
+    unjudged = capabilities.is_capability(
+        key, self._held, wanted, ledger, principal, capabilities.UNJUDGED
+    )
+    return unjudged or _proves(self, principal, wanted, ledger, key)
+
+
+def _by_its_own_word(self: Classes, key: bytes) -> KeyClass:
+    """A bookie may say of itself that it is to take a place."""
+    row = _of(self, key)
+    if key.startswith(keys.MOVE_PREFIX):
+        return replace(row, write=HOLDER | OWN | JANITOR | OPERATOR)
+    return row
+
+
+def _all_that_were(self: Gate, said: GateAnswer) -> None:
+    """A bookie takes what was made with any generation that it ever held."""
+    before = self._held
+    _hear(self, said)
+    held = {one.number: one for one in (*before, *self._held)}
+    self._held = tuple(held[number] for number in sorted(held, reverse=True))
+
+
+def _all_of_it(self: member_node.MemberNode, link: Any, start: bytes, end: bytes | None) -> None:
+    """What is read and watched is not judged."""
+
+
+def _not_narrowed(self: Judge, token: Any) -> Judge:
+    """Whoever comes by a token may what its user may."""
+    return self
+
+
+def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generation:
+    """H229: one key for all bookies."""
+    return Generation(self.number, hashlib.sha256(self.key).digest(), self.passes)
+
+
+def _recovered_by_anybody(self: ShownKeys, wanted: Kind, ledger: int, key: bytes) -> bytes:
+    """H231: whoever says that he recovers is believed."""
+    return NO_KEY if wanted is Kind.RECOVER else _shown_key(self, wanted, ledger, key)
+
+
+def _by_the_wall(host: Host) -> Callable[[], float]:
+    """H237: what ends by a clock ends by one that jumps."""
+    return lambda: host.wall_ms() / 1000
+
+
+def _for_good(self: TokenDesk, state: Any, proof: bytes) -> Any:
+    """A connection lasts for longer than the token that opened it."""
+    return replace(_welcome(self, state, proof), left_s=float("inf"))
+
+
+def _never_revoked(self: Judge, token: Any) -> None:
+    """Tokens end by themselves alone."""
+
+
+def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
+    """A pass is good for longer than the token that it came by."""
+    principal, since, _ = capabilities.read_pass(proof, held)
+    return principal, since, 0
+
+
+async def _for_good_there(self: MetadataClient, token: bytes) -> Any:
+    """H237: a proxy does not hear when a token ends."""
+    return replace(await _verify_token(self, token), left_s=float("inf"))
+
+
+def _goes_on_there(self: TrustTable, token: Any) -> None:
+    """What a proxy let in is not looked at again when tokens are revoked."""
+
+
+def _whole_there(narrowing: Any, path: str, name: str) -> int:
+    """A proxy does not look at what a token leaves out."""
+    return -1
+
+
+def _enough(self: Quotas, *arguments: Any) -> None:
+    """Nobody has a bound."""
+
+
+MACS = (capabilities, capability_desk)
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a compare is not judged (H234)": ((Judge, "why_not_transact", _compares_are_free),),
+    "a watch is not ended": ((ServedWatches, "judge", _watches_go_on),),
+    "a capability without its principal": tuple((one, "capability", _anybodys) for one in MACS),
+    "a capability without its kind": tuple((one, "capability", _of_any_kind) for one in MACS),
+    "a capability outlives what it was for": tuple((one, "capability", _for_ever) for one in MACS),
+    "the generation before is kept for ever": ((Gate, "hear", _all_that_were),),
+    "judged before the change, applied after it (H233)": (
+        (replica.Replica, "request", _judged_before),
+    ),
+    "a to-do is believed (H213)": ((Deletion, "_work_off", _believed),),
+    "requests are known by the client's word (H216)": (
+        (sessions, "client_of", _without_principal),
+    ),
+    "a lease is whoever's knows its number (H217)": ((Leases, "why_not", _whoevers),),
+    "capabilities are given to whoever asks": ((member_node, "may_have", _may_anything),),
+    "what mode report gives is good in required": ((Gate, "proves", _report_counts),),
+    "a bookie gives a place to itself": ((Classes, "of", _by_its_own_word),),
+    "what is read is not judged": ((member_node.MemberNode, "may_read", _all_of_it),),
+    "a token's narrowing is not looked at": ((Judge, "narrowed", _not_narrowed),),
+    "one key for all bookies (H229)": ((Generation, "of_bookie", _of_no_bookie),),
+    "recovery adds pass without a capability (H231)": ((ShownKeys, "key", _recovered_by_anybody),),
+    "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
+    "a connection outlives its token (H237)": ((TokenDesk, "welcome", _for_good),),
+    "a revoked token is taken": ((Judge, "why_no_token", _never_revoked),),
+    "a pass outlives its token": ((gate_part, "read_pass", _without_end),),
+    "a bookie that is cut off goes on (H241)": ((Gate, "is_cut_off", False),),
+    "a token at a proxy does not end (H237)": ((MetadataClient, "verify_token", _for_good_there),),
+    "a proxy goes on with a revoked token": ((TrustTable, "why_no_token", _goes_on_there),),
+    "a proxy does not narrow": ((client_rights, "allowed_by", _whole_there),),
+    "leases without a bound (H236)": ((Quotas, "why_not_lease", _enough),),
+    "one memory of requests for all (H216)": ((Quotas, "why_not_request", _enough),),
+}
+AT_A_PROXY = (
+    "a token at a proxy does not end (H237)",
+    "a proxy goes on with a revoked token",
+    "a proxy does not narrow",
+)
+"""In the seeds that look for these there is one."""
+STARTS = {
+    "a token at a proxy does not end (H237)": 1,
+    "a connection outlives its token (H237)": 2,
+    "a bookie that is cut off goes on (H241)": 3,
+    "leases without a bound (H236)": 2,
+    "one memory of requests for all (H216)": 4,
+    "a capability without its principal": 3,
+    "what mode report gives is good in required": 6,
+    "the generation before is kept for ever": 13,
+}
+"""A seed that found it; of others from 0 on."""
+
+
+def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
+    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    start = STARTS.get(name, 0)
+    return first_seed(
+        PLANTED[name],
+        range(start, start + budget),
+        lambda seed: (
+            TrustedRun(seed, chaos_s=chaos_s, with_proxy=name in AT_A_PROXY).run().failures
+        ),
+    )
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    return table_of(PLANTED, seed_that_finds, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

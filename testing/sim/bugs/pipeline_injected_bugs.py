@@ -1,0 +1,116 @@
+"""Bugs of the pipeline calls, put in by replacing functions, each to be found by `pipeline.PipelineRun`.
+
+python -m distributedlog.testing.sim.bugs.pipeline_injected_bugs [SEEDS]      a table: bug | seeds until found
+| found by
+"""
+
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from ....cluster.gc import segment_purger as purging
+from ....ledger.model import ledger_transactions as transactions
+from ....ledger.model.stored_ledger import StoredLedger
+from ....log.changes import log_truncation as truncation
+from ....log.format.dlsn import DLSN
+from ....log.model.log_keys import txn_key
+from ....log.model.log_state import Added, LogState
+from ....log.segments import segment_link as link
+from ....log.segments import segment_purge as purge
+from ....metadata.model.interface import Metadata
+from ....metadata.model.transaction import Transaction
+from ..workloads.pipeline import PipelineRun
+from ..world.bug_injection import Patch, planted, print_table, words_of
+
+_share = link.Linking._share
+_place = truncation._place
+_last_below = purge.last_below
+_linked = LogState.with_linked
+
+
+def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Transaction:
+    """The application's key is put without looking at it."""
+    found = _share(self, state, *rest)
+    key = txn_key(self._log_id, self._app)
+    kept = tuple(compare for compare in found.compares if compare.key != key)
+    return Transaction(kept, found.operations)
+
+
+def _whoever_owns_it(self: StoredLedger) -> Transaction:
+    """A ledger is deleted on what was read of it a while ago."""
+    found = transactions.deletion_share(self.metadata, self.version)
+    return Transaction((), found.operations)
+
+
+def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transaction:
+    """A ledger is linked on what was read of it a while ago."""
+    found = transactions.link_share(self.metadata, self.version, owner)
+    return Transaction((), found.operations)
+
+
+async def _one_too_far(*args: Any) -> tuple[DLSN, int]:
+    """The point lies after the record that it should lie before."""
+    point, sequence_id = await _place(*args)
+    return DLSN(point.segment, point.entry + 1, 0), sequence_id + 1
+
+
+async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> int:
+    """The segment that holds the point is taken for one that is below it."""
+    last = await _last_below(metadata, state)
+    point = state.truncated_to.segment
+    return point if state.first_segment <= point < state.open_from else last
+
+
+def _numbers_start_anew(self: LogState, added: Added) -> LogState:
+    """What is linked does not count in the sequence ids after it."""
+    return replace(_linked(self, added), next_sequence_id=self.next_sequence_id)
+
+
+def _half_of_it(self: link.Linking, claimed: Any, ready: Sequence[Any], txn: Any) -> Any:
+    """A link leaves out its last segment when it has several."""
+    return _link(self, claimed, ready[:1], txn)
+
+
+_link = link.Linking._link
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a version is linked whatever was linked (H14)": (
+        (link.Linking, "_share", _whatever_was_linked),
+    ),
+    "an unlinked ledger is deleted unconditionally (H13)": (
+        (StoredLedger, "deletion_share", _whoever_owns_it),
+    ),
+    "a deleted ledger is linked (H13)": ((StoredLedger, "link_share", _gone_is_no_obstacle),),
+    "truncated one entry too far (G6)": ((truncation, "_place", _one_too_far),),
+    "the purge takes the segment of the point (G6)": (
+        (purge, "last_below", _and_the_one_with_the_point),
+        (purging, "last_below", _and_the_one_with_the_point),
+    ),
+    "sequence ids go on without what was linked (G1)": (
+        (LogState, "with_linked", _numbers_start_anew),
+    ),
+    "a link leaves its last segment out (G8)": ((link.Linking, "_link", _half_of_it),),
+}
+
+
+def seeds_until_found(name: str, seeds: range) -> tuple[int, str] | None:
+    """How many seeds it took, and what found it; None: it survives them."""
+    with planted(PLANTED[name]):
+        for count, seed in enumerate(seeds, 1):
+            failures = PipelineRun(seed).run().failures
+            if failures:
+                return count, words_of(failures)
+    return None
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    logging.disable(logging.CRITICAL)
+    budget = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    return print_table(PLANTED, lambda name: seeds_until_found(name, range(budget)), budget)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Bugs of proxies and producers, put in by replacing functions, each to be found by `proxied.ProxiedRun`.
+
+python -m distributedlog.testing.sim.bugs.proxy_injected_bugs [SEEDS [BUG]]      a table: bug | seed | found
+by
+
+``BUG``: a part of a name. Each begins at the seed that found it when this was written last (`STARTS`).
+"""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ....bookie.client.bookie_client import BookieClient
+from ....log.format.dlsn import DLSN
+from ....log.format.producer_table import ProducerTable, Span
+from ....log.read.entry_queue import EntryQueue
+from ....log.takeover import takeover
+from ....log.takeover.producer_recovery import replay
+from ....log.write.segment_roller import SegmentKeeper
+from ....log.write.send_queue import Pipeline
+from ....proxy.client.entry_source import EntrySource
+from ....proxy.client.producer_sink import ProducerSink
+from ....proxy.protocol.proxy_messages import Refusal
+from ....proxy.read.tail_feed import Feed
+from ....proxy.write import produce_session
+from ....proxy.write.log_manager import Owner
+from ....runtime.interfaces.errors import Moved, ProducerForgotten
+from ..workloads.proxy_world import ProxiedRun
+from ..workloads.seed import CHAOS_S
+from ..world.bug_injection import Patch, first_seed, table_of
+
+_send_ready = Pipeline._send_ready
+_read = BookieClient.read
+_open_producer = produce_session._open_producer
+_resumption = EntrySource._resumption
+_store = ProducerTable.store
+_enter = ProducerSink._enter
+_send_rest = ProducerSink._send_rest
+_give = EntryQueue.give
+_give_up = Owner.give_up
+
+
+async def _nobody_is_known(*args: Any) -> ProducerTable | None:
+    """A takeover begins with an empty table."""
+    table = await replay(*args)
+    return None if table is None else ProducerTable(next_number=table.next_number)
+
+
+def _told_when_sent(self: Pipeline) -> None:
+    """A frame is acknowledged when its entry was given to the ledger."""
+    _send_ready(self)
+    if isinstance(self.sink, SegmentKeeper) and self._in_flight:
+        self.confirmed(self.sink.current, self._in_flight[-1].entry)
+
+
+async def _no_fence(self: BookieClient, ledger: int, key: bytes, timeout_s: float) -> Any:
+    """A takeover leaves the owner before writing."""
+    return await self.read_lac(ledger, key, timeout_s)
+
+
+async def _reads_do_not_fence(self: BookieClient, *args: Any, **kwargs: Any) -> Any:
+    return await _read(self, *args, **{**kwargs, "fence": False})
+
+
+async def _forgotten_is_new(writer: Any, request: Any) -> Any:
+    """Whoever was forgotten goes on where he says that he was."""
+    try:
+        return await _open_producer(writer, request)
+    except ProducerForgotten:
+        opened = await writer.sequenced.open_producer(request.producer)
+        producers = writer.pipeline.producers
+        producers._live[opened.number].next_sequence = request.through
+        producers.table.rows[opened.number].next_sequence = request.through
+        return replace(opened, next_sequence=request.through)
+
+
+def _begins_where_it_says(self: ProducerTable, span: Span, segment: int, entry: int) -> None:
+    """And so all say who read of it: the first frame of a producer begins anywhere."""
+    row = self.rows.get(span.number)
+    if row is not None and not row.kept and not row.next_sequence:
+        row.next_sequence = span.sequence
+    _store(self, span, segment, entry)
+
+
+def _whatever_is_in_the_ring(self: Feed) -> dict[Any, Any]:
+    """What was truncated stays in the ring."""
+    return {}
+
+
+def _with_one_more(self: ProducerSink) -> None:
+    """A frame that is sent again takes the first record of the next one along."""
+    sent, at = self._sent, self._there
+    if self._stream is not None and len(sent) - at > 1:
+        (batch, first, count, size), following = sent[at], sent[at + 1][0]
+        batch.payloads = [*batch.payloads, following.payloads[0]]
+        batch.txids = [*batch.txids, following.txids[0]]
+        sent[at] = batch, first, count + 1, size
+        for later in range(at + 1, len(sent)):
+            batch, first, count, size = sent[later]
+            sent[later] = batch, first + 1, count, size
+        self._next += 1
+    _send_rest(self)
+
+
+def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
+    """What the log's new owner has of a producer is sent again, as if it were new."""
+    if self._producer and self._pipeline is not None and self._sent:
+        self._next = stream.opened.next_sequence
+        self._forget_sent()
+        self._pipeline.take_back()
+    _enter(self, stream)
+
+
+def _one_further(self: EntrySource, out: Any) -> Any:
+    """A reader goes on elsewhere one entry after the one that it wants."""
+    found = _resumption(self, out)
+    assert found.dlsn is not None, "who goes on has a place"
+    segment, entry, _ = found.dlsn
+    return replace(found, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
+
+
+def _whatever_comes(self: EntryQueue, columns: Any) -> None:
+    """A reader does not look at sequence ids: alone, the bug before it costs time, and no record."""
+    self.next_id = None
+    _give(self, columns)
+
+
+async def _told_before_it_is_settled(self: Owner, key: Any, target: str) -> bool:
+    """Producers are sent away while what they sent is still on its way."""
+    one = self.has(*key)
+    if one is None:
+        return False
+    for stream in list(one.streams):
+        if stream.unanswered:
+            first = stream.unanswered[0][0]
+            stream._told = True
+            stream._refuse(stream.number, Refusal(Moved("it moves", target), first, first, 0))
+    return await _give_up(self, key, target)
+
+
+PLANTED: dict[str, tuple[Patch, ...]] = {
+    "a takeover begins with an empty table (H61)": ((takeover, "replay", _nobody_is_known),),
+    "acknowledged before it is durable (G2)": ((Pipeline, "_send_ready", _told_when_sent),),
+    "two owners: nobody is fenced (H60)": (
+        (BookieClient, "fence", _no_fence),
+        (BookieClient, "read", _reads_do_not_fence),
+    ),
+    "a retry is taken as new after eviction (H67)": (
+        (produce_session, "_open_producer", _forgotten_is_new),
+        (ProducerTable, "store", _begins_where_it_says),
+    ),
+    "the ring gives what was truncated (H188)": ((Feed, "_fresh", _whatever_is_in_the_ring),),
+    "a frame is sent again with other borders (G9)": (
+        (ProducerSink, "_send_rest", _with_one_more),
+    ),
+    "what the new owner has is sent again (G9)": ((ProducerSink, "_enter", _all_of_it_again),),
+    "a reader goes on one entry too far, and does not count (H192)": (
+        (EntrySource, "_resumption", _one_further),
+        (EntryQueue, "give", _whatever_comes),
+    ),
+    "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
+}
+STARTS = {
+    "acknowledged before it is durable (G2)": 3,
+    "a reader goes on one entry too far, and does not count (H192)": 10,
+    "a retry is taken as new after eviction (H67)": 8,
+    "two owners: nobody is fenced (H60)": 3,
+    "the ring gives what was truncated (H188)": 4,
+    "what the new owner has is sent again (G9)": 3,
+    "told before it is settled (H76)": 14,
+}
+"""A seed that found it; of others from 0 on."""
+
+
+def seed_that_finds(name: str, budget: int, *, chaos_s: float = CHAOS_S) -> tuple[int, str] | None:
+    """The first of so many seeds that finds a bug, from where it is listed; None: it survives them."""
+    start = STARTS.get(name, 0)
+    return first_seed(
+        PLANTED[name],
+        range(start, start + budget),
+        lambda seed: ProxiedRun(seed, chaos_s=chaos_s).run().failures,
+    )
+
+
+def main() -> int:
+    """Print the table; 1 when a bug survived."""
+    return table_of(PLANTED, seed_that_finds, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Those who want more than their share: a greedy user, and strangers without end; and what others must keep.
+
+The greedy one has a certificate and next to no right: it takes leases, watches, connections and the memory of
+requests until it is told that it has enough. A stranger has nothing, dials, and is silent or talks nonsense.
+`Shares` holds the nodes to what they promise the others (H216, H236): where rights are required nobody has
+more leases than his bound, and what a request of somebody else came to is remembered while it may be asked
+for again.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from ....metadata.client.metadata_client import MetadataClient
+from ....metadata.model.command_results import Answer
+from ....metadata.model.commands import (
+    Expire,
+    Grant,
+    Revoke,
+    Transact,
+    decode_command,
+    encode_command,
+)
+from ....metadata.model.interface import Event, prefix_end
+from ....metadata.model.transaction import Transaction
+from ....runtime.interfaces.errors import DistributedLogError, OverQuota
+from ....runtime.interfaces.host import Address, Host
+from ....runtime.net.rpc import Endpoint
+from ....runtime.protocol.frames import Op
+from ....runtime.protocol.handshake import Hello
+from ...verify.checks.independent_authorizer import SecondJudge
+
+CONNECTIONS_MAX = 200
+"""Of a node: a sixth for strangers, an eighth for nodes, three quarters of the rest for one address."""
+LEASES_MAX = 20
+WATCHES_MAX = 25
+REQUESTS_KEPT = 1024
+FRESH_S = 6.0
+"""A client may send again for so long."""
+TAKERS = 3
+"""Tasks that take leases: each asks before the others' were given."""
+STRANGERS = 60
+"""At each node, at a time."""
+PATIENCE_S = 0.3
+NEVER = 1 << 62
+
+
+class Shares:
+    """Of one run, by what its nodes' states take. ``greedy``: who may be forgotten early."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        judge: SecondJudge,
+        fail: Callable[[str], None],
+        *,
+        greedy: str,
+    ) -> None:
+        self._now = now
+        self._judge = judge
+        self._fail = fail
+        self._greedy = greedy
+        self._applied = 0
+        self._leases: dict[int, str] = {}
+        self._kept: deque[tuple[float, str, int]] = deque()
+        self._known: dict[tuple[str, int], None] = {}
+        self._required_since = 0.0
+        self.forgotten = 0
+        """Requests of any age."""
+
+    def on_applied(
+        self, index: int, command: bytes, answer: Answer, events: tuple[Event, ...], revision: int
+    ) -> None:
+        """See `taps.OnApplied`; after the judge."""
+        if index <= self._applied or not command:
+            return
+        self._applied = index
+        if self._judge.now.mode != "required":
+            self._required_since = self._now()
+        try:
+            meant = decode_command(command)
+        except DistributedLogError:
+            return
+        if isinstance(meant, Grant) and answer.lease:
+            owner = meant.client.rpartition("/")[0]
+            self._leases[answer.lease] = owner
+            held = list(self._leases.values()).count(owner)
+            if owner == self._greedy and self._is_required() and held > LEASES_MAX + TAKERS:
+                self._fail(f"H236: {owner} holds {held} leases, allowed are {LEASES_MAX}")
+        elif isinstance(meant, Revoke | Expire):
+            self._leases.pop(meant.lease, None)
+        if meant.client and (meant.client, meant.request) not in self._known:
+            self._remember(meant.client, meant.request)
+
+    def _remember(self, client: str, request: int) -> None:
+        self._known[client, request] = None
+        self._kept.append((self._now(), client, request))
+        if len(self._kept) <= REQUESTS_KEPT:
+            return
+        at, client, request = self._kept.popleft()
+        self._known.pop((client, request), None)
+        self.forgotten += 1
+        age_s = self._now() - at
+        owner = client.rpartition("/")[0]
+        is_honest = owner.startswith("user/") and owner != self._greedy
+        if age_s < FRESH_S and is_honest and self._is_required():
+            self._fail(
+                f"H216: what request {request} of {owner} came to was forgotten {age_s:.2f} s"
+                f" after it, for others' sake"
+            )
+
+    def _is_required(self) -> bool:
+        """For as long as anything is remembered for."""
+        return self._now() - self._required_since > 2 * FRESH_S
+
+
+class Greedy:
+    """What it does, from one machine."""
+
+    def __init__(
+        self, metadata: MetadataClient, host: Host, addresses: Callable[[], list[Address]]
+    ):
+        self._metadata = metadata
+        self._host = host
+        self._chance = host.random
+        self._addresses = addresses
+        self._request = 0
+        self.over_quota = 0
+        """So often it was told that it has enough."""
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(TAKERS):
+                nursery.start_soon(self._take_leases)
+            for _ in range(2 * WATCHES_MAX):
+                nursery.start_soon(self._watch)
+            for _ in range(4):
+                nursery.start_soon(self._flood)
+            nursery.start_soon(self._take_places)
+
+    async def _take_leases(self) -> None:
+        while True:
+            try:
+                await self._metadata.grant_lease(5_000)
+            except OverQuota:
+                self.over_quota += 1
+                await trio.sleep(PATIENCE_S)
+            except DistributedLogError:
+                await trio.sleep(PATIENCE_S)
+
+    async def _watch(self) -> None:
+        start = b"name/"
+        while True:
+            try:
+                page = await self._metadata.range(start, prefix_end(start))
+                async with self._metadata.watch(
+                    start, prefix_end(start), after_revision=page.revision
+                ) as watch:
+                    while True:
+                        await watch.next()
+            except OverQuota:
+                self.over_quota += 1
+            except DistributedLogError:
+                pass
+            await trio.sleep(2 * PATIENCE_S)
+
+    async def _flood(self) -> None:
+        """As many requests as are answered, a while on, a while off."""
+        client = f"{self._chance.getrandbits(63):016x}"
+        number = 0
+        while True:
+            ends = trio.current_time() + self._chance.expovariate(0.25)
+            while trio.current_time() < ends:
+                number += 1
+                said = Transact(client, number, NEVER, Transaction())
+                try:
+                    await self._metadata.ask(Op.META_TRANSACT, encode_command(said))
+                except DistributedLogError:
+                    await trio.sleep(PATIENCE_S)
+            await trio.sleep(self._chance.expovariate(0.5))
+
+    async def _take_places(self) -> None:
+        endpoint = Endpoint(self._host, lambda: Hello("", kind="client"))
+        while True:
+            address = self._chance.choice(self._addresses())
+            with trio.move_on_after(3.0):
+                async with trio.open_nursery() as nursery:
+                    try:
+                        for _ in range(CONNECTIONS_MAX):
+                            await endpoint.dial(address, nursery=nursery)
+                    except DistributedLogError:
+                        pass
+                    await trio.sleep_forever()
+            await trio.sleep(self._chance.expovariate(0.5))
+
+
+async def flood(host: Host, addresses: Callable[[], list[Address]]) -> None:
+    """A stranger's main: dial all nodes without end, say nothing or nonsense, go away late."""
+    async with trio.open_nursery() as nursery:
+        for number in range(len(addresses())):
+            for _ in range(STRANGERS):
+                nursery.start_soon(_intrude, host, addresses, number)
+
+
+async def _intrude(host: Host, addresses: Callable[[], list[Address]], number: int) -> None:
+    chance = host.random
+    while True:
+        await trio.sleep(chance.random() * PATIENCE_S)
+        try:
+            connection = await host.dial(addresses()[number])
+            if chance.random() < 0.2:
+                connection.try_send([chance.randbytes(chance.randrange(1, 200))])
+        except DistributedLogError:
+            continue
+        await trio.sleep(chance.uniform(1.0, 6.0))
+        connection.close()

@@ -1,0 +1,143 @@
+"""Unexpected exceptions in the tasks of nodes: thrown into a task while it waits, as a bug in it would.
+
+A bug ends one try of one piece of work (`distributedlog/runtime/schedule/work_failures.py`) or one
+connection. In the tasks of `planting.ENDS_NODE` it ends the node. A task that only waits for its children has
+no code that could fail
+(`waits_for_children`).
+"""
+
+from random import Random
+
+import trio
+
+from ...verify.checks.history_check import Violation
+from ..world.bug_injection import ENDS_NODE, Injected
+from ..world.machine_state import machine_of_task
+from ..world.sim_cluster import SimCluster
+from ..world.sim_host import SimHost
+
+OWN = "distributedlog"
+AROUND = {
+    "SimHost._run",
+    "Endpoint._contained",
+    "Endpoint._contain_fault",
+    "kept_until_the_end.<locals>.run_in_scope",
+}
+"""Run what they are given."""
+PART_OF_SEEDS = 0.3
+PART_THAT_ENDS = 0.2
+"""Share of the throws that are aimed at tasks which end their node, at least."""
+PAUSE_S = 2.0
+END_S = 15.0
+"""Time for a node to end: it removes its registration and writes a checkpoint."""
+
+
+def tasks_of(host: SimHost) -> list[trio.lowlevel.Task]:
+    """Return the tasks of the process that runs on a machine, in the order in which they began."""
+    found = []
+    root = trio.lowlevel.current_root_task()
+    waiting = [] if root is None else [root]
+    while waiting:
+        task = waiting.pop()
+        for nursery in task.child_nurseries:
+            waiting += nursery.child_tasks
+        if task.context.get(machine_of_task) is host.state:
+            found.append(task)
+    return sorted(found, key=lambda task: task._counter)
+
+
+def work_of(task: trio.lowlevel.Task) -> str:
+    """Return the name of the function for which a task was begun, below what contains its exceptions."""
+    for frame, _ in task.iter_await_frames():
+        module = frame.f_globals.get("__name__", "")
+        name = frame.f_code.co_qualname
+        if module.startswith(OWN) and not module.endswith("work_failures") and name not in AROUND:
+            return name
+    return ""
+
+
+def waits_for_children(task: trio.lowlevel.Task) -> bool:
+    """Whether a task does nothing now but wait for its child tasks, or for its end."""
+    names: list[str] = []
+    for frame, _ in task.iter_await_frames():
+        if frame.f_globals.get("__name__", "").startswith(OWN):
+            names = []
+        else:
+            names.append(frame.f_code.co_name)
+    return names[:1] == ["sleep_forever"] or "_nested_child_finished" in names
+
+
+def throw(task: trio.lowlevel.Task) -> bool:
+    """Have a task raise `Injected` where it waits. False: it runs, or does not let itself be woken."""
+    error = Injected(work_of(task))
+
+    def raise_error() -> None:
+        raise error
+
+    abort = task._abort_func
+    if abort is None or task._next_send_fn is not None:
+        return False
+    task._attempt_abort(raise_error)
+    if task._next_send_fn is None:
+        task._abort_func = abort  # its wait cannot be interrupted
+        return False
+    return True
+
+
+class UnexpectedErrors:
+    """Throws into tasks of nodes that serve, at random times, in some of the seeds.
+
+    `SimHost` fails the run if a node ends although the task must not end it. This class fails the run if a
+    node does not end although the task must end it.
+    """
+
+    def __init__(self, cluster: SimCluster, chance: Random) -> None:
+        self.thrown: list[str] = []
+        """Kind of the machine and work, of each."""
+        self._ending: set[tuple[str, int]] = set()
+        self._cluster = cluster
+        self._chance = chance
+        self._wanted = chance.random() < PART_OF_SEEDS
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        cluster, chance = self._cluster, self._chance
+        while self._wanted:
+            await trio.sleep(chance.expovariate(1.0 / PAUSE_S))
+            name = chance.choice(cluster.nodes)
+            if cluster.machines[name].state.running and cluster.serves(name):
+                self.throw_into(name)
+
+    def throw_into(self, name: str) -> None:
+        """Throw into one task of a node that serves; each kind of task that does not end it is as likely."""
+        host = self._cluster.machines[name]
+        if (name, host.state.incarnation) in self._ending:
+            return  # it takes itself apart
+        by_work: dict[str, list[trio.lowlevel.Task]] = {}
+        for task in tasks_of(host):
+            work = work_of(task)
+            if not work or work.startswith("SimCluster.") or work == "serve_node":
+                continue  # the simulator's own, or the node's main task, whose end is the node's
+            if work in ENDS_NODE or not waits_for_children(task):
+                by_work.setdefault(work, []).append(task)
+        ending = [work for work in by_work if work in ENDS_NODE]
+        if ending and self._chance.random() < PART_THAT_ENDS:
+            by_work = {work: by_work[work] for work in ending}
+        if not by_work:
+            return
+        work = self._chance.choice(list(by_work))
+        task = self._chance.choice(by_work[work])
+        if not throw(task):
+            return
+        self.thrown.append(f"{name[0]} {work}")
+        self._cluster.simulation.note("unexpected", name, work)
+        if work in ENDS_NODE:
+            self._ending.add((name, host.state.incarnation))
+            self._cluster.simulation.after(END_S, self._look, host, host.state.incarnation, work)
+
+    def _look(self, host: SimHost, life: int, work: str) -> None:
+        if host.state.stalled:
+            self._cluster.simulation.after(END_S, self._look, host, life, work)
+        elif host.state.lives(life):
+            error = Violation(f"{host.name} goes on after an unexpected exception in {work}")
+            self._cluster.simulation.fail(error)

@@ -1,0 +1,1 @@
+"""The ledger protocol in a simulated world of its own."""

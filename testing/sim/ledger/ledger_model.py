@@ -1,0 +1,148 @@
+"""A bookie as the ledger protocol sees it, in a few lines that are plainly right.
+
+What it stores is durable at once; what a real bookie does to get there is the bookie's own matter. Shared
+by the seeded world (`ledger_world.py`) and by tests of the drivers.
+"""
+
+from dataclasses import dataclass, field
+
+from ....bookie.format.entry import HEADER
+from ....runtime.interfaces.errors import (
+    BookieReadOnly,
+    DistributedLogError,
+    EntryConflict,
+    LedgerFenced,
+    WrongLedgerKey,
+)
+from ....runtime.interfaces.host import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a bookie reads of a record."""
+
+    entry: int
+    length_so_far: int
+    payload_bytes: int
+    lac: int
+
+
+def header_of(record: Buffer) -> Header:
+    """The fields of a record that the protocol uses."""
+    _, _, payload_bytes, _, _, _, _, entry, length_so_far, lac = HEADER.unpack_from(record)
+    return Header(entry, length_so_far, payload_bytes, lac)
+
+
+@dataclass(slots=True)
+class ModelLedger:
+    """What one bookie holds of one ledger."""
+
+    entries: dict[int, bytes] = field(default_factory=dict)
+    fenced: bool = False
+    lac: int = -1
+    limbo: bool = False
+    key: bytes | None = None
+    damaged: set[int] = field(default_factory=set)
+    """Entries whose bytes rotted."""
+
+
+class ModelBookie:
+    """The rules of invariants 11 to 13, 22, 30, and nothing else."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.id = bookie_id
+        self.ledgers: dict[int, ModelLedger] = {}
+        self.read_only = False
+
+    def ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
+        """Made on first sight: also by a fence (inv. 12)."""
+        found = self.ledgers.setdefault(ledger_id, ModelLedger())
+        if found.key is None:
+            found.key = key
+        elif found.key != key:
+            raise WrongLedgerKey(f"{self.id}: ledger {ledger_id} has another key")
+        return found
+
+    def add(self, ledger_id: int, key: bytes, record: Buffer, *, recovery: bool) -> None:
+        """Check the fence and store, in one step (inv. 11). Raises what a bookie refuses with."""
+        ledger = self.ledger(ledger_id, key)
+        if ledger.fenced and not recovery:
+            raise LedgerFenced(f"{self.id}: ledger {ledger_id} is fenced")
+        if self.read_only and not recovery:
+            raise BookieReadOnly(f"{self.id} is read-only")
+        header = header_of(record)
+        there = ledger.entries.get(header.entry)
+        if there is not None and there != record:
+            raise EntryConflict(f"{self.id}: ledger {ledger_id} entry {header.entry}")
+        ledger.entries[header.entry] = bytes(record)
+        ledger.lac = max(ledger.lac, header.lac)
+
+    def write_lac(self, ledger_id: int, key: bytes, lac: int) -> None:
+        """The writer's explicit LAC; refused when fenced (H24)."""
+        ledger = self.ledger(ledger_id, key)
+        if not ledger.fenced:
+            ledger.lac = max(ledger.lac, lac)
+
+    def fence(self, ledger_id: int, key: bytes) -> tuple[int, int, bool]:
+        """LAC, last entry, known."""
+        ledger = self.ledger(ledger_id, key)
+        ledger.fenced = True
+        return ledger.lac, max(ledger.entries, default=-1), not ledger.limbo
+
+    def read(
+        self,
+        ledger_id: int,
+        key: bytes,
+        first: int,
+        last: int,
+        entries_max: int,
+        *,
+        fence: bool = False,
+    ) -> tuple[int, int, bool, list[bytes]]:
+        """complete_to, LAC, known, records (H9). Damaged records are handed out damaged."""
+        ledger = self.ledger(ledger_id, key)
+        if fence:
+            ledger.fenced = True
+        ids = [e for e in ledger.entries if first <= e <= last]
+        ids.sort()
+        complete_to = last
+        if len(ids) > entries_max:
+            ids = ids[:entries_max]
+            complete_to = ids[-1]
+        records = [
+            _damage(ledger.entries[e]) if e in ledger.damaged else ledger.entries[e] for e in ids
+        ]
+        return complete_to, ledger.lac, not ledger.limbo, records
+
+
+def _damage(record: bytes) -> bytes:
+    return record[:-1] + bytes([record[-1] ^ 1])
+
+
+class ModelStream:
+    """The bookie's side of one add stream: counts, and is poisoned by its first refusal (H1)."""
+
+    def __init__(self, bookie: ModelBookie, ledger_id: int, key: bytes, *, recovery: bool) -> None:
+        self._bookie = bookie
+        self._ledger_id = ledger_id
+        self._key = key
+        self._recovery = recovery
+        self.count = 0
+        self.refused: DistributedLogError | None = None
+
+    def write_lac(self, lac: int) -> None:
+        """The writer's explicit LAC; a recovery has none to say, nor has a writer that was refused."""
+        if self.refused is None and not self._recovery:
+            self._bookie.write_lac(self._ledger_id, self._key, lac)
+
+    def add(self, record: Buffer) -> bool:
+        """Store, or poison the stream; False: dropped or refused."""
+        if self.refused is not None:
+            return False
+        try:
+            self._bookie.add(self._ledger_id, self._key, record, recovery=self._recovery)
+        except DistributedLogError as error:
+            self.refused = error
+            return False
+        self.count += 1
+        return True

@@ -1,0 +1,368 @@
+"""Bookies with misfortunes, the links to them and the store of one record, on the ledger world's heap.
+
+A link delivers in order at any delay; when it breaks, a prefix of what was sent still arrives, maybe much
+later. The store does compare-and-set; it may stand still, and lose its answers.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from random import Random
+
+from ....ledger.model.ledger_metadata import LedgerMetadata
+from ....ledger.model.striping import Striping
+from ....ledger.placement.ensemble_placement import Candidate, choose_replacements
+from ....runtime.interfaces.errors import (
+    ConnectionLost,
+    DistributedLogError,
+    ProtocolError,
+    RequestTimeout,
+)
+from ....runtime.interfaces.host import Buffer
+from .ledger_model import ModelBookie, ModelStream
+
+LEDGER = 7
+KEY = b"0123456789abcdef"
+NEVER = float("inf")
+
+
+class SimBookie:
+    """A model bookie with its misfortunes."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.id = bookie_id
+        self.model = ModelBookie(bookie_id)
+        self.down = False
+        self.damaged = False
+        self.hung_until = 0.0
+        self.cut_from: dict[str, float] = {}
+
+
+class LedgerNet:
+    """Time and chance of a world, its bookies and the links to them."""
+
+    def __init__(self, random: Random, bookies: int) -> None:
+        self.random = random
+        self.now = 0.0
+        self.healed = False
+        self.trace: list[str] = []
+        self.bookies = {f"b{n}": SimBookie(f"b{n}") for n in range(bookies)}
+        self.links: dict[tuple[str, str], SimLink] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._sequence = 0
+
+    # --- time and chance --------------------------------------------------------------------------
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Do something later."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (self.now + delay_s, self._sequence, action))
+
+    def run_until(self, end: float, done: Callable[[], bool]) -> None:
+        """Do what is due, up to ``end`` or ``done``."""
+        while self._heap and self.now < end:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+            if done():
+                break
+
+    def delay(self) -> float:
+        """How long a message takes: mostly about a millisecond, now and then very long."""
+        drawn = self.random.random()
+        if self.healed or drawn > 0.06:
+            return 0.0005 + 0.001 * self.random.random()
+        return self.random.random() * (0.05 if drawn > 0.015 else 1.5)
+
+    def note(self, line: str) -> None:
+        """Into the trace that a failing seed prints."""
+        self.trace.append(f"{self.now:8.4f} {line}")
+
+    # --- bookies ----------------------------------------------------------------------------------
+
+    def link(self, client: str, bookie_id: str) -> "SimLink | None":
+        """The live connection, made where there is none; None when it cannot be made now."""
+        link = self.links.get((client, bookie_id))
+        if link is not None and link.closed is None:
+            return link
+        bookie = self.bookies[bookie_id]
+        if bookie.down or self.now < bookie.cut_from.get(client, 0.0):
+            return None
+        link = self.links[client, bookie_id] = SimLink(self, client, bookie)
+        return link
+
+    def choose(
+        self,
+        striping: Striping,
+        client: str,
+        slots: list[int],
+        kept: dict[int, str],
+        excluded: list[str],
+    ) -> dict[int, str]:
+        """Bookies for these slots, as ``client`` sees them; "": as one that is cut off from none."""
+        candidates = [
+            Candidate(b.id, down=b.down or self.now < b.cut_from.get(client, 0.0))
+            for b in self.bookies.values()
+        ]
+        return choose_replacements(
+            striping, kept, slots, candidates, self.random.random, excluded=excluded
+        )
+
+    def stop(self, bookie: SimBookie, for_s: float) -> None:
+        """A power cut: connections end, what was stored stays."""
+        bookie.down = True
+        for link in list(self.links.values()):
+            if link.bookie is bookie:
+                link.break_(0.0)
+
+        def start() -> None:
+            bookie.down = False
+
+        self.after(for_s, start)
+
+
+class SimLink:
+    """A connection: in order, any delay; when it breaks, a prefix of what was sent still arrives."""
+
+    def __init__(self, net: LedgerNet, client: str, bookie: SimBookie) -> None:
+        self.net = net
+        self.client = client
+        self.bookie = bookie
+        self.closed: DistributedLogError | None = None
+        self._there = self._back = 0.0
+        self._cut_at = NEVER
+        self._sinks: list[SimSink] = []
+        self._requests: list[Callable[[DistributedLogError], None]] = []
+
+    def break_(self, prefix_s: float) -> None:
+        """What arrives later than ``prefix_s`` from now is lost; the client learns at once."""
+        if self.closed is not None:
+            return
+        self.closed = ConnectionLost(f"the connection to {self.bookie.id} broke")
+        self._cut_at = self.net.now + prefix_s
+        sinks, self._sinks = self._sinks, []
+        requests, self._requests = self._requests, []
+        for sink in sinks:
+            sink.on_broken(self.closed)
+        for failed in requests:
+            failed(self.closed)
+
+    def there(self, action: Callable[[], None]) -> None:
+        """Send to the bookie; ``action`` runs on arrival."""
+        net = self.net
+        self._there = max(self._there, net.now + net.delay())
+
+        def arrive() -> None:
+            if net.now > self._cut_at or (self.bookie.down and self.closed is not None):
+                return
+            if net.now < self.bookie.hung_until:
+                net.after(self.bookie.hung_until - net.now, arrive)
+            else:
+                action()
+
+        net.after(self._there - net.now, arrive)
+
+    def back(self, action: Callable[[], None]) -> None:
+        """Send to the client."""
+        net = self.net
+        self._back = max(self._back, net.now + net.delay())
+
+        def arrive() -> None:
+            if self.closed is None:
+                action()
+
+        net.after(self._back - net.now, arrive)
+
+    def request(
+        self,
+        act: Callable[[], Callable[[], None]],
+        failed: Callable[[DistributedLogError], None],
+        timeout_s: float,
+    ) -> None:
+        """``act`` runs at the bookie and returns what is done with the answer at the client."""
+        if self.closed is not None:
+            failed(self.closed)
+            return
+        done = False
+
+        def fail(error: DistributedLogError) -> None:
+            nonlocal done
+            if not done:
+                done = True
+                failed(error)
+
+        def at_bookie() -> None:
+            answer = act()
+
+            def at_client() -> None:
+                nonlocal done
+                if not done:
+                    done = True
+                    self._requests.remove(fail)
+                    answer()
+
+            self.back(at_client)
+
+        def late() -> None:
+            if not done:
+                if fail in self._requests:
+                    self._requests.remove(fail)
+                fail(RequestTimeout(f"{self.bookie.id} did not answer"))
+
+        self._requests.append(fail)
+        self.there(at_bookie)
+        self.net.after(timeout_s, late)
+
+    def open_stream(
+        self,
+        ledger: int,
+        key: bytes,
+        *,
+        recovery: bool,
+        fragment_epoch: int,
+        on_acked: Callable[[int], object],
+        on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+        on_broken: Callable[[Exception], None],
+    ) -> "SimSink":
+        """As `bookie/client/bookie_client.py`; what breaks ends the run."""
+        sink = SimSink(self, ledger, key, recovery, on_acked, on_refused, on_progress)
+        self._sinks.append(sink)
+        return sink
+
+
+class SimSink:
+    """One add stream, both sides of it."""
+
+    def __init__(
+        self,
+        link: SimLink,
+        ledger: int,
+        key: bytes,
+        recovery: bool,
+        on_acked: Callable[[int], object],
+        on_refused: Callable[[int, DistributedLogError], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._on_acked = on_acked
+        self._on_refused = on_refused
+        self._on_progress = on_progress
+        self._stream = ModelStream(link.bookie.model, ledger, key, recovery=recovery)
+        self._told = 0
+        self._acking = False
+        self._closed = False
+        self.watched = False
+
+    def send(self, record: Buffer) -> None:
+        """One record to the bookie."""
+        self._link.there(lambda: self._arrive(record))
+
+    def together(self, streams: Sequence[object]) -> None:
+        """The simulated links share nothing."""
+
+    def lacs_together(self, streams: Sequence[object]) -> None:
+        """Each by itself."""
+
+    def send_lac(self, lac: int) -> None:
+        """The explicit LAC to the bookie."""
+        self._link.there(lambda: self._stream.write_lac(lac))
+
+    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+        """Call ``done`` when an answer to a request sent now has arrived."""
+        self._link.there(lambda: self._link.back(done))
+
+    def close(self) -> None:
+        """What comes back is dropped."""
+        self._closed = True
+
+    def on_broken(self, error: DistributedLogError) -> None:
+        """The link ended."""
+        if not self._closed:
+            self._on_refused(self._told, error)
+
+    def _arrive(self, record: Buffer) -> None:
+        refused = self._stream.refused
+        if self._stream.add(record):
+            if not self._acking:  # acks gather, as after one sync
+                self._acking = True
+                self._link.net.after(self._link.net.random.random() * 0.002, self._ack)
+        elif refused is None and self._stream.refused is not None:
+            position, error = self._stream.count, self._stream.refused
+            self._link.back(lambda: self._refused(position, error))
+
+    def _refused(self, position: int, error: DistributedLogError) -> None:
+        if not self._closed:
+            self._on_refused(position, error)
+
+    def _ack(self) -> None:
+        self._acking = False
+        count = self._stream.count
+
+        # A closed stream's acks still come in: it is the window that must not count them.
+        def told() -> None:
+            self._told = count
+            try:
+                if self._on_acked(count):
+                    self._on_progress()
+            except ProtocolError as error:
+                self._on_refused(count, error)
+
+        self._link.back(told)
+
+
+class SimStore:
+    """The ledger's record under compare-and-set; answers may be late, or lost."""
+
+    def __init__(
+        self, net: LedgerNet, value: LedgerMetadata, on_closed: Callable[[LedgerMetadata], None]
+    ) -> None:
+        self.net = net
+        self.value = value
+        self.version = 1
+        self.frozen_until = 0.0
+        self.lose_replies = False
+        self._on_closed = on_closed
+
+    def cas(
+        self,
+        version: int,
+        new: LedgerMetadata,
+        done: Callable[[bool | None, LedgerMetadata, int], None],
+    ) -> None:
+        """``done`` gets True, False (conflict) or None (unknown), and the record as it is then."""
+        self._call(lambda: self._apply(version, new), done)
+
+    def get(self, done: Callable[[bool | None, LedgerMetadata, int], None]) -> None:
+        """The record and its version."""
+        self._call(lambda: True, done, lossless=True)
+
+    def _call(
+        self,
+        act: Callable[[], bool],
+        done: Callable[[bool | None, LedgerMetadata, int], None],
+        *,
+        lossless: bool = False,
+    ) -> None:
+        net = self.net
+
+        def arrive() -> None:
+            if net.now < self.frozen_until:
+                net.after(self.frozen_until - net.now + 0.001, arrive)
+                return
+            outcome: bool | None = act()
+            if self.lose_replies and not lossless and net.random.random() < 0.5:
+                outcome = None
+            value, version = self.value, self.version
+            net.after(0.0005 + net.random.random() * 0.003, lambda: done(outcome, value, version))
+
+        net.after(0.0005 + net.random.random() * 0.003, arrive)
+
+    def _apply(self, version: int, new: LedgerMetadata) -> bool:
+        if version != self.version:
+            return False
+        self.value, self.version = new, self.version + 1
+        self.net.note(
+            f"store v{self.version} {new.state} {[(f.first_entry, f.bookies) for f in new.ensembles]}"
+        )
+        if new.closed:
+            self._on_closed(new)
+        return True

@@ -1,0 +1,1 @@
+"""Checks of the behavior of a simulated cluster."""

@@ -1,0 +1,1 @@
+"""Raft in a simulated world of its own."""

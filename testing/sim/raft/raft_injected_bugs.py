@@ -1,0 +1,454 @@
+"""Known mistakes in Raft, planted from outside: the exam of the simulator and of the directed tests.
+
+A `Plant` is a core class with one rule broken, or a world whose driver breaks one. The product's code
+knows nothing of them. `hunt` tells after how many seeds the world finds one; for those that random
+search misses, tests/metadata has a directed scenario that must find them. ``python -m
+distributedlog.testing.sim.raft.raft_injected_bugs`` prints the table.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ....metadata.raft.leader_state import Leadership, Number
+from ....metadata.raft.progress import Progress
+from ....metadata.raft.raft import Raft
+from ....metadata.raft.raft_messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
+from ....metadata.raft.ready import HardState, Ready, Snapshot
+from .raft_node import RaftNode
+from .raft_world import RaftWorld, run_seeds
+
+# --- elections, the log, commits and reads ---------------------------------------------------------
+
+
+class VotesTwice(Raft):
+    """Votes for whoever asks, however often in a term (paper 5.2)."""
+
+    def _may_vote_for(self, candidate: str) -> bool:
+        self.vote = ""
+        return True
+
+
+class VotesForOlderLog(Raft):
+    """Does not compare logs before voting (paper 5.4.1)."""
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        return True
+
+
+class ComparesLengthOnly(Raft):
+    """Takes the longer log for the newer one, whatever its last term (paper 5.4.1)."""
+
+    def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
+        return last_index >= self.log.last_index
+
+
+class CommitsOldTerms(Leadership):
+    """Counts copies of entries of earlier terms (paper 5.4.2, figure 8)."""
+
+    def _may_commit(self, index: int) -> bool:
+        return True
+
+
+class AcksFromMemory(Raft):
+    """A follower acknowledges entries before they are durable."""
+
+    def _accept(self, leader_id: str, index: int, number: int) -> None:
+        self._send(leader_id, AppendReply(self.term, self.node_id, True, index, 0, 0, number))
+
+
+class VotesFromMemory(Raft):
+    """A vote leaves before it is durable (M4)."""
+
+    def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
+        if isinstance(message, VoteReply | Vote):
+            self._outbox.send_now.append((to, message))
+        else:
+            super()._send(to, message, after_persist)
+
+
+class CountsOwnUnsynced(Leadership):
+    """The leader counts its own entries before its disk has them."""
+
+    def advance_commit(self) -> bool:
+        """Pretend that all is durable."""
+        marks = self._marks
+        durable, marks.durable_index = marks.durable_index, self._log.last_index
+        news = super().advance_commit()
+        marks.durable_index = durable
+        return news
+
+
+class HalfIsEnough(Leadership):
+    """Commits with one node less than a majority."""
+
+    def advance_commit(self) -> bool:
+        """Take the wrong one of the sorted indexes."""
+        matches = sorted([self._marks.durable_index, *(p.counted for p in self.peers.values())])
+        index = matches[min(len(matches) // 2 + 1, len(matches) - 1)]
+        if index > self._marks.commit and self._may_commit(index):
+            self._marks.commit_to(index)
+            return True
+        return False
+
+
+class CountsAnswersOfOldTerms(Raft):
+    """Takes answers to an earlier leadership for answers to this one."""
+
+    def _leadership_of(self, term: int, now: float) -> Leadership | None:
+        return super()._leadership_of(self.term if term < self.term else term, now)
+
+
+class ReadsWithoutRound(Leadership):
+    """A leader serves reads from its memory, without asking anybody (H26)."""
+
+    def _confirmed_round(self) -> int:
+        return self.round
+
+
+class ReadsByLease(Leadership):
+    """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
+
+    def _confirmed_round(self) -> int:
+        heard_at = sorted(progress.heard_at for progress in self.peers.values())
+        now = heard_at[-1] if heard_at else 0.0
+        quorum_at = sorted([now, *heard_at])[len(heard_at) // 2]
+        recent = quorum_at > now - self._options.election_min_s
+        return self.round if recent else super()._confirmed_round()
+
+
+class ReadsBeforeNoop(Leadership):
+    """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
+
+    def begin_round(self) -> None:
+        """Do not wait for the no-op."""
+        self.noop_index = min(self.noop_index, self._marks.commit)
+        super().begin_round()
+
+
+class ReadsJoinOldRound(Raft):
+    """A read joins the round that is under way when it is asked."""
+
+    def read_index(self, request_id: int) -> bool:
+        """Put the read into the last round begun."""
+        taken = super().read_index(request_id)
+        if taken and self._leadership is not None:
+            reads: Any = self._leadership.reads
+            if reads._asked:
+                reads._asked[-1][2].append(reads._waiting.pop())
+        return taken
+
+
+class HeartbeatCommitsAll(Raft):
+    """A follower takes every heartbeat's commit for the leader's, whatever it has acknowledged."""
+
+    def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
+        super()._on_heartbeat(message, now)
+        if message.term == self.term and self.log.last_index > self.commit:
+            self.marks.commit_to(self.log.last_index)
+
+
+class CommitsBeyondMessage(Raft):
+    """A follower takes the leader's commit for its own last entry (paper, figure 2)."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        super()._on_append(message, now)
+        if message.term == self.term:
+            self.marks.commit_to(min(message.commit, self.log.last_index))
+
+
+class SkipsPrevCheck(Raft):
+    """Appends without comparing the entry before (paper 5.3)."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if self.commit <= message.prev_index <= self.log.last_index:
+            term = self.log.term_at(message.prev_index) or 0
+            message = replace(message, prev_term=term)
+        super()._on_append(message, now)
+
+
+class TruncatesAlways(Raft):
+    """Drops all after ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        fits = self.log.term_at(message.prev_index) == message.prev_term
+        taken = message.term >= self.term and fits and self.commit <= message.prev_index
+        if taken and message.entries and self.log.last_index > message.prev_index:
+            self.marks.truncate(message.prev_index + 1)
+        super()._on_append(message, now)
+
+
+class TruncatesCommitted(Raft):
+    """Drops a tail without looking at what is committed, and believes any prev_index."""
+
+    def _on_append(self, message: Append, now: float) -> None:
+        if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
+            self.marks.commit = message.prev_index
+        super()._on_append(message, now)
+
+
+class RestartsAtEachRefusal(Leadership):
+    """One lost append makes a follower refuse all after it; each refusal sends all of them again."""
+
+    def on_append_reply(self, message: AppendReply, now: float) -> bool:
+        """Forget which appends belong to the newest attempt."""
+        self.peers[message.sender].asked_from = 0
+        return super().on_append_reply(message, now)
+
+
+class InstallsOlderSnapshot(Raft):
+    """Installs whatever snapshot arrives, also one behind the own state."""
+
+    def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
+        """Install it."""
+        if term >= self.term and self._leadership is None:
+            self._follow(term, sender, now)
+            self.marks.install(snapshot)
+            self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
+
+
+# --- changes of the members ------------------------------------------------------------------------
+
+
+class ChangesMembersTooEarly(Leadership):
+    """A new leader changes members before anything of its term is committed (the 2015 correction)."""
+
+    def _may_change_members(self) -> bool:
+        return self._marks.commit >= min(self._log.configuration_index, self.noop_index)
+
+
+class ChangesMembersTwice(Leadership):
+    """A second change while the first one is not committed."""
+
+    def _may_change_members(self) -> bool:
+        return self._marks.commit >= self.noop_index
+
+
+class CountsLearners(Leadership):
+    """Entries of a learner count for a commit, and its answers for a round."""
+
+    def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
+        values = [own]
+        values.extend(of(progress) for progress in self.peers.values())
+        return values
+
+
+class RemovedOnAppendGivesUp(Raft):
+    """A voter whose removal is not committed campaigns no more (thesis 4.2.2)."""
+
+    @property
+    def may_lead(self) -> bool:
+        """Look at the newest configuration only."""
+        return self.may_vote and self.node_id in self.voters
+
+
+class RemovedLeaderStays(Raft):
+    """A leader that removed itself leads on after that is committed."""
+
+    def _leave_if_removed(self) -> None:
+        return
+
+
+# --- failure detection -----------------------------------------------------------------------------
+
+
+class NoPreVote(Raft):
+    """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
+
+    def _campaign_softly(self, now: float) -> None:
+        if not self._disk_stalled:
+            self._campaign(now)
+        else:
+            super()._campaign_softly(now)
+
+
+class HelpsDisturbers(Raft):
+    """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
+
+    def _serves_a_leader(self, now: float) -> bool:
+        return False
+
+
+class NoCheckQuorum(Leadership):
+    """A leader without any answer remains leader (thesis 6.2)."""
+
+    def has_quorum(self, now: float) -> bool:
+        """Always."""
+        return True
+
+
+class IgnoresOldLeader(Raft):
+    """Does not answer a leader of an earlier term: a node with a later term is lost for ever."""
+
+    def _refuse_old_leader(self, sender: str) -> None:
+        return
+
+
+class IgnoresLateness(Raft):
+    """Takes its own pause for everybody's silence (H25)."""
+
+    def on_late(self, lateness_s: float, now: float) -> None:
+        """Do nothing."""
+        return
+
+
+# --- the driver and the operator -------------------------------------------------------------------
+
+
+class ForgetsVote(RaftWorld):
+    """The term is durable, the vote in it is not."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Write the hard state without its vote."""
+        if ready.hard_state is not None:
+            ready = replace(ready, hard_state=HardState(ready.hard_state.term, ""))
+        return super().steps_of(node, ready)
+
+
+class ForgetsTerm(RaftWorld):
+    """A new term without a vote is not made durable."""
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """Leave a hard state without a vote out."""
+        if ready.hard_state is not None and not ready.hard_state.vote:
+            ready = replace(ready, hard_state=None)
+        return super().steps_of(node, ready)
+
+
+class SendsBeforeSync(RaftWorld):
+    """The driver sends everything at once and syncs later."""
+
+    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+        """Send first."""
+        for to, message in ready.send_after_persist:
+            self.network.post(node, to, message)
+        super().carry_out(node, core, replace(ready, send_after_persist=()))
+
+
+class EmptiedDiskVotes(RaftWorld):
+    """A node whose directory was emptied comes back under its name as a full voter (H5)."""
+
+    def wipe(self, node: RaftNode) -> None:
+        """Empty the disk; the crash's restart finds it so."""
+        self.crash(node)
+        fresh = type(node.disk)()
+        node.disk.hard_state = fresh.hard_state
+        node.disk.entries = fresh.entries
+        node.disk.base_index = node.disk.base_term = 0
+        node.disk.configuration = self.founding
+        node.disk.snapshot = fresh.snapshot
+        self.faults.kinds = tuple(kind for kind in self.faults.kinds if kind != "wipe") or ("cut",)
+
+
+# --- all of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One planted bug. ``directed`` names the scenario for what breaks no promise that seeds watch."""
+
+    name: str
+    world: type[RaftWorld]
+    directed: str = ""
+
+
+def _in_core(core: type[Raft], directed: str = "") -> Plant:
+    world = type(f"{core.__name__}World", (RaftWorld,), {"core_class": core})
+    return Plant(core.__name__, world, directed)
+
+
+def led_by(leadership: type[Leadership]) -> type[Raft]:
+    """A core that leads in this way."""
+
+    class Led(Raft):
+        def _new_leadership(self, now: float) -> Leadership:
+            return leadership(
+                self.node_id,
+                self.term,
+                self.configuration,
+                self.marks,
+                self._outbox,
+                self.options,
+                now,
+            )
+
+    Led.__name__ = leadership.__name__
+    return Led
+
+
+def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
+    return _in_core(led_by(leadership), directed)
+
+
+CUT_OFF = "a node that was cut off does not depose a working leader"
+
+PLANTS: tuple[Plant, ...] = (
+    *map(
+        _in_core,
+        (
+            VotesTwice,
+            VotesForOlderLog,
+            ComparesLengthOnly,
+            AcksFromMemory,
+            VotesFromMemory,
+            CountsAnswersOfOldTerms,
+            ReadsJoinOldRound,
+            HeartbeatCommitsAll,
+            CommitsBeyondMessage,
+            SkipsPrevCheck,
+            TruncatesAlways,
+            TruncatesCommitted,
+            InstallsOlderSnapshot,
+            IgnoresOldLeader,
+            RemovedOnAppendGivesUp,
+        ),
+    ),
+    *map(
+        _in_leadership,
+        (
+            CountsOwnUnsynced,
+            HalfIsEnough,
+            ReadsWithoutRound,
+            ReadsByLease,
+            ReadsBeforeNoop,
+            RestartsAtEachRefusal,
+            ChangesMembersTwice,
+            CountsLearners,
+        ),
+    ),
+    *(
+        Plant(world.__name__, world)
+        for world in (ForgetsVote, ForgetsTerm, SendsBeforeSync, EmptiedDiskVotes)
+    ),
+    _in_leadership(CommitsOldTerms, "figure 8 of the paper"),
+    _in_leadership(ChangesMembersTooEarly, "two leaders change the members"),
+    _in_core(RemovedLeaderStays, "a leader that removed itself steps down"),
+    _in_core(NoPreVote, CUT_OFF),
+    _in_core(HelpsDisturbers, CUT_OFF),
+    _in_leadership(NoCheckQuorum, "a leader without a quorum steps down"),
+    _in_core(IgnoresLateness, "a late node does not campaign against a living leader"),
+)
+
+
+def hunt(plant: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
+    """How many seeds (1 or more) until the plant is found, and by which rule; None: it survives."""
+    found = run_seeds(range(seeds), plant.world, white_box=white_box)
+    return None if found is None else (found[0] + 1, found[1])
+
+
+def main(seeds: int) -> None:
+    """Print the table of all plants."""
+    print(f"{'planted bug':26} {'white box':>9} {'black box':>9}  found by")
+    for plant in PLANTS:
+        cells: list[str] = []
+        why = f"directed: {plant.directed}" if plant.directed else ""
+        for white_box in (True, False):
+            found = hunt(plant, 200 if plant.directed else seeds, white_box=white_box)
+            cells.append("survives" if found is None else str(found[0]))
+            why = why or (found[1][:60] if found else "")
+        print(f"{plant.name:26} {cells[0]:>9} {cells[1]:>9}  {why}", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)

@@ -1,0 +1,746 @@
+"""Whole Raft clusters on one heap: cores, disks and a bad network, without trio and without bytes.
+
+One `RaftWorld` is one seed: it draws a mix of faults (crashes at any step of the driver, lost, doubled
+and reordered messages, one-way cuts, pauses, slow and stalled disks, snapshots, wiped nodes that are
+replaced, members that come and go), runs them against the real cores under the oracles of
+testing/sim/raft/raft_oracles.py, then heals everything and demands that the cluster serves again within
+`LIVENESS_S`, with all its members. State machine, network, clients, operator and nemesis are below, each a
+class.
+
+Source: docs/testing.md.
+"""
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from ....metadata.declarations.options import RaftOptions
+from ....metadata.model.configuration import UNKNOWN, Configuration, Member
+from ....metadata.raft.quorum import majority
+from ....metadata.raft.raft import DurableState, Raft
+from ....metadata.raft.raft_messages import Entry, Message, decode, encode
+from ....metadata.raft.ready import Diverged, Ready, Role
+from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest, NotReady
+from .raft_disk import StoredSnapshot
+from .raft_faults import Faults, drawn_options
+from .raft_node import NEVER, Crashed, RaftNode
+from .raft_oracles import Broken, RaftOracles
+
+LIVENESS_S = 6.0
+"""After healing, a cluster must have served writes and reads everywhere within this virtual time."""
+MESSAGES_MAX = 60_000
+"""In one world: its clock jumps, so that a storm of messages would not show as slowness (H43 f)."""
+LOOK_S = 0.15
+"""Between two looks of the operator."""
+VOTERS_MAX = 5
+
+
+class RaftWorld:
+    """One seed. ``run`` returns when all was served, raises `Broken` or an assertion otherwise."""
+
+    core_class: type[Raft] = Raft
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        nodes: int = 0,
+        faults: Faults | None = None,
+        options: RaftOptions | None = None,
+        white_box: bool = True,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        count = nodes or self.rng.choice((3,) * 13 + (5,) * 5 + (4, 2, 1))
+        self.faults = faults or Faults.drawn(self.rng)
+        self.options = options or drawn_options(self.rng, self.faults)
+        self.ids = [f"n{place}" for place in range(count)]
+        self.founding = Configuration.of_ids(self.ids)
+        self.nodes = {node_id: RaftNode(node_id, self.founding) for node_id in self.ids}
+        self.oracles = RaftOracles(
+            {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
+        )
+        self.machine = self.state_machine()
+        self.nemesis = RaftNemesis(self)
+        self.network = RaftNetwork(self)
+        self.clients = RaftClients(self)
+        self.operator = RaftOperator(self)
+        self.now = 0.0
+        self.healed = False
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._sequence = 0
+
+    def state_machine(self) -> "StateMachine":
+        """What the nodes do with committed commands (a seam for worlds whose machines do more)."""
+        return ChainMachine(self)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def at(self, when: float, what: Callable[..., None], *args: object) -> None:
+        """Let ``what`` happen at ``when``; equal times happen in the order they were asked for."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, what, args))
+
+    def run_until(self, end: float, done: Callable[[], bool] | None = None) -> bool:
+        """Run events up to ``end``; True as soon as ``done``."""
+        heap = self._heap
+        while heap and heap[0][0] <= end:
+            self.now, _, what, args = heapq.heappop(heap)
+            what(*args)
+            if done is not None and done():
+                return True
+        self.now = end
+        return False
+
+    def run(self) -> None:
+        """Faults, then healing, then the demand that everything works."""
+        for node_id in self.ids:
+            self.start(self.nodes[node_id])
+        self.at(0.3, self.clients.ask)
+        self.at(0.3, self.operator.look)
+        if self.faults.kinds:
+            self.at(self.rng.uniform(0.2, 1.0), self.nemesis.strike)
+        self.run_until(self.faults.chaos_s)
+        self.heal()
+        target = self.clients.commands
+        if not self.run_until(self.now + LIVENESS_S, lambda: self._serves(target)):
+            raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
+
+    def describe(self) -> str:
+        """Each node's role and marks, for a failure's message."""
+        return "; ".join(str(node) for node in self.nodes.values())
+
+    def _serves(self, target: int) -> bool:
+        last, leader = self.oracles.committed_last, self.leader()
+        return (
+            leader is not None
+            and self.clients.commands > target + 3
+            and self.oracles.last_command > target
+            and self.oracles.reads_answered > 0
+            and self.clients.read_after_heal
+            and self.operator.is_done(leader.configuration)
+            and all(self.nodes[peer].restored == last for peer in leader.configuration.voters)
+        )
+
+    def leader(self) -> Raft | None:
+        """The one of the latest term, of all that believe to lead."""
+        leaders = [n.core for n in self.nodes.values() if n.core is not None and self.leads(n)]
+        return max(leaders, key=lambda core: core.term, default=None)
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def add_node(self, node_id: str) -> None:
+        """An empty node, which waits to be let in."""
+        node = self.nodes[node_id] = RaftNode(node_id, UNKNOWN)
+        self.oracles.disks[node_id] = node.disk
+        self.ids.append(node_id)
+        self.start(node)
+
+    def start(self, node: RaftNode) -> None:
+        """Start a node from what its disk has."""
+        if node.core is not None or node.gone:
+            return
+        disk = node.disk
+        node.life += 1
+        node.core = self.core_class(
+            node.node_id,
+            DurableState(
+                disk.log(),
+                disk.hard_state,
+                applied=disk.snapshot.index,
+                ghost=disk.ghost,
+                committed=disk.committed,
+            ),
+            options=self.options,
+            draw=self.rng.random,
+            now=self.now,
+        )
+        self.machine.restore(node, disk.snapshot)
+        node.queue = []
+        node.inbox = []
+        node.paused_since = -1.0
+        node.stalled_until = self.now
+        node.syncing = 0
+        node.timer_at = float("inf")
+        node.seen_commit = node.seen_term = 0
+        steps = 0 if self.healed else self.faults.crash_within_steps
+        node.crash_in = self.rng.randrange(1, steps * 10) if steps else NEVER
+        self.turn(node)
+
+    def crash(self, node: RaftNode) -> None:
+        """Cut the power: of the writes under way a random part is durable, in order."""
+        if node.core is None:
+            return
+        node.core = None
+        node.life += 1
+        queue, node.queue = node.queue, []
+        share = self.rng.choice((0.0, 0.7, 0.95))
+        for ready in queue:
+            if self.rng.random() >= share:
+                break
+            if not all(self.rng.random() < share for _ in self.steps_of(node, ready)):
+                break
+        node.disk.incoming.clear()
+        for peer in self.ids:  # some peers see the connection break, some see silence only
+            if peer != node.node_id and self.rng.random() < 0.7:
+                self.at(self.now + self.network.delay(), self.closed, peer, node.node_id)
+        if not node.gone:
+            self.at(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
+
+    def closed(self, node_id: str, peer: str) -> None:
+        """A connection's end reaches a node."""
+        node = self.nodes[node_id]
+        if node.core is not None and node.paused_since < 0:
+            node.core.on_connection_closed(peer, self.now)
+            self.turn(node)
+
+    def point(self, node: RaftNode) -> None:
+        """A place where the power may fail."""
+        node.crash_in -= 1
+        if node.crash_in <= 0:
+            self.crash(node)
+            raise Crashed
+
+    def turn(self, node: RaftNode) -> None:
+        """The driver's turn: what metadata/replica/replica.py does after every input."""
+        core = node.core
+        if core is None:
+            return
+        try:
+            while core.has_ready:
+                self.point(node)
+                self.carry_out(node, core, core.ready())
+        except Crashed:
+            return
+        if core.diverged is not None:
+            self.on_diverged(node, core.diverged)
+            return
+        if core.ghost is not None and not node.disk.is_haunted and not self.is_copy(node):
+            raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
+        if core.role is Role.LEADER:
+            if core.term != node.seen_term:
+                node.seen_term, node.seen_commit = core.term, core.commit
+                self.oracles.on_leader(node.node_id, core)
+            if core.commit > node.seen_commit:
+                node.seen_commit = core.commit
+                self.oracles.on_leader_commit(core)
+        if core.deadline < node.timer_at:
+            node.timer_at = core.deadline
+            self.at(core.deadline, self._timer, node, node.life, core.deadline)
+
+    def is_copy(self, node: RaftNode) -> bool:
+        """Whether a node runs on an older copy of its disk, and does not know it (a seam for such worlds)."""
+        return False
+
+    def on_diverged(self, node: RaftNode, found: Diverged) -> None:
+        """A leader would replace what is committed (a seam for worlds where a majority has forgotten)."""
+        raise Broken(f"M2: {node} must end: {found}")
+
+    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+        """Do what a Ready says, in the order it must be done."""
+        for to, message in ready.send_now:
+            self.point(node)
+            self.network.post(node, to, message)
+        for ask in ready.send_snapshots:
+            self.network.send_snapshot(node, ask.peer)
+        if ready.needs_persist or ready.send_after_persist:
+            node.queue.append(ready)
+            self._begin_sync(node)
+        if ready.snapshot is not None:
+            incoming = node.disk.incoming[ready.snapshot.index]
+            self.oracles.on_restored(node.node_id, node.restored, incoming.index, incoming.chain)
+            self.machine.restore(node, incoming)
+            core.on_applied(incoming.index)
+        for entry in ready.committed:
+            self.point(node)
+            self.machine.apply(node, entry, core.term)
+        if ready.committed:
+            core.on_applied(node.restored)
+            self._maybe_compact(node, core)
+        for request_id, index in ready.reads:
+            self.oracles.on_read_answered(node.node_id, request_id, index)
+            self.clients.read_after_heal = self.healed
+        for request_id in ready.reads_lost:
+            del self.oracles.reads_asked[request_id]
+
+    def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
+        """The steps of making a Ready durable (a seam for planted bugs)."""
+        return node.disk.steps(ready)
+
+    def _begin_sync(self, node: RaftNode) -> None:
+        """One sync takes all that is queued when it begins, and nothing that comes later (H10)."""
+        if node.syncing or not node.queue:
+            return
+        node.syncing = len(node.queue)
+        scale = min(0.002, self.faults.sync_s) if self.healed else self.faults.sync_s
+        writes = any(ready.needs_persist for ready in node.queue)
+        sync_s = self.rng.uniform(0.5, 1.5) * scale if writes else 0.0
+        end = max(node.stalled_until, self.now) + sync_s
+        self.at(end, self.to_node, node, node.life, self.durable)
+
+    def durable(self, node: RaftNode) -> None:
+        """A sync ended: now, and only now, the promises of what it covers may leave."""
+        core = node.core
+        assert core is not None
+        count, node.syncing = node.syncing, 0
+        try:
+            for _ in range(count):
+                ready = node.queue[0]
+                for _ in self.steps_of(node, ready):
+                    pass
+                node.queue.pop(0)
+                self.point(node)
+                for to, message in ready.send_after_persist:
+                    self.network.post(node, to, message)
+                    self.point(node)
+                core.on_persisted(ready.number, self.now)
+                if core.ghost is None:
+                    node.disk.ghost = None
+        except Crashed:
+            return
+        self._begin_sync(node)
+        self.turn(node)
+
+    def _maybe_compact(self, node: RaftNode, core: Raft) -> None:
+        limit = self.faults.compact_after
+        busy = any(ready.snapshot is not None for ready in node.queue)
+        if not limit or busy or core.applied - core.log.base_index <= limit:
+            return
+        term = core.log.term_at(core.applied)
+        assert term is not None
+        members = core.log.configuration_at(core.applied)
+        if members == UNKNOWN:
+            return  # a node that is being let in, and has not read yet who its members are
+        node.disk.snapshot = StoredSnapshot(
+            core.applied, term, node.chain, members, self.machine.content_of(node)
+        )
+        self.point(node)
+        keep = self.rng.randrange(limit)
+        node.disk.compact(core.compact(max(core.log.base_index, core.applied - keep)))
+
+    def _timer(self, node: RaftNode, life: int, when: float) -> None:
+        if node.life != life or node.core is None or when != node.timer_at:
+            return
+        if node.core.deadline > self.now:
+            node.timer_at = node.core.deadline
+            self.at(node.timer_at, self._timer, node, life, node.timer_at)
+            return
+        node.timer_at = float("inf")
+        self.to_node(node, life, self.on_time)
+
+    def on_time(self, node: RaftNode) -> None:
+        """A node looks at its clock."""
+        assert node.core is not None
+        node.core.on_time(self.now)
+        self.turn(node)
+
+    def to_node(self, node: RaftNode, life: int, what: Callable[..., None], *args: object) -> None:
+        """Let a node do something, now or when it wakes."""
+        if node.life != life or node.core is None:
+            return
+        if node.paused_since >= 0:
+            node.inbox.append((what, args))
+        else:
+            what(node, *args)
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def leads(self, node: RaftNode) -> bool:
+        """Whether a node believes to lead."""
+        return node.core is not None and node.core.role is Role.LEADER
+
+    def wipe(self, node: RaftNode) -> None:
+        """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
+        node.gone = True
+        self.crash(node)
+        self.at(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
+
+    def change_members(self) -> None:
+        """One comes, or one goes."""
+        self.operator.change()
+
+    def heal(self) -> None:
+        """End all faults and start what is down."""
+        self.healed = True
+        self.network.cut = set()
+        for node in self.nodes.values():
+            node.crash_in = NEVER
+            node.stalled_until = self.now
+            self.nemesis.wake(node, node.life)
+            self.start(node)
+
+
+class StateMachine(Protocol):
+    """The state machines of all nodes of a world."""
+
+    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
+        """A client's command, by its number, reaches who believes to lead."""
+        ...
+
+    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
+        """Do the next command."""
+        ...
+
+    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+        """What a snapshot has beside the chain."""
+        ...
+
+    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+        """Whether a node can read a snapshot."""
+        ...
+
+    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
+        """Begin with a snapshot."""
+        ...
+
+
+class ChainMachine:
+    """Each node keeps a chain of digests over the commands that it applied, and nothing else."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+
+    def propose(self, node: RaftNode, core: Raft, command: int) -> None:
+        """See `StateMachine`."""
+        core.propose(command.to_bytes(8, "big"))
+
+    def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
+        """See `StateMachine`."""
+        oracles = self.world.oracles
+        node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
+        node.restored = entry.index
+
+    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+        """See `StateMachine`."""
+        return ()
+
+    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+        """See `StateMachine`."""
+        return True
+
+    def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
+        """See `StateMachine`."""
+        node.chain, node.restored = snapshot.chain, snapshot.index
+
+
+class RaftNetwork:
+    """Between all nodes: messages and snapshots are lost, doubled, late, or cut off."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.cut: set[tuple[str, str]] = set()
+        """The pairs (from, to) that nothing passes."""
+        self.messages = 0
+
+    def post(self, node: RaftNode, to: str, message: Message) -> None:
+        """Send a message: it may be lost, doubled, late."""
+        self.world.oracles.on_sent(node.node_id, to, message)
+        self.messages += 1
+        if self.messages > MESSAGES_MAX:
+            raise Broken(
+                f"storm: {MESSAGES_MAX} messages by {self.world.now:.1f} s, the last: {message}"
+            )
+        faults = self.world.faults
+        if (node.node_id, to) in self.cut:
+            return
+        if not self.world.healed:
+            if faults.loss and self.world.rng.random() < faults.loss:
+                return
+            if faults.doubled and self.world.rng.random() < faults.doubled:
+                self.world.at(self.world.now + self.delay() * 3, self.deliver, to, message)
+        if faults.framed:
+            message = decode(encode(message))  # type: ignore[assignment]
+        self.world.at(self.world.now + self.delay(), self.deliver, to, message)
+
+    def delay(self) -> float:
+        """How long something takes on its way."""
+        scale = 0.002 if self.world.healed else self.world.faults.delay_s
+        return scale * (0.2 + self.world.rng.random())
+
+    def deliver(self, to: str, message: Message) -> None:
+        """A message reaches a node."""
+        node = self.world.nodes[to]
+        core = node.core
+        if core is None:
+            return
+        if node.paused_since >= 0:
+            node.inbox.append((self._take, (message,)))
+            return
+        core.on_message(message, self.world.now)
+        self.world.turn(node)
+
+    def _take(self, node: RaftNode, message: Message) -> None:
+        self.deliver(node.node_id, message)
+
+    def send_snapshot(self, node: RaftNode, peer: str) -> None:
+        """Send what a node has as its newest snapshot."""
+        assert node.core is not None
+        snapshot = node.disk.snapshot
+        took = self.world.now + self.delay() * 5
+        self.world.at(took, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot)
+
+    def _snapshot_arrives(
+        self, node: RaftNode, life: int, term: int, to: str, snapshot: StoredSnapshot
+    ) -> None:
+        receiver = self.world.nodes[to]
+        core = receiver.core
+        lost = (node.node_id, to) in self.cut or (
+            not self.world.healed and self.world.rng.random() < 0.2
+        )
+        delivered = core is not None and receiver.paused_since < 0 and not lost
+        delivered = delivered and self.world.machine.takes(receiver, snapshot)
+        if delivered and core is not None:
+            receiver.disk.incoming[snapshot.index] = snapshot
+            core.on_snapshot_received(term, node.node_id, snapshot.mark, self.world.now)
+            self.world.turn(receiver)
+        self.world.at(
+            self.world.now + self.delay(),
+            self.world.to_node,
+            node,
+            life,
+            self._snapshot_ended,
+            to,
+            snapshot.index,
+            delivered,
+        )
+
+    def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
+        assert node.core is not None
+        node.core.on_snapshot_sent(to, index, delivered)
+        self.world.turn(node)
+
+
+class RaftClients:
+    """All clients: commands and reads, asked of whoever believes to lead."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.commands = 0
+        self.requests = 0
+        self.read_after_heal = False
+
+    def ask(self) -> None:
+        """Clients ask whoever believes to lead, as a client with an old address would."""
+        for node_id in self.world.ids:
+            node = self.world.nodes[node_id]
+            if not self.world.leads(node):
+                continue
+            self.requests += 1
+            self.world.oracles.on_read_asked(self.requests)
+            self.world.to_node(node, node.life, self._serve, self.requests)
+        rate = 8.0 if self.world.healed else self.world.faults.propose_rate
+        self.world.at(self.world.now + self.world.rng.expovariate(rate), self.ask)
+
+    def _serve(self, node: RaftNode, request_id: int) -> None:
+        """A client's read and its commands reach a node; a paused one finds them when it wakes."""
+        core = node.core
+        assert core is not None
+        for _ in range(self.world.rng.choice((1, 1, 3))):
+            self.commands += 1
+            self.world.machine.propose(node, core, self.commands)
+        if not core.read_index(request_id):
+            del self.world.oracles.reads_asked[request_id]
+        self.world.turn(node)
+
+
+class RaftOperator:
+    """Replaces wiped nodes, and lets others come and go.
+
+    It asks whoever believes to lead, also a leader of yesterday, and looks again and again, as an operator
+    (or `metadata/peers/membership_changes.py`) does. It never asks for members of whom no majority is left.
+    """
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+        self.replacing: dict[str, str] = {}
+        """The new node's id by that of the wiped one it replaces."""
+        self._added = 0
+
+    # --- what it does -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Do the next step of what is to be done, wherever somebody believes to lead."""
+        world = self.world
+        for node in list(world.nodes.values()):
+            core = node.core
+            if core is None or not world.leads(node) or node.paused_since >= 0:
+                continue
+            wanted = self._next(core)
+            if wanted is not None:
+                self._propose(node, core, wanted)
+        world.at(world.now + LOOK_S, self.look)
+
+    def replace(self, node: RaftNode) -> None:
+        """A wiped node comes back empty, under an id of its own."""
+        self._added += 1
+        self.replacing[node.node_id] = f"{node.node_id.partition('.')[0]}.{self._added}"
+        self.world.add_node(self.replacing[node.node_id])
+
+    def change(self) -> None:
+        """Let each that believes to lead take in a new node, or put one out."""
+        world = self.world
+        for node in [node for node in world.nodes.values() if world.leads(node)]:
+            core = node.core
+            if core is None or node.paused_since >= 0:
+                continue
+            if world.rng.random() < 0.5 and len(core.configuration.members) < VOTERS_MAX:
+                self._added += 1
+                world.add_node(f"x.{self._added}")
+                new = Member(f"x.{self._added}", "x", "", False)
+                self._propose(node, core, core.configuration.with_member(new))
+            elif core.voters:
+                out = world.rng.choice(core.voters)
+                self._propose(node, core, core.configuration.without(out))
+
+    def _next(self, core: Raft) -> Configuration | None:
+        now, leadership = core.configuration, core.leadership
+        caught_up = leadership.learners_caught_up(self.world.now) if leadership is not None else ()
+        for old in now.members:
+            if not self.world.nodes[old.node_id].gone or old.node_id not in self.replacing:
+                continue
+            new = self._newest(old.node_id)
+            if now.member(new) is None:
+                return now.with_member(Member(new, new.partition(".")[0], "", False))
+            if not old.votes or new in caught_up:
+                return now.without(old.node_id)
+        for learner in caught_up:
+            return now.promoted(learner)
+        return None
+
+    def _newest(self, node_id: str) -> str:
+        while node_id in self.replacing:
+            node_id = self.replacing[node_id]
+        return node_id
+
+    def _propose(self, node: RaftNode, core: Raft, wanted: Configuration) -> None:
+        if not self.has_majority(wanted):
+            return
+        try:
+            core.change_members(wanted, self.world.now)
+        except (NotReady, InvalidRequest):
+            return
+        self.world.turn(node)
+
+    # --- what it may do ---------------------------------------------------------------------------
+
+    def has_majority(self, configuration: Configuration, lost: str = "") -> bool:
+        """Whether enough of these voters are left, ``lost`` taken away."""
+        voters = configuration.voters
+        left = [v for v in voters if v != lost and not self.world.nodes[v].gone]
+        return bool(voters) and len(left) >= majority(len(voters))
+
+    def may_lose(self, node_id: str) -> bool:
+        """Whether a majority is left without this disk, of all members that may count from now on."""
+        committed = self.world.oracles.committed_last
+        for node in self.world.nodes.values():
+            log = node.disk.log() if node.core is None else node.core.log
+            if node.gone or log.last_index < committed:
+                continue
+            first = max(at for at, _ in log.configurations if at <= max(committed, log.base_index))
+            for at, configuration in log.configurations:
+                if at >= first and not self.has_majority(configuration, node_id):
+                    return False
+        return True
+
+    def is_done(self, configuration: Configuration) -> bool:
+        """Whether nobody waits to be let in or to be replaced."""
+        return (
+            not configuration.learners
+            and self.has_majority(configuration)
+            and not any(self.world.nodes[voter].gone for voter in configuration.voters)
+        )
+
+
+class RaftNemesis:
+    """Does one fault after another to a world until it is healed."""
+
+    def __init__(self, world: RaftWorld) -> None:
+        self.world = world
+
+    def strike(self) -> None:
+        """One fault, and the next one later."""
+        world = self.world
+        if world.healed:
+            return
+        rng = world.rng
+        kind = rng.choice(world.faults.kinds)
+        node = world.nodes[rng.choice(world.ids)]
+        leaders = [other for other in world.nodes.values() if world.leads(other)]
+        if leaders and rng.random() < 0.4:
+            node = rng.choice(leaders)
+        until = world.now + rng.choice((0.05, 0.4, 1.5)) * (0.5 + rng.random())
+        if kind == "crash":
+            world.crash(node)
+        elif kind == "cut":
+            pairs = [(a, b) for a in world.ids for b in world.ids if a != b]
+            world.network.cut = {pair for pair in pairs if rng.random() < 0.35}
+            world.at(until, self.join)
+        elif kind == "isolate":
+            alone = rng.choice(leaders or [node]).node_id
+            way = rng.choice(("in", "out", "both"))
+            world.network.cut = {(alone, b) for b in world.ids if b != alone and way != "in"}
+            world.network.cut |= {(a, alone) for a in world.ids if a != alone and way != "out"}
+            world.at(until, self.join)
+        elif kind == "pause" and node.core is not None and node.paused_since < 0:
+            node.paused_since = world.now
+            world.at(until, self.wake, node, node.life)
+        elif kind == "stall" and node.core is not None:
+            node.stalled_until = until
+            world.at(world.now + 0.2, self.stall_noticed, node, node.life)
+        elif kind == "transfer" and node.core is not None and node.paused_since < 0:
+            node.core.transfer_leadership(world.now)
+            world.turn(node)
+        elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
+            world.wipe(node)
+        elif kind == "members":
+            world.change_members()
+        world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
+
+    def join(self) -> None:
+        """All links work again."""
+        self.world.network.cut = set()
+
+    def wake(self, node: RaftNode, life: int) -> None:
+        """A paused node goes on; what came meanwhile lies in its sockets."""
+        world = self.world
+        if node.life != life or node.core is None or node.paused_since < 0:
+            return
+        # What a driver can know: how long after its deadline it woke, not how long it stood still.
+        lateness_s = world.now - max(node.paused_since, node.core.deadline)
+        node.paused_since = -1.0
+        inbox, node.inbox = node.inbox, []
+        if world.faults.late_hint:  # drain the sockets, then shift, then look at the clock (H25)
+            inbox.sort(key=lambda item: item[0] == world.on_time)
+        for what, args in inbox:
+            if node.core is None or node.life != life:
+                return
+            if world.faults.late_hint and what == world.on_time and lateness_s > 0.05:
+                node.core.on_late(lateness_s, world.now)
+            what(node, *args)
+
+    def stall_noticed(self, node: RaftNode, life: int) -> None:
+        """The driver sees that its sync hangs, or that it ended."""
+        world = self.world
+        if node.life != life or node.core is None:
+            return
+        if node.paused_since >= 0:  # it will see that when it runs again
+            world.at(world.now + 0.1, self.stall_noticed, node, life)
+            return
+        stalled = node.stalled_until > world.now
+        node.core.on_disk_stalled(stalled, world.now)
+        if stalled:
+            world.at(node.stalled_until, self.stall_noticed, node, life)
+        world.turn(node)
+
+
+def run_seeds(
+    seeds: Sequence[int], world_class: type[RaftWorld] = RaftWorld, *, white_box: bool = True
+) -> tuple[int, str] | None:
+    """Run seeds until one fails: (seed, what broke), or None."""
+    for seed in seeds:
+        try:
+            world_class(seed, white_box=white_box).run()
+        except (AssertionError, DistributedLogError) as error:
+            return seed, str(error) or "an assertion of the core"
+    return None

@@ -1,0 +1,87 @@
+"""Seeds of a log with producers whose records are stored once (G9), and records after others (G10).
+
+The same cluster, faults and oracles as in `seed.py`; other clients, and a judge that reads the log alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import trio
+
+from ....log.namespace import Namespace
+from ....log.write import open_segment
+from ....runtime.interfaces.host import Host
+from ...verify.checks.history_check import Violation
+from ...verify.workloads import exactly_once as once
+from ...verify.workloads.exactly_once import OnceHistory
+from ..world.scheduler import Simulation
+from .seed import CHAOS_S, SeedRun
+
+LOG = "once"
+SESSION_RECORDS_MAX = 150
+SNAPSHOT_BYTES = (200, 3_000, open_segment.SNAPSHOT_BYTES)
+
+
+class OnceRun(SeedRun):
+    """One seed of it."""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        self.once = OnceHistory()
+        self.records = 0
+        """Of producers, in the log at the end."""
+        self._found: dict[str, int] = {}
+
+    async def _main(self, simulation: Simulation) -> None:
+        with snapshots_each(simulation.chance("snapshots").choice(SNAPSHOT_BYTES)):
+            await super()._main(simulation)
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        most = min(self.rates.session_records_max, SESSION_RECORDS_MAX)
+        rates = replace(self.rates, session_records_max=most)
+        await once.produce(namespace, LOG, self.once, host.name, host.random, rates)
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        await self._write(namespace, host)
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        await trio.sleep_forever()
+
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        """Nobody else writes any more; what is read of the log is what a takeover knows of it."""
+        for name in self.cluster.clients[:-1]:
+            self.cluster.machines[name].kill()
+        writer = await once.open_it(namespace, LOG, takeover=True)
+        try:
+            known = {
+                name: (await writer.sequenced.open_producer(name)).next_sequence
+                for name in self.once.sources
+            }
+            await writer.write(b"plain")
+            await writer.commit()
+            await writer.aclose()
+        except BaseException:
+            await writer.abort()
+            raise
+        self._found = once.check_once(self.once, await once.read_all(namespace, LOG))
+        if known != self._found:
+            raise Violation(f"G9: the log has {self._found}, a takeover knows {known}")
+
+    async def _settle(self, namespace: Namespace) -> None:
+        """Nothing."""
+
+    async def _conclude(self) -> None:
+        self.records = sum(self._found.values())
+        self.simulation.note("final", self.records, self.once.repeated, self.once.conflicts)
+
+
+@contextmanager
+def snapshots_each(size: int) -> Iterator[None]:
+    """Run with a snapshot of the producers after so many bytes."""
+    before = open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE
+    open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE = size, 1
+    try:
+        yield
+    finally:
+        open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE = before

@@ -1,0 +1,118 @@
+"""Seeds of a log that is used by pipelines: links, truncation and its purge, positions, the end (G6, G8).
+
+The same cluster, faults and oracles as in `seed.py`; other clients, and one more judge.
+"""
+
+from dataclasses import replace
+
+import trio
+
+from ....log.format.dlsn import DLSN
+from ....log.namespace import Namespace
+from ....runtime.interfaces.errors import EndOfStream, LogTruncated
+from ....runtime.interfaces.host import Host
+from ...verify.checks.history_check import Violation, check_log
+from ...verify.workloads import pipeline, workload
+from ...verify.workloads.pipeline import PipelineHistory
+from .seed import CHAOS_S, SeedRun
+
+PIPE = "pipe"
+PURGE_GRACES = 4
+"""After the last truncation the purger gets so many of its graces, then all that is left is read."""
+SESSION_RECORDS_MAX = 40
+"""Short, so that links find the log free now and then."""
+
+
+class PipelineRun(SeedRun):
+    """One seed of it."""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        self.pipe = PipelineHistory(self.history)
+        self.batches = 0
+        """Versions that were found in the log at the end."""
+        self.purged_segments = 0
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            if host.name == self.cluster.clients[0]:
+                rates = replace(self.rates, session_records_max=SESSION_RECORDS_MAX)
+                nursery.start_soon(
+                    workload.write_sessions, namespace, PIPE, self.history, host.random, rates
+                )
+            else:
+                nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+            nursery.start_soon(pipeline.collect, namespace, PIPE, host.random)
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        await pipeline.archive(namespace, PIPE, self.pipe, host.random)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        """Write, link, read what is left, seal; after the last change of the log look once more."""
+        log = namespace.open_log(PIPE)
+        try:
+            await workload.prove_alive(namespace, PIPE, self.history, host.random)
+            for name in self.cluster.clients[:-1]:  # nobody changes the log any more
+                self.cluster.machines[name].kill()
+            last = await log.linked_version(pipeline.APP)
+            version = 0 if last is None else last.version + 1
+            await pipeline.link_version(log, version, self.pipe, host.random, takeover=True)
+            await log.seal(takeover=True)
+        except EndOfStream:
+            self.simulation.note("it was sealed by an earlier try")
+        await pipeline.read_rest(namespace, PIPE, self.pipe)
+        await self._check_end(namespace)
+
+    async def _settle(self, namespace: Namespace) -> None:
+        """Nothing."""
+
+    async def _conclude(self) -> None:
+        self.simulation.note("final", len(self.pipe.archived), self.history.acked)
+        # A link may bring lower txids than the log's last one, because the log is not strict.
+        report = check_log(self.history, self.pipe.whole(), ordered_txids=False)
+        self.result.reports.append(report)
+        self.batches = pipeline.check_batches(self.pipe)
+
+    async def _check_end(self, namespace: Namespace) -> None:
+        """A sealed log has an end, and takes nothing; below its point there is one definite answer."""
+        log = namespace.open_log(PIPE)
+        try:
+            await log.open_writer(takeover=True)
+        except EndOfStream:
+            pass
+        else:
+            raise Violation("a sealed log took a writer")
+        records = self.pipe.whole()
+        first = (await log.snapshot()).first_sequence_id
+        kept = records[(first + len(records)) // 2 :]
+        point = DLSN(*kept[0].position)
+        if await log.truncate(point) != point:
+            raise Violation(f"G6: asked to truncate from {first} on to {point}, it was not")
+        await trio.sleep(PURGE_GRACES * self.shape.purge_grace_s)
+        snapshot = await log.snapshot()
+        self.purged_segments = (await log.describe()).state.first_segment - 1
+        if snapshot.end_sequence_id != len(records):
+            raise Violation(
+                f"G1 gap: the log has {snapshot.end_sequence_id} records, read were {len(records)}"
+            )
+        if snapshot.first_sequence_id != kept[0].sequence_id:
+            raise Violation(
+                f"G6: truncated to {point}, sequence id {kept[0].sequence_id}, and the log begins at"
+                f" {snapshot.first_dlsn}, {snapshot.first_sequence_id}"
+            )
+        ranges = [segment.range() for segment in snapshot.segments]
+        try:
+            async with log.open_ranges(ranges) as reader:
+                read = sum([columns.count async for columns in reader])
+        except LogTruncated as error:
+            raise Violation(f"G6: nobody truncates any more, and yet: {error}") from error
+        if read != snapshot.records:
+            raise Violation(f"G5: by ranges {read} records, {snapshot.records} are there")

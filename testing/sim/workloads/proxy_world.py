@@ -1,0 +1,427 @@
+"""Seeds of a log that many write and read at a time, through proxies and beside them (G9, G11).
+
+The same cluster and faults as in `seed.py`, and in it two or three write proxies and two read proxies, which
+are struck as any node is, and at their own moments (`trigger_points.py`). An operator moves the log and
+drains proxies; a direct writer takes the log from them; the log may be truncated and may forget names.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, ClassVar, cast
+
+import trio
+
+from .... import open_namespace
+from ....cluster.status import proxy_overview as proxy_view
+from ....log.format.dlsn import DLSN
+from ....log.format.producer_table import PRODUCERS_MAX
+from ....log.namespace import Namespace
+from ....log.write import producer_state_manager as producing
+from ....log.write.entry_batch import Batch
+from ....log.write.producer_state_manager import Producers
+from ....metadata.client.metadata_client import MetadataClient
+from ....proxy.client import entry_source
+from ....proxy.protocol.proxy_messages import ACK
+from ....proxy.read import history_reads as cold
+from ....proxy.read import read_server
+from ....proxy.read import tail_feed as feed
+from ....proxy.write.produce_session import ProduceSession
+from ....runtime.interfaces.errors import DistributedLogError, LogExists, LogTruncated
+from ....runtime.interfaces.host import Host
+from ...verify.checks.history_check import Violation, check_log, dotted
+from ...verify.history.run_history import ReadRecord
+from ...verify.workloads import crowd, pipeline, workload
+from ...verify.workloads.crowd import Crowd
+from ...verify.workloads.pipeline import PipelineHistory
+from ..world.bug_injection import Patch, planted
+from ..world.scheduler import Simulation
+from ..world.sim_cluster import PATH
+from .exactly_once import SNAPSHOT_BYTES, snapshots_each
+from .seed import CHAOS_S, SeedRun
+
+LOG = "shared"
+NAMED = 2
+"""Producers with a name, of each of the two clients that write through proxies."""
+SESSION_RECORDS_MAX = 150
+FOLLOWERS = ("direct", "through", "slow")
+PROOF_RECORDS = 60
+"""One by one, after the heal: more than a reader's window and a frame of it."""
+PROOF_BYTES = 400
+"""About so much each of them takes."""
+WHOLE_S = 120.0
+"""More for all of the end than other workloads have: each proxy has the whole log read, through rings that
+may be smaller than an entry, and where names are forgotten a client is sent away first, while the others
+write as fast as they can. That readers follow in time is `CAUGHT_UP_S`."""
+CAUGHT_UP_S = 30.0
+"""After the heal every reader has the last record within this."""
+AWAY_PAUSE_S = 2.0
+AWAY_S_MAX = 6.0
+"""A client that is away comes back after this also where its names are not forgotten: it tries for 10 s to
+go on where it was."""
+BACK_S = 10.0
+AWAY_LOOK_S = 0.1
+ORDER_S = 5.0
+"""An order to a proxy that is not answered is forgotten after this."""
+NEWS_S = 3.0
+"""A read proxy knows of a truncation after this, where nothing is in its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Smaller bounds of producers and read proxies: see `parameter_sets.py`."""
+
+    producers_max: int = PRODUCERS_MAX
+    idle_ms: int = producing.IDLE_MS
+    snapshot_bytes: int = SNAPSHOT_BYTES[-1]
+    ring_bytes: int = read_server.RING_BYTES_MAX
+    frame_bytes: int = 2_000
+    """Of ENTRIES."""
+    window_bytes: int = 2_000
+    """The smallest of a reader."""
+    feed_rest_s: float = read_server.FEED_REST_S
+
+    @property
+    def forgets(self) -> bool:
+        """May the log forget a producer?"""
+        return self.producers_max < PRODUCERS_MAX
+
+
+def draw_narrow(chance: Random, forgets: Random) -> Narrow:
+    """Of a seed. ``forgets``: how readily the log does, where it may."""
+    narrow = Narrow(
+        snapshot_bytes=chance.choice(SNAPSHOT_BYTES),
+        ring_bytes=chance.choice((1_500, 10_000, read_server.RING_BYTES_MAX)),
+        feed_rest_s=chance.choice((0.5, read_server.FEED_REST_S)),
+    )
+    if chance.random() < 0.3:
+        narrow = replace(
+            narrow,
+            producers_max=forgets.choice((5, 8)),
+            idle_ms=forgets.choice((200, 2_000)),
+        )
+    return narrow
+
+
+@contextmanager
+def narrowed(narrow: Narrow) -> Iterator[None]:
+    """Run with these bounds."""
+    patches: list[Patch] = [
+        (producing, "PRODUCERS_MAX", narrow.producers_max),
+        (producing, "IDLE_MS", narrow.idle_ms),
+        (read_server, "FEED_REST_S", narrow.feed_rest_s),
+        (feed, "FRAME_BYTES", narrow.frame_bytes),
+        (cold, "FRAME_BYTES", narrow.frame_bytes),
+        (cold, "RANGE_BYTES", 4 * narrow.frame_bytes),
+        (entry_source, "WINDOW_BYTES_MIN", narrow.window_bytes),
+    ]
+    defaults: dict[str, Any] = read_server.ReadServer.__init__.__kwdefaults__  # type: ignore[assignment]
+    before = dict(defaults)
+    assert "ring_bytes_max" in before, "the argument has moved"
+    with ExitStack() as stack:
+        stack.enter_context(planted(patches))
+        stack.enter_context(snapshots_each(narrow.snapshot_bytes))
+        defaults["ring_bytes_max"] = narrow.ring_bytes
+        stack.callback(defaults.update, before)
+        yield
+
+
+def names_of(client: str) -> list[str]:
+    """Of the producers that write there."""
+    return [f"{client}-{number}" for number in range(NAMED)]
+
+
+class ProxiedRun(SeedRun):
+    """One seed of it."""
+
+    proxied: ClassVar[bool] = True
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        chance = self.simulation.chance("proxies")
+        self.narrow = draw_narrow(chance, self.simulation.chance("forgets"))
+        self.liveness_s += WHOLE_S
+        self.shape = replace(
+            self.shape,
+            write_proxies=chance.choice((2, 3)),
+            read_proxies=2,
+            proxy={"idle_s": chance.choice((1.0, 600.0, 600.0))},
+            client={**self.shape.client, "read_ahead_bytes": chance.choice((1, 4096, 1 << 22))},
+        )
+        self.crowd = Crowd(
+            self.history, forgets=self.narrow.forgets, truncates=chance.random() < 0.4
+        )
+        self.pipe = PipelineHistory(self.history)
+        """What was read before it was truncated."""
+        self.records = 0
+        """Of named producers that the log knows, at the end."""
+        self.served_after = 0
+        """Truncated records that a reader still got: they were on their way."""
+        self._txids: Any = chance.choice(("count", "ms", "auto"))
+        self._order_s = chance.choice((1.0, 3.0, 9.0))
+        self._drained: dict[str, None] = {}
+        self._leaves = ""
+        """The client that is sent away when something of it is stored next."""
+        self._left = trio.Event()
+        self._away = trio.Lock()
+        self._there: set[str] = set()
+        """Names that were opened, and not forgotten since."""
+        self.met_forgetting = False
+        """Did a client come back that was forgotten, with nothing else going wrong?"""
+        self._final: list[ReadRecord] = []
+        self._truncated = False
+        self._found: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+
+    async def _main(self, simulation: Simulation) -> None:
+        with narrowed(self.narrow), planted(self._ears()):
+            await super()._main(simulation)
+
+    async def _begin(self) -> None:
+        if self.narrow.forgets:
+            self.simulation.nursery.start_soon(self._send_away)
+
+    async def _send_away(self) -> None:
+        """A client goes away now and then, while other things go wrong, too."""
+        chance = self.simulation.chance("away")
+        while not self.nemesis.over:
+            await trio.sleep(chance.expovariate(1.0 / AWAY_PAUSE_S))
+            async with self._away:
+                await self._be_away(chance.choice(self.cluster.clients[:2]))
+
+    async def _be_away(self, client: str) -> bool:
+        """What a client sent is stored, and it comes back when its names are forgotten (H67). Are they?"""
+        self._leaves, self._left = client, trio.Event()
+        with trio.move_on_after(AWAY_S_MAX) as nothing_sent:
+            await self._left.wait()
+        self._leaves = ""
+        if nothing_sent.cancelled_caught:
+            return False
+        names = self._there & set(names_of(client))
+        self.crowd.hurried = True
+        with trio.move_on_after(AWAY_S_MAX) as kept:
+            while self._there & names:  # noqa: ASYNC110
+                await trio.sleep(AWAY_LOOK_S)
+        self.crowd.hurried = False
+        self.simulation.note("back", client, *sorted(self._there & names))
+        self.cluster.network.mend(self._ways_of(client))
+        if kept.cancelled_caught:
+            return False
+        self.nemesis.counts["forgotten while away"] += 1
+        with trio.move_on_after(BACK_S) as lost:
+            while not self._there >= names:  # noqa: ASYNC110
+                await trio.sleep(AWAY_LOOK_S)
+        return not lost.cancelled_caught
+
+    def _take_away(self, client: str) -> None:
+        """Something of it is stored, and the answer on its way to it."""
+        if client != self._leaves:
+            return
+        self._leaves = ""
+        self._left.set()
+        self.nemesis.counts["client away"] += 1
+        self.simulation.note("away", client)
+        network, ways = self.cluster.network, self._ways_of(client)
+        for way in ways:
+            network.cut(*way)
+        for end in list(network.ends.values()):
+            if (end.host.name, end.far.host.name) in ways:
+                network.reset(end)
+
+    def _ways_of(self, client: str) -> list[tuple[str, str]]:
+        """Between it and those that write for it."""
+        proxies = self.cluster.write_proxies
+        return [way for proxy in proxies for way in ((proxy, client), (client, proxy))]
+
+    def _ears(self) -> list[Patch]:
+        """Which names a log knows, and when something of a name is stored."""
+        begin, answer = Producers.open, ProduceSession._on_ack
+
+        def begun(producers: Producers, name: str) -> tuple[int, Batch]:
+            number, batch = begin(producers, name)
+            assert batch.carried is not None, "it says so"
+            for opened in batch.carried.opens:
+                if opened.forgets:
+                    self._there.discard(producers.table.rows[opened.forgets].name)
+            self._there.add(name)
+            return number, batch
+
+        def answered(session: ProduceSession, item: bytes) -> None:
+            answer(session, item)
+            client = self._leaves
+            if not client:
+                return
+            ip, _ = self.cluster.address_of(client)
+            found = session._streams.get(ACK.unpack(item)[0])
+            if found is None:
+                return  # its client has closed it
+            if found[0].producer and session._link.peer_address.startswith(f"{ip}:"):
+                self.simulation.after(0.0, self._take_away, client)
+
+        return [(Producers, "open", begun), (ProduceSession, "_on_ack", answered)]
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def _through(self, host: Host) -> Any:
+        return open_namespace(
+            self.cluster.proxied_uri, config=self.cluster.client_config(host.name), host=host
+        )
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        while True:
+            try:
+                await namespace.create_log(LOG, txids=self._txids)
+            except LogExists:
+                break
+            except DistributedLogError:
+                await trio.sleep(workload.REST_S)
+            else:
+                break
+        most = min(self.rates.session_records_max, SESSION_RECORDS_MAX)
+        rates = replace(self.rates, session_records_max=most)
+        async with trio.open_nursery() as nursery:
+            for name in (*names_of(host.name), None):
+                nursery.start_soon(
+                    crowd.produce, namespace, LOG, self.crowd, name, host.random, rates
+                )
+            if self.narrow.forgets:
+                nursery.start_soon(crowd.visit, namespace, LOG, self.crowd, host.random, rates)
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        chance, seen = host.random, self.crowd
+        async with self._through(host) as through, trio.open_nursery() as nursery:
+            for name in FOLLOWERS:
+                where = namespace if name == "direct" else through
+                read = partial(crowd.follow, slow=name == "slow")
+                nursery.start_soon(read, where, LOG, seen, name, chance)
+            nursery.start_soon(crowd.read_again, through, LOG, seen, "again", chance, self.rates)
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                crowd.write_past, namespace, LOG, self.crowd, "past", host.random, self.rates
+            )
+            nursery.start_soon(self._operate, namespace, host)
+            if self.crowd.truncates:
+                nursery.start_soon(pipeline.archive, namespace, LOG, self.pipe, host.random)
+
+    async def _operate(self, namespace: Namespace, host: Host) -> None:
+        """Move the log, drain proxies, until cancelled."""
+        chance, counts = self.simulation.chance("operator"), self.nemesis.counts
+        metadata = cast("MetadataClient", namespace.metadata)
+        while True:
+            await trio.sleep(chance.expovariate(1.0 / self._order_s))
+            try:
+                with trio.move_on_after(ORDER_S):
+                    if chance.random() < 0.8:
+                        target = chance.choice((*self.cluster.write_proxies, ""))
+                        await proxy_view.move(metadata, PATH, LOG, target, host=host)
+                        counts["log moved"] += 1
+                    else:
+                        name = chance.choice(self.cluster.write_proxies)
+                        self._drained[name] = None
+                        await proxy_view.drain(metadata, name, host=host)
+                        counts["proxy drained"] += 1
+            except DistributedLogError as error:
+                self.simulation.note("order", type(error).__name__)
+            self._start_drained()
+
+    def _start_drained(self) -> None:
+        """Who was drained ends, and another process takes its address."""
+        for name in self._drained:
+            self.cluster.machines[name].kill()
+            self.cluster.start(name)
+        self._drained.clear()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        async with self._through(host) as through:
+            if not self._final:
+                await self._work_and_read(namespace, through, host.random)
+            await self._check_truncated(namespace, through)
+
+    async def _work_and_read(
+        self, namespace: Namespace, through: Namespace, chance: Random
+    ) -> None:
+        """Write through proxies, have every reader catch up, then read all of it, also past the proxies."""
+        machines, clients, seen = self.cluster.machines, self.cluster.clients, self.crowd
+        machines[clients[3]].kill()
+        self._start_drained()
+        seen.over = True
+        await crowd.prove_written(through, LOG, seen, None, chance, 3)
+        if self.narrow.forgets and not self.met_forgetting:
+            async with self._away:
+                self.met_forgetting = await self._be_away(clients[0])
+            await crowd.prove_written(through, LOG, seen, None, chance, 3)
+        for name in clients[:2]:  # nobody else writes any more
+            machines[name].kill()
+        await crowd.prove_written(through, LOG, seen, "prover", chance, PROOF_RECORDS)
+        await self._catch_up(namespace)
+        writer = await namespace.open_log(LOG).open_writer(takeover=True)
+        producers = writer.pipeline.producers
+        assert producers is not None, "a log that has had producers"
+        self._known = {row.name: row.next_sequence for row in producers.table.rows.values()}
+        await writer.aclose()
+        for number in range(self.shape.read_proxies):
+            await crowd.read_once(through, LOG, seen, f"whole {number}")
+        if seen.truncates:
+            await pipeline.read_rest(namespace, LOG, self.pipe)
+            self._final = self.pipe.whole()
+        else:
+            self._final = await workload.read_final(namespace, LOG)
+
+    async def _catch_up(self, namespace: Namespace) -> None:
+        """Liveness: every reader has the last record. Raises `Violation`."""
+        last = await namespace.open_log(LOG).last_dlsn()
+        reached = self.crowd.reached
+        with trio.move_on_after(CAUGHT_UP_S) as scope:
+            while any(reached.get(name, (0, 0, 0)) < last for name in FOLLOWERS):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        if scope.cancelled_caught:
+            places = {name: dotted(at) for name, at in reached.items()}
+            raise Violation(
+                f"liveness: {CAUGHT_UP_S:g} s after the last record, {last}, readers are at"
+                f" {places}"
+            )
+
+    async def _check_truncated(self, namespace: Namespace, through: Namespace) -> None:
+        """G6: what was truncated is given by no read proxy, but for what was on its way."""
+        self.cluster.machines[self.cluster.clients[2]].kill()
+        start = DLSN(*self._final[-PROOF_RECORDS].position)
+        point = DLSN(*self._final[-1].position)
+        small = through.open_log(LOG, config={"read_ahead_bytes": 1})
+        if not self._truncated:
+            async with small.open_reader(dlsn=start) as reader:
+                if await reader.read_next(wait_s=NEWS_S) is None:
+                    raise Violation(f"G5: nothing is at {start}")
+                self._truncated = True  # whether it is done or not: what follows may be tried again
+                await namespace.open_log(LOG).truncate(point)
+                await trio.sleep(NEWS_S)
+                with suppress(LogTruncated):
+                    while (record := await reader.read_next(wait_s=NEWS_S)) is not None:
+                        self.served_after += record.dlsn < point
+        budget = 2 * (self.narrow.window_bytes + self.narrow.frame_bytes) // PROOF_BYTES
+        if self.served_after > budget:
+            raise Violation(
+                f"G6: {self.served_after} truncated records were served {NEWS_S:g} s after, of which"
+                f" {budget} may have been on their way"
+            )
+        await namespace.open_log(LOG).truncate(point)
+        with suppress(LogTruncated):
+            async with small.open_reader(dlsn=start) as reader:
+                got = await reader.read_next(wait_s=NEWS_S)
+                raise Violation(f"G6: {got!r} is read from {start} on, truncated to {point}")
+
+    async def _settle(self, namespace: Namespace) -> None:
+        """Nothing."""
+
+    async def _conclude(self) -> None:
+        alone = self.crowd.alone
+        self.result.reports.append(check_log(self.history, self._final, alone=alone))
+        found = crowd.check_sources(self.crowd, self._final)
+        crowd.check_known(self.crowd, found, self._known)
+        self.records = sum(found.values())
+        self.simulation.note("final", len(self._final), self.history.acked, self.records)

@@ -1,0 +1,431 @@
+"""One seed: a cluster, clients, faults within the promise, then heal, and judge.
+
+Safety all along (oracles), liveness at the end: after everything is healed, a new writer must take the log
+over, write, commit and read the whole log back within `LIVENESS_S` virtual seconds.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, ClassVar
+
+import trio
+
+from ....cluster.gc.retention import EVERY_S
+from ....cluster.repair.copier import lacking, list_held
+from ....cluster.status.placement_status import change_policy
+from ....ledger.model import ledger_keys as keys
+from ....ledger.model.ledger_metadata import LedgerMetadata
+from ....log.namespace import Namespace
+from ....metadata.model.interface import Scan
+from ....runtime.interfaces.errors import DistributedLogError
+from ....runtime.interfaces.host import Host
+from ...verify.checks.history_check import LogReport, Violation, check_log
+from ...verify.checks.register_check import check_registers
+from ...verify.history.run_history import History, ReadRecord
+from ...verify.workloads import workload
+from ..faults.nemesis import Nemesis
+from ..faults.parameter_sets import bounded, draw_bounds
+from ..faults.targeted_faults import Ambushes
+from ..faults.trigger_points import Moments
+from ..faults.unexpected_errors import UnexpectedErrors
+from ..world.disk import draw_disk_faults
+from ..world.network import draw_network_faults
+from ..world.scheduler import Simulation
+from ..world.sim_cluster import Shape, SimCluster
+
+LOGS = ("story", "tale", "legend")
+QUORUMS = (*[(3, 3, 2)] * 6, (5, 3, 2), (4, 3, 2), (4, 2, 2), (3, 2, 2), (3, 3, 3))
+"""Ensemble, write quorum, ack quorum: one for all logs of a seed."""
+RACKS = ((), ("r1", "r2"), ("r1", "r2", "r3"))
+"""Of a seed's bookies, one after the other."""
+AUDIT_S = 5.0
+NEVER_S = 1e6
+CHAOS_S = 20.0
+FORMING_S = 60.0
+LIVENESS_S = 60.0
+COPIES_S = 120.0
+"""After that: a lost bookie's delay, one look of the repair, one pass of the audit, the copies (L8)."""
+ENTRIES_MIN = 100
+"""Acknowledged entries of a seed: what its faults did not let through is written after them."""
+VIRTUAL_S_MAX = 500.0
+
+
+@dataclass
+class Result:
+    """What came of a seed."""
+
+    seed: int
+    trace_hash: str = ""
+    failures: list[BaseException] = field(default_factory=list)
+    virtual_s: float = 0.0
+    steps: int = 0
+    messages: int = 0
+    confirmed: int = 0
+    """Entries acknowledged by an ack quorum."""
+    faults: Counter[str] = field(default_factory=Counter)
+    unknowns: int = 0
+    """Answers of bookies in limbo."""
+    restarts: int = 0
+    heard: Counter[str] = field(default_factory=Counter)
+    """Moments at which faults may strike."""
+    reports: list[LogReport] = field(default_factory=list)
+    """One a log."""
+    register_calls: int = 0
+    trace: list[str] | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Was a promise broken, or did something end that must not?"""
+        return bool(self.failures)
+
+
+class SeedRun(ABC):
+    """The plan of one seed, and its run; what the clients do is a workload's."""
+
+    proxied: ClassVar[bool] = False
+    """Do the first two clients know nothing but proxies?"""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        self.calm = False
+        """Does nothing go wrong but by the workload's own doing?"""
+        self.simulation = Simulation(
+            seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
+        )
+        self.chaos_s = chaos_s
+        self.liveness_s = LIVENESS_S
+        self.history = History()
+        """Of the registers, and of the first log."""
+        self.result = Result(seed)
+        chance = self.simulation.chance("swarm")
+        self.rates = draw_rates(chance)
+        self.shape = draw_shape(chance, self.simulation.chance("space"))
+        self.bounds = draw_bounds(chance)
+        logs = LOGS[: chance.choice((1, 1, 1, 2, 3))]
+        self.histories = {log: History() for log in logs} | {LOGS[0]: self.history}
+        self.deletes = chance.random() < 0.3
+        """A client makes logs and deletes them."""
+        self.cluster: SimCluster
+        self.nemesis: Nemesis
+        self.moments: Moments
+        self.unexpected: UnexpectedErrors
+
+    def run(self) -> Result:
+        """Run and judge. Whatever went wrong is in the result."""
+        simulation, result = self.simulation, self.result
+        try:
+            simulation.run(self._main)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            simulation.failures.append(error)
+        result.failures = simulation.failures
+        result.trace_hash = simulation.trace_hash
+        result.virtual_s = simulation.lasted_s or simulation.now
+        result.steps = simulation.steps
+        result.messages = self.cluster.network.messages
+        result.confirmed = self.cluster.oracles.bookies.confirmed
+        result.faults = self.nemesis.counts
+        if self.unexpected.thrown:
+            result.faults["unexpected exception"] = len(self.unexpected.thrown)
+        result.heard = self.moments.heard
+        result.unknowns = self.cluster.oracles.bookies.unknowns
+        result.restarts = self.cluster.restarts
+        result.trace = simulation.trace
+        return result
+
+    async def _main(self, simulation: Simulation) -> None:
+        chance = simulation.chance("faults")
+        network, disks = draw_network_faults(chance), draw_disk_faults(chance)
+        disks.inline = simulation.chance("inline").random() < 0.5
+        self.cluster = cluster = SimCluster(
+            simulation, self.shape, network=network, disks=lambda: replace(disks)
+        )
+        writers, others = cluster.clients[:2], cluster.clients[2:]
+        self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
+        ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
+        on_moment = pass_by if self.calm else ambushes.on_moment
+        self.unexpected = UnexpectedErrors(cluster, simulation.chance("unexpected"))
+        self.moments = Moments(cluster.role_of, cluster.serves, on_moment)
+        cluster.watch(self.moments)
+        self._on_cluster(cluster)
+        with cluster.oracles.watching_state_machines(), bounded(self.bounds):
+            cluster.start_all()
+            simulation.nursery.start_soon(cluster.supervise)
+            with trio.move_on_after(FORMING_S) as forming:
+                await cluster.serving()
+            if forming.cancelled_caught:
+                missing = [name for name in cluster.nodes if not cluster.ready.get(name)]
+                raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
+            await self._begin()
+            for name in writers:
+                cluster.start_client(name, self._write, proxied=self.proxied)
+            for name, work in zip(others, (self._read, self._place), strict=False):
+                cluster.start_client(name, work)
+            with trio.move_on_after(self.chaos_s):
+                async with trio.open_nursery() as plagues:
+                    if not self.calm:
+                        self.nemesis.start(plagues)
+                        plagues.start_soon(ambushes.run)
+                        plagues.start_soon(self.unexpected.run)
+                    await trio.sleep_forever()
+            await self._judge(simulation)
+
+    async def _place(self, namespace: Namespace, host: Host) -> None:
+        """The main of the fourth: it may want copies apart, whatever comes of it."""
+        if self.shape.enforced:
+            await change_policy(namespace.metadata, {"enforced": True})
+        await self._measure(namespace, host)
+
+    def _on_cluster(self, cluster: SimCluster) -> None:  # noqa: B027 (most have nothing to add)
+        """The cluster is made, and nothing of it runs yet."""
+
+    async def _begin(self) -> None:  # noqa: B027
+        """What a workload does before the first client starts; no fault has struck yet."""
+
+    # --- what a workload is -----------------------------------------------------------------------
+
+    @abstractmethod
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        """The main of each of the first two clients."""
+
+    @abstractmethod
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        """The main of the third."""
+
+    @abstractmethod
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        """What the fourth does then."""
+
+    @abstractmethod
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        """After the heal, at the last client: work, and read all of it. Tried again until it succeeds."""
+
+    @abstractmethod
+    async def _settle(self, namespace: Namespace) -> None:
+        """What that client does then."""
+
+    @abstractmethod
+    async def _conclude(self) -> None:
+        """What must hold at last. Raises `Violation`."""
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _judge(self, simulation: Simulation) -> None:
+        cluster = self.cluster
+        simulation.note("heal")
+        self.nemesis.over = True
+        cluster.heal()
+        simulation.nursery.start_soon(self.nemesis.build_anew)
+        done = trio.Event()
+
+        async def prove(namespace: Namespace, host: Host) -> None:
+            while not done.is_set():
+                try:
+                    await self._prove(namespace, host)
+                    done.set()
+                except DistributedLogError as error:
+                    simulation.note("not yet", type(error).__name__, str(error)[:2000])
+                    await trio.sleep(0.5)
+            await self._settle(namespace)
+
+        cluster.start_client(cluster.clients[-1], prove)
+        within_s = self.liveness_s
+        with trio.move_on_after(within_s) as alive:
+            await done.wait()
+        if alive.cancelled_caught:
+            raise Violation(f"liveness: nobody could work within {within_s:g} s after healing")
+        await self._conclude()
+
+
+class LogRun(SeedRun):
+    """Writers, readers and registers: one log, or a few."""
+
+    def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
+        super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
+        self._finals: dict[str, list[ReadRecord]] = {}
+        """Each log, as it was read whole after the heal."""
+        self.odd_numbers = self.simulation.chance("settings").random() < 0.3
+        """A client stores numbers at the limits, and beyond them, as settings of the logs."""
+        if self.odd_numbers:
+            self.bounds = replace(self.bounds, retention_rescan_s=EVERY_S)
+        self._lacked: list[str] = []
+        self._whole = trio.Event()
+        """All copies are there."""
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    async def _write(self, namespace: Namespace, host: Host) -> None:
+        rates = replace(self.rates, burst_s=self.rates.burst_s * len(self.histories))
+        async with trio.open_nursery() as nursery:
+            for log, history in self.histories.items():
+                nursery.start_soon(
+                    workload.write_sessions, namespace, log, history, host.random, rates
+                )
+
+    async def _read(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            for log, history in self.histories.items():
+                for name, read in (("tail", workload.tail), ("catch up", workload.catch_up)):
+                    nursery.start_soon(read, namespace, log, history, name, host.random, self.rates)
+            # Two processes on two machines: each may know another leader (H26).
+            nursery.start_soon(self._registers, "p2", namespace, host)
+
+    async def _measure(self, namespace: Namespace, host: Host) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._registers, "p1", namespace, host)
+            nursery.start_soon(workload.watch_registers, namespace.metadata)
+            if self.deletes:
+                nursery.start_soon(workload.make_and_delete, namespace, host.random)
+            if self.odd_numbers:
+                nursery.start_soon(
+                    workload.store_numbers_at_limits, namespace, [*self.histories], host.random
+                )
+
+    async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
+        await workload.use_registers(namespace.metadata, process, self.history, host.random)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def _prove(self, namespace: Namespace, host: Host) -> None:
+        cluster = self.cluster
+        for log, history in self.histories.items():
+            await workload.prove_alive(namespace, log, history, host.random)
+        for name in cluster.clients[:2]:  # nobody writes any more
+            cluster.machines[name].kill()
+        missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
+        for log, history in self.histories.items():
+            await workload.prove_alive(
+                namespace, log, history, host.random, entries=max(0, missing)
+            )
+            missing = 0
+            self._finals[log] = await workload.read_final(namespace, log)
+
+    async def _settle(self, namespace: Namespace) -> None:
+        while left := await missing_copies(namespace, self._is_noted):
+            self._lacked = left
+            await trio.sleep(1.0)
+        racks = self.shape.racks[: self.shape.bookies]
+        while why := await together(namespace, racks):
+            self._lacked = [why]
+            await trio.sleep(1.0)
+        self._whole.set()
+
+    async def _conclude(self) -> None:
+        with trio.move_on_after(COPIES_S) as repaired:
+            await self._whole.wait()
+        if repaired.cancelled_caught:
+            raise Violation(
+                f"L8: {len(self._lacked)} copies are missing, or together, {COPIES_S:g} s after healing:"
+                f" {self._lacked[:5]}"
+            )
+        for log, history in self.histories.items():
+            self.simulation.note("final", log, len(self._finals[log]), history.acked)
+            self.result.reports.append(check_log(history, self._finals[log]))
+        self.result.register_calls = check_registers(self.history.registers)
+
+    def _is_noted(self, ledger_id: int) -> bool:
+        """Must repair complete this ledger? Without an audit only what its own writer closed.
+
+        A writer that dies before its first note leaves holes that nobody knows but the audit (H22b).
+        """
+        return (
+            self.shape.audit_every_s < NEVER_S
+            or ledger_id not in self.cluster.oracles.recovered_ledgers
+        )
+
+
+def pass_by(kind: str, actor: str, asked: str) -> None:
+    """See `moments.OnMoment`: nobody lies in wait."""
+
+
+def draw_shape(chance: Random, space: Random) -> Shape:
+    """How the cluster of a seed is made: small files and segments, so that all of them roll.
+
+    ``space`` draws what bookies do with their room, and where they stand.
+    """
+    quorums = chance.choice(QUORUMS)
+    racks = space.choice(RACKS)
+    return Shape(
+        racks=racks,
+        enforced=len(racks) > 2 and space.random() < 0.5,
+        quorums=quorums,
+        bookies=quorums[0] + chance.choice((0, 1, 1) if quorums[0] < 5 else (0, 1)),
+        audit_every_s=chance.choice((AUDIT_S, AUDIT_S, NEVER_S)),
+        lost_after_s=chance.choice((4.0, 20.0)),
+        clients=5,
+        store={
+            "journal_file_bytes": chance.choice((128, 256, 1024)) * 1024,
+            "gather_bytes": 64 * 1024,
+            "checkpoint_s": chance.choice((0.5, 2.0, 5.0)),
+            "checkpoint_bytes": chance.choice((16, 256)) * 1024,
+            "free_bytes_min": 8 * 1024 * 1024,
+            "compaction_s": space.choice((0.7, 10.0)),
+            "ledgers_in_memory_max": space.choice((2, 20_000)),
+        },
+        client={
+            "segment_bytes_max": chance.choice((4, 16, 256)) * 1024,
+            "segment_age_max_s": chance.choice((3.0, 10.0, 60.0)),
+            "entry_bytes_max": chance.choice((512, 4096)),
+            "lock_lease_s": 3.0,
+            "add_timeout_s": chance.choice((2.0, 5.0)),
+            "recover_timeout_s": 10.0,
+            "close_timeout_s": 10.0,
+            "metadata_timeout_s": chance.choice((3.0, 10.0)),
+            "keep_alive_s": chance.choice((0.0, 0.0, 0.7)),
+            "rolls_at_once": chance.choice((1, 16)),
+        },
+    )
+
+
+def draw_rates(chance: Random) -> workload.Rates:
+    """How hard the clients of a seed work."""
+    return workload.Rates(
+        burst_s=chance.choice((0.03, 0.06, 0.12)),
+        burst_records_max=chance.choice((1, 3, 8)),
+        long_burst_chance=chance.choice((0.0, 0.05)),
+        payload_bytes_max=chance.choice((40, 300, 1500)),
+        session_records_max=chance.choice((40, 150, 600)),
+        takeover_chance=chance.choice((0.1, 0.4, 0.9)),
+    )
+
+
+# --- copies (L8), asked from outside, as a client sees them -----------------------------------------
+
+
+async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[str]:
+    """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
+    pool = namespace.ledgers.pool
+    found: list[str] = []
+    async for item in Scan(namespace.metadata, keys.LEDGER_PREFIX):
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        if not ledger.closed or not wanted(ledger.ledger_id):
+            continue
+        for bookie in ledger.bookies():
+            client = pool.get(bookie)
+            if client is None:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
+                continue
+            try:
+                gaps = lacking(ledger, bookie, await list_held(ledger, client))
+            except DistributedLogError as error:
+                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]}: {error}")
+                continue
+            found += [
+                f"ledger {ledger.ledger_id}: bookie {bookie[:8]} lacks {gap.first} to {gap.last}"
+                for gap in gaps
+            ]
+    return found
+
+
+async def together(namespace: Any, racks: Sequence[str]) -> str:
+    """Why a new ledger would have all its copies in one of these racks; or ""."""
+    pool = namespace.ledgers.pool
+    there = {one.labels.get("rack", "") for one in pool.candidates()}
+    if len(there) < len({*racks}):
+        return f"of {racks} there are {sorted(there)}"
+    bookies = (await namespace.ledgers.prepare()).metadata.bookies()
+    chosen = {pool.labels(one).get("rack", "") for one in bookies}
+    return "" if len(chosen) >= min(2, len(there)) else f"a new ledger in {chosen} of {there}"

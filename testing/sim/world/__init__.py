@@ -1,0 +1,1 @@
+"""Simulated time, network, disks and machines."""

@@ -1,0 +1,379 @@
+"""What a process holds of a simulated disk: a `DiskHandle` for one life, its files and its maps.
+
+Each life of a process works through a handle of its own, dead with it: later calls raise `HostDown`.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+
+import trio
+
+from ....runtime.disk.memory_disk import (
+    DIRECT_ALIGN,
+    KEY_BYTES_MAX,
+    aligned_memory,
+    check_file_name,
+)
+from ....runtime.interfaces.errors import (
+    AlreadyClosed,
+    CorruptData,
+    DataDirectoryInUse,
+    DiskFailed,
+    DiskFull,
+)
+from ....runtime.interfaces.host import Buffer, File, OrderedMap, Summary
+from .disk import FileContent, SimDisk, StoredMap
+
+MAP_BYTES_MAX = 64 << 20
+
+
+class DiskHandle:
+    """A `Disk` for one life of a process."""
+
+    durability = "fdatasync"
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.incarnation = disk.host.incarnation
+        self._open_maps: dict[str, list[SimMap]] = {}
+
+    def _check(self) -> None:
+        self.disk.host.check(self.incarnation)
+
+    def list(self) -> list[str]:
+        """The names of the files here, sorted."""
+        self._check()
+        return sorted(self.disk.files)
+
+    async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
+        """Make a new file. Raises `FileExistsError`, `DiskFull`."""
+        check_file_name(name)
+        await trio.lowlevel.checkpoint()
+        self._check()
+        if name in self.disk.files:
+            raise FileExistsError(f"{name} is there already")
+        if size > self.free_bytes():
+            raise DiskFull(f"{name}: no room for {size} bytes, {self.free_bytes()} are free")
+        content = FileContent()
+        content.size = content.durable_size = size
+
+        def add(files: dict[str, FileContent]) -> None:
+            files[name] = content
+
+        self.disk.begin("create", name)
+        await self.disk.change_names(self.incarnation, add)
+        return SimFile(self, name, content, direct=direct)
+
+    async def open(self, name: str) -> File:
+        """Open an existing file. Raises `FileNotFoundError`."""
+        await trio.lowlevel.checkpoint()
+        return SimFile(self, name, self._content(name), direct=False)
+
+    async def rename(self, old: str, new: str) -> None:
+        """Rename over whatever is there; durable when this returns."""
+        check_file_name(new)
+        await trio.lowlevel.checkpoint()
+        content = self._content(old)
+
+        def move(files: dict[str, FileContent]) -> None:
+            if files.get(old) is content:
+                del files[old]
+            files[new] = content
+
+        self.disk.begin("rename", new)
+        await self.disk.change_names(self.incarnation, move)
+
+    async def delete(self, *names: str) -> None:
+        """Remove the names; durable when this returns. Open files stay readable."""
+        await trio.lowlevel.checkpoint()
+        for name in names:
+            self._content(name)
+            self.disk.begin("delete", name)
+
+        def removal(name: str) -> Callable[[dict[str, FileContent]], None]:
+            def remove(files: dict[str, FileContent]) -> None:
+                files.pop(name, None)
+
+            return remove
+
+        await self.disk.change_names(self.incarnation, *map(removal, names))
+
+    async def open_map(self, name: str) -> OrderedMap:
+        """Open or make an ordered map. Raises `CorruptData` where it is damaged."""
+        check_file_name(name)
+        await trio.lowlevel.checkpoint()
+        self._check()
+        stored = self.disk.maps.setdefault(name, StoredMap())
+        if stored.damaged:
+            raise CorruptData(f"map {name} of {self.disk.host.name} is damaged")
+        handle = SimMap(self.disk, self.incarnation, name, stored)
+        self._open_maps.setdefault(name, []).append(handle)
+        return handle
+
+    async def delete_map(self, name: str) -> None:
+        """Remove a map that is not open. No error where there is none."""
+        await trio.lowlevel.checkpoint()
+        self._check()
+        open_here = [handle for handle in self._open_maps.get(name, []) if not handle.closed]
+        assert not open_here, f"map {name} is deleted while it is open"
+        self._open_maps.pop(name, None)
+        self.disk.maps.pop(name, None)
+
+    def free_bytes(self) -> int:
+        """Space left below the quota."""
+        self._check()
+        return max(0, self.disk.faults.bytes_max - self.disk.used_bytes())
+
+    def keep_free(self, size: int) -> None:
+        """Deleted files give their room back at once, always."""
+
+    async def check_place(self) -> None:
+        """Its files are where they were as long as its machine runs."""
+        await trio.lowlevel.checkpoint()
+
+    def lock(self) -> None:
+        """Take this disk for this node. Raises `DataDirectoryInUse`."""
+        self._check()
+        if self.disk.locked_by is not None:
+            raise DataDirectoryInUse(f"the disk of {self.disk.host.name} is in use by another node")
+        self.disk.locked_by = self
+
+    def unlock(self) -> None:
+        """Give it back. Idempotent."""
+        if self.disk.locked_by is self:
+            self.disk.locked_by = None
+
+    def aligned_buffer(self, length: int) -> memoryview:
+        """Zeroed, page-aligned, writable memory."""
+        return aligned_memory(length)
+
+    def _content(self, name: str) -> FileContent:
+        self._check()
+        try:
+            return self.disk.files[name]
+        except KeyError:
+            raise FileNotFoundError(f"no file {name}") from None
+
+
+class SimFile:
+    """A `File` of a `DiskHandle`."""
+
+    def __init__(
+        self, handle: DiskHandle, name: str, content: FileContent, *, direct: bool
+    ) -> None:
+        self.name = name
+        self._handle = handle
+        self._disk = handle.disk
+        self._content = content
+        self._direct = direct
+        self._closed = False
+        self._failed: DiskFailed | None = None
+
+    def _check(self) -> None:
+        self._disk.host.check(self._handle.incarnation)
+        if self._closed:
+            raise AlreadyClosed(f"file {self.name} is closed")
+
+    def size(self) -> int:
+        """The size in bytes, preallocated space included."""
+        self._check()
+        return self._content.size
+
+    def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
+        """Write into the cache. Raises `DiskFull` above the quota, from then on always."""
+        self._check()
+        if self._failed is not None:
+            raise self._failed
+        data = b"".join(buffers)
+        if self._direct:
+            assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
+            assert len(data) % DIRECT_ALIGN == 0, "a direct file takes aligned sizes"
+        self._disk.step("write", len(data))
+        grown = offset + len(data) - self._content.size
+        if grown > 0 and grown > self._handle.free_bytes():
+            self._disk.blamed = True
+            self._failed = DiskFull(f"{self.name}: no room for {grown} bytes more")
+            raise self._failed
+        if data:
+            self._content.write(offset, data)
+
+    async def write_synced(self, offset: int, buffer: Buffer) -> None:
+        """Write, then sync what was written up to here."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self.write_at(offset, (buffer,))
+        await self._sync()
+
+    @property
+    def syncs_inline(self) -> bool:
+        """By the seed; not while the device stalls, for here nobody can wait on the loop."""
+        disk = self._disk
+        return disk.faults.inline and disk.simulation.now >= disk.stalled_until
+
+    def write_synced_now(self, offset: int, buffer: Buffer) -> None:
+        """Write, then sync, in no time."""
+        self.write_at(offset, (buffer,))
+        self._check()
+        try:
+            self._disk.sync_content_now(self.name, self._content)
+        except DiskFailed as error:
+            self._failed = error
+            raise
+
+    async def write_zeros(self, offset: int, length: int) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, bytes(length))
+
+    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+        """As `write_synced`."""
+        await self.write_synced(offset, buffer)
+
+    async def sync(self) -> None:
+        """fdatasync."""
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._sync()
+
+    async def _sync(self) -> None:
+        self._check()
+        if self._failed is not None:
+            raise self._failed
+        try:
+            await self._disk.sync_content(self.name, self._content, self._handle.incarnation)
+        except DiskFailed as error:
+            # as distributedlog/runtime/disk/directory_disk.py: a failed file stays failed in this process
+            self._failed = error
+            raise
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Read up to ``length`` bytes, fewer at the end."""
+        self._check()
+        return self._content.show(offset, length)
+
+    def read_hot(self, offset: int, length: int) -> bytes | None:
+        """As `read_at`, or None: cold, by chance."""
+        self._check()
+        cold = self._disk.faults.cold_chance
+        if cold and self._disk.chance.random() < cold:
+            return None
+        return self._content.show(offset, length)
+
+    async def read_cold(self, offset: int, length: int) -> bytes:
+        """As `read_at`, after the time the device needs."""
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        await self._disk.wait(self._handle.incarnation)
+        return self._content.show(offset, length)
+
+    async def read_aside(self, offset: int, length: int) -> bytes:
+        """As `read_cold`."""
+        return await self.read_cold(offset, length)
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend; durable with the next sync."""
+        self._check()
+        if self._failed is not None:
+            raise self._failed
+        self._disk.step("truncate", size)
+        content = self._content
+        if size > content.size and size - content.size > self._handle.free_bytes():
+            raise DiskFull(f"{self.name}: no room for {size - content.size} bytes more")
+        if size < content.size:
+            del content.cache[size:]
+            content.pending = [
+                (number, offset, data[: size - offset])
+                for number, offset, data in content.pending
+                if offset < size
+            ]
+        content.size = size
+
+    async def punch(self, offset: int, length: int) -> bool:
+        """Whole pages are zeros, durably with the next sync."""
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._disk.step("punch", length)
+        self._content.punch(offset, length)
+        await self._disk.wait(self._handle.incarnation)
+        return True
+
+    def allocated_bytes(self) -> int:
+        """Its size, to whole pages, less what was punched."""
+        self._check()
+        return -(-self._content.used_bytes // DIRECT_ALIGN) * DIRECT_ALIGN
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self._closed = True
+
+
+class SimMap:
+    """An `OrderedMap` for one life of a process; all handles of a name show the same pairs."""
+
+    def __init__(self, disk: SimDisk, incarnation: int, name: str, stored: StoredMap) -> None:
+        self.name = name
+        self.closed = False
+        self._disk = disk
+        self._incarnation = incarnation
+        self._stored = stored
+
+    async def apply(
+        self,
+        puts: Sequence[tuple[bytes, bytes]],
+        deletes: Sequence[bytes] = (),
+        summary: Summary | None = None,
+    ) -> None:
+        """One synced transaction, all or nothing. Raises `DiskFull`, `DiskFailed`."""
+        pairs = [(bytes(key), bytes(value)) for key, value in puts]
+        gone = [bytes(key) for key in deletes]
+        for key in (*(key for key, _ in pairs), *gone):
+            assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
+        self._check()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        disk, stored = self._disk, self._stored
+        disk.begin("map", self.name)
+        disk.step("map", len(pairs))
+        size = sum(len(key) + len(value) for key, value in pairs)
+        if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():
+            disk.blamed = True
+            raise DiskFull(f"map {self.name}: no room for {size} bytes more")
+        transaction = (pairs, gone, summary)
+        stored.committing.append(transaction)
+        while stored.committing[0] is not transaction:  # one writer at a time, in order
+            await disk.wait(self._incarnation)
+        await disk.wait(self._incarnation)
+        del stored.committing[0]
+        if disk.faults.failing_syncs > 0:
+            disk.faults.failing_syncs -= 1
+            disk.blamed = True
+            disk.simulation.note("EIO", disk.host.name, disk.name, self.name)
+            raise DiskFailed(f"map {self.name}: input/output error during a commit (simulated)")
+        stored.commit(*transaction)
+        disk.step("map synced", len(pairs))
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value, or None."""
+        self._check()
+        return self._stored.values.get(key)
+
+    def floor(self, key: bytes) -> tuple[bytes, bytes] | None:
+        """The pair with the greatest key <= ``key``, or None."""
+        self._check()
+        keys, values = self._stored.keys, self._stored.values
+        at = bisect_right(keys, key)
+        return (keys[at - 1], values[keys[at - 1]]) if at else None
+
+    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``limit`` pairs with start <= key < end, in order."""
+        self._check()
+        keys, values = self._stored.keys, self._stored.values
+        first = bisect_left(keys, start)
+        last = min(bisect_left(keys, end), first + limit)
+        return [(key, values[key]) for key in keys[first:last]]
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self.closed = True
+
+    def _check(self) -> None:
+        self._disk.host.check(self._incarnation)
+        if self.closed:
+            raise AlreadyClosed(f"map {self.name} is closed")

@@ -1,0 +1,114 @@
+"""Connects the oracles of verify/ to a simulated network, its disks and its nodes' state machines."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from ....ledger.model.ledger_metadata import LedgerMetadata, LedgerState
+from ....metadata.model.command_results import Answer
+from ....metadata.model.commands import Command
+from ....metadata.model.interface import Event
+from ....metadata.state.kv_state import KeyValueState
+from ...verify.checks.history_check import Violation
+from ...verify.checks.wire_oracles import BookieOracle, FrameCutter, MetadataOracle
+from .disk import SimDisk
+from .machine_state import machine_of_task
+from .network import SimConnection
+from .scheduler import Simulation
+from .sim_host import SimHost
+
+OnApplied = Callable[[int, bytes, Answer, tuple[Event, ...], int], None]
+"""Log index, command, what came of it, what it changed, and the revision after it."""
+
+
+class Oracles:
+    """All oracles of one run: a `Tap` of its network and a `DiskWatcher` of its disks."""
+
+    def __init__(self, simulation: Simulation, *, ack_quorum: int = 2) -> None:
+        def fail(message: str) -> None:
+            simulation.fail(Violation(message))
+
+        self.bookies = BookieOracle(fail, ack_quorum=ack_quorum)
+        self.metadata = MetadataOracle(fail)
+        self.on_applied: list[OnApplied] = []
+        """Told of each command that a node's state takes, and of what it did."""
+        self.recovered_ledgers: dict[int, None] = {}
+        """Ledgers that somebody else than their writer closes."""
+        self._kinds: dict[str, str] = {}
+        self._links: dict[int, Any] = {}
+        self._arriving: dict[int, FrameCutter] = {}
+        self._sending: dict[int, FrameCutter] = {}
+
+    def add_machine(self, host: SimHost, kind: str) -> None:
+        """Watch a machine: a ``bookie`` or a ``metadata`` node."""
+        self._kinds[host.name] = kind
+        for disk in host.devices():
+            disk.watchers.append(self)
+
+    def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
+        """See `DiskWatcher`."""
+        if self._kinds.get(disk.host.name) == "bookie":
+            self.bookies.on_durable(disk.host.name, data)
+
+    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+        """See `DiskWatcher`."""
+
+    def on_arrived(self, end: SimConnection, data: bytes) -> None:
+        """See `Tap`."""
+        if self._kinds.get(end.host.name) == "bookie" and not end.dialled:
+            cutter = self._arriving.setdefault(end.serial, FrameCutter())
+            cutter.feed(data, partial(self.bookies.on_arrived, self._link(end)))
+
+    def on_sent(self, end: SimConnection, data: bytes) -> None:
+        """See `Tap`."""
+        kind = self._kinds.get(end.host.name)
+        if kind is None:
+            return
+        cutter = self._sending.setdefault(end.serial, FrameCutter())
+        if kind == "metadata":
+            said = partial(self.metadata.on_said, end.host.name, end.far.host.name)
+            cutter.feed(data, said)
+        elif not end.dialled:
+            cutter.feed(data, partial(self.bookies.on_said, self._link(end)))
+
+    def _link(self, end: SimConnection) -> Any:
+        link = self._links.get(end.serial)
+        if link is None:
+            link = self._links[end.serial] = self.bookies.new_link(end.host.name)
+        return link
+
+    @contextmanager
+    def watching_state_machines(self) -> Iterator[None]:
+        """See every command that a node's state machine takes."""
+        original = KeyValueState.apply
+        oracle = self.metadata
+
+        def apply(
+            state: KeyValueState, index: int, command: bytes, meant: Command | None = None
+        ) -> Any:
+            machine = machine_of_task.get()
+            name = "?" if machine is None else machine.name
+            oracle.on_applied(name, index, command)
+            answer, events = original(state, index, command, meant)
+            oracle.on_state(name, index, state.digest())
+            for hear in self.on_applied:
+                hear(index, command, answer, events, state.revision)
+            for event in events:
+                if event.kind == "put" and event.item.key.startswith(b"ledger/"):
+                    record = LedgerMetadata.decode(event.item.key, event.item.value)
+                    if record.state is LedgerState.DELETING:
+                        # From here on a bookie may deny it, and must some day; a to-do alone says nothing.
+                        self.bookies.denied_ledgers[record.ledger_id] = None
+                    elif record.state is LedgerState.IN_RECOVERY:
+                        self.recovered_ledgers[record.ledger_id] = None
+                    elif record.closed:
+                        self.bookies.closed_ledgers[record.ledger_id] = None
+            return answer, events
+
+        patched: Any = KeyValueState
+        patched.apply = apply
+        try:
+            yield
+        finally:
+            patched.apply = original

@@ -1,0 +1,301 @@
+"""One virtual run: a seed decides time, order and chance, and the real world stays outside.
+
+- trio's clock is a `MockClock` whose methods are re-wired: when nothing can run, time jumps exactly to
+  the next deadline or event, never by a float's drift. Events (deliveries, finished syncs) live on a heap
+  of their own and need no task.
+- trio's scheduler is seeded through two private names (`_ALLOW_DETERMINISTIC_SCHEDULING` and `_r`, its own
+  hook for Hypothesis); `check_trio` fails loudly when a release moves what is touched here.
+- The run queue is ours (`machine_state.py`), so that the tasks of a stalled node can be held, and so that a
+  loop that spins without letting time pass is seen (H43).
+- The real machine is behind a wall (`isolation_guard.py`).
+- Nothing runnable and nothing to come is a deadlock, and a failure.
+
+The trace hash covers every delivery and disk step (`mix`) and every event (`note`).
+"""
+
+import contextlib
+import gc
+import hashlib
+import heapq
+import math
+import random
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import trio
+import trio.testing
+from trio._core import _run as trio_run
+
+from .bug_injection import heard, planted
+from .isolation_guard import walled_off
+from .machine_state import RunQueue, none_stalled
+
+STEPS_PER_SECOND_MAX = 300_000
+"""Task steps in one virtual second; a busy cluster of ten nodes needs a few thousand."""
+IDLE_ROUNDS_MAX = 3
+EPOCH_S = 1_700_000_000.0
+"""The wall clock at virtual time 0, seconds since 1970."""
+
+T = TypeVar("T")
+
+
+class Deadlock(Exception):
+    """Nothing runnable, and nothing that would come."""
+
+
+class OutOfTime(Exception):
+    """The virtual time of the run is used up: something waits for ever."""
+
+
+class BusyLoop(Exception):
+    """A task goes round and round without letting time pass."""
+
+
+def check_trio() -> None:
+    """Raise `RuntimeError` where trio does not have what this module touches."""
+    runner_fields = getattr(trio_run.Runner, "__annotations__", {})
+    problems = [
+        name
+        for name, fine in (
+            (
+                "_ALLOW_DETERMINISTIC_SCHEDULING",
+                hasattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING"),
+            ),
+            ("_r", isinstance(getattr(trio_run, "_r", None), random.Random)),
+            ("Runner.runq", "runq" in runner_fields),
+            ("Runner.io_manager", "io_manager" in runner_fields),
+            ("Runner.deadlines", hasattr(trio_run.Deadlines, "next_deadline")),
+            ("MockClock._autojump", hasattr(trio.testing.MockClock, "_autojump")),
+            ("GLOBAL_RUN_CONTEXT", hasattr(trio_run, "GLOBAL_RUN_CONTEXT")),
+        )
+        if not fine
+    ]
+    if problems:
+        raise RuntimeError(f"trio has no {', '.join(problems)} any more")
+
+
+class Simulation:
+    """One run from one seed. ``run`` may be called once.
+
+    ``failures`` holds what went wrong, first cause first; `run` itself raises only what ``main`` raised.
+    """
+
+    def __init__(
+        self, seed: int, *, virtual_seconds_max: float = 600.0, keep_trace: bool = False
+    ) -> None:
+        check_trio()
+        self.seed = seed
+        self.now = 0.0
+        self.virtual_seconds_max = virtual_seconds_max
+        self.steps_per_second_max = STEPS_PER_SECOND_MAX
+        self.failures: list[BaseException] = []
+        self.trace: list[str] | None = [] if keep_trace else None
+        self.ending = False
+        """The run is over: what ends now is no failure."""
+        self.steps = 0
+        self.lasted_s = 0.0
+        """Virtual seconds until ``main`` was done."""
+        self.events = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._mixed = 0
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+        self._idle_rounds = 0
+        self._poll_for_real = False
+        self._second = 0
+        self._second_steps = 0
+        self._queue: RunQueue | None = None
+        self._root: trio.CancelScope | None = None
+        self._nursery: trio.Nursery | None = None
+        self._clock = trio.testing.MockClock(rate=0, autojump_threshold=0)
+        rewired: Any = self._clock  # the class is final, so one instance of it is changed
+        for name, call in (
+            ("current_time", lambda: self.now),
+            ("deadline_to_sleep_time", lambda deadline: 0 if deadline <= self.now else 999_999_999),
+            ("_autojump", self._jump),
+        ):
+            setattr(rewired, name, call)
+
+    # --- chance and trace -------------------------------------------------------------------------
+
+    def chance(self, stream: str) -> random.Random:
+        """A generator of its own for ``stream``: a draw more in one does not shift the others."""
+        return random.Random(f"{self.seed}/{stream}")
+
+    def note(self, *parts: object) -> None:
+        """An event: into the hash, and into the trace where it is kept. Parts must print the same always."""
+        line = f"{self.now:.9f} " + " ".join(map(str, parts))
+        self._hash.update(line.encode() + b"\n")
+        self.events += 1
+        if self.trace is not None:
+            self.trace.append(line)
+
+    def mix(self, first: int, second: int) -> None:
+        """A step too frequent for a line: its time and two numbers go into the hash."""
+        self._mixed = hash((self._mixed, self.now, first, second))  # of numbers only: no hash seed
+
+    @property
+    def trace_hash(self) -> str:
+        """What two runs of one seed must agree on."""
+        whole = self._hash.copy()
+        whole.update(str(self._mixed).encode())
+        return whole.hexdigest()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+        """Call at virtual time ``when``; equal times in the order they were asked for."""
+        self._sequence += 1
+        heapq.heappush(self._heap, (when, self._sequence, call, args))
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Call ``delay_s`` from now."""
+        self.at(self.now + delay_s, call, *args)
+
+    def fail(self, error: BaseException) -> None:
+        """Record what must not happen, and stop the world."""
+        if self.ending:
+            return
+        self.failures.append(error)
+        self.note("FAILURE", type(error).__name__, str(error).split("\n")[0])
+        self.ending = True
+        self.stop()
+
+    def stop(self) -> None:
+        """End the run: everything is cancelled."""
+        if self._root is not None:
+            self._root.cancel()
+
+    def release_stalled(self) -> None:
+        """Look again at the tasks that were held: a machine is no longer stalled."""
+        if self._queue is not None:
+            self._queue.release()
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """Where machines live."""
+        assert self._nursery is not None, "the run has not begun"
+        return self._nursery
+
+    # --- the run ----------------------------------------------------------------------------------
+
+    def run(self, main: Callable[["Simulation"], Awaitable[T]]) -> T | None:
+        """Run ``main`` to its end or to the first failure (then None)."""
+        result: list[T] = []
+
+        async def root() -> None:
+            with trio.CancelScope() as self._root:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    with trio.move_on_after(self.virtual_seconds_max) as budget:
+                        result.append(await main(self))
+                    if budget.cancelled_caught:
+                        self.fail(
+                            OutOfTime(f"not done after {self.virtual_seconds_max:g} virtual s")
+                        )
+                    self.ending = True
+                    self.lasted_s = self.now
+                    nursery.cancel_scope.cancel()
+
+        with (
+            _seeded(self),
+            none_stalled(),
+            walled_off(lambda: EPOCH_S + self.now),
+            planted(heard(self.fail)),
+        ):
+            trio.run(root, clock=self._clock, instruments=[_Wiring(self)])
+        return result[0] if result and not self.failures else None
+
+    def _jump(self) -> None:
+        """trio found nothing to run: go to the next deadline or event."""
+        heap = self._heap
+        next_deadline = trio_run.GLOBAL_RUN_CONTEXT.runner.deadlines.next_deadline()
+        now = min(next_deadline, heap[0][0] if heap else math.inf)
+        if now == math.inf:
+            self._idle()
+            return
+        self._idle_rounds = 0
+        if now > self.now:
+            self.now = now
+            if int(now) != self._second:
+                self._second = int(now)
+                self._second_steps = 0
+        while heap and heap[0][0] <= self.now:
+            _, _, call, args = heapq.heappop(heap)
+            try:
+                call(*args)
+            except Exception as error:
+                self.fail(error)
+
+    def _idle(self) -> None:
+        self._idle_rounds += 1
+        self._poll_for_real = True  # at its end trio wakes itself through a socket pair
+        if self._idle_rounds == IDLE_ROUNDS_MAX:
+            self.fail(Deadlock("nothing runnable, no deadline, no event"))
+            self.stop()
+        elif self._idle_rounds > 3 * IDLE_ROUNDS_MAX:
+            raise Deadlock("a task does not let itself be cancelled and waits for nothing")
+
+    def count_steps(self, tasks: "deque[Any]") -> None:
+        """Called with each batch of runnable tasks."""
+        count = len(tasks)
+        self.steps += count
+        self._second_steps += count
+        if self._second_steps > self.steps_per_second_max:
+            names = Counter(task.name for task in deque.__iter__(tasks))
+            self._second_steps = 0
+            self.fail(
+                BusyLoop(
+                    f"{self.steps_per_second_max} task steps in one virtual second; now running: "
+                    + ", ".join(name for name, _ in sorted(names.most_common(3)))
+                )
+            )
+
+
+class _Wiring(trio.abc.Instrument):
+    """Puts our queue and our silence into the run before it begins."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def before_run(self) -> None:
+        runner: Any = trio_run.GLOBAL_RUN_CONTEXT.runner
+        runner.io_manager = _NoIo(runner.io_manager, self._simulation)
+        runner.runq = self._simulation._queue = RunQueue(self._simulation.count_steps)
+
+
+class _NoIo:
+    """Stands before trio's epoll: there is nothing real to wait for."""
+
+    def __init__(self, real: Any, simulation: Simulation) -> None:
+        self._real = real
+        self._simulation = simulation
+
+    def get_events(self, timeout: float) -> Any:
+        if self._simulation._poll_for_real:
+            self._simulation._poll_for_real = False
+            return self._real.get_events(0)
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+@contextlib.contextmanager
+def _seeded(simulation: Simulation) -> Iterator[None]:
+    """Seed trio's scheduler, and hold the garbage collector."""
+    run: Any = trio_run
+    chance = trio_run._r
+    state, deterministic = chance.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    chance.seed(f"{simulation.seed}/trio")
+    collecting = gc.isenabled()
+    gc.disable()  # its moments depend on what ran before, and finalizers must not run in a seed
+    try:
+        yield
+    finally:
+        run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+        chance.setstate(state)
+        if collecting:
+            gc.enable()

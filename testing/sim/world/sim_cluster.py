@@ -1,0 +1,366 @@
+"""A whole cluster on simulated machines: the nodes of cluster/nodes.py, and clients through the public API.
+
+A supervisor starts again what ended by itself, as `dlog local --restart` does. Who listens where can change
+between two starts: bookies swap addresses (H6), for an id lives with its disk and an address does not.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from .... import open_namespace
+from ....cluster.declarations.options import (
+    READ_PROXY,
+    WRITE_PROXY,
+    BookieNodeConfig,
+    MetadataNodeConfig,
+    NodeConfig,
+    ProxyNodeConfig,
+)
+from ....cluster.nodes import serve_node
+from ....log.namespace import Namespace
+from ....runtime.interfaces.errors import DistributedLogError
+from ....runtime.interfaces.host import Address, Host
+from ....runtime.interfaces.principals import Credentials, Identity
+from .disk import DiskFaults, DiskWatcher, SimDisk
+from .network import NetworkFaults, SimNetwork, Tap
+from .oracle_taps import Oracles
+from .scheduler import Simulation
+from .sim_host import SimHost
+
+PORT = 4181
+ROLES = {
+    "m": "metadata", "b": "bookie", "c": "client", "w": WRITE_PROXY, "r": READ_PROXY, "x": "client",
+}  # fmt: skip
+"""By the first letter of a machine's name."""
+METADATA_TIMEOUT_S = 10.0
+PATH = "sim"
+"""Of the namespace."""
+RESTART_S = (0.05, 1.0)
+"""A node that ended by itself is started again after so long."""
+
+
+class Watcher(Tap, DiskWatcher, Protocol):
+    """Sees wires and disks."""
+
+
+ClientMain = Callable[[Namespace, Host], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many of what, and how each is configured."""
+
+    metadata_nodes: int = 3
+    bookies: int = 4
+    clients: int = 4
+    write_proxies: int = 0
+    read_proxies: int = 0
+    quorums: tuple[int, int, int] = (3, 3, 2)
+    """Ensemble, write quorum, ack quorum of every log."""
+    store: Mapping[str, Any] = field(default_factory=dict)
+    """Options of bookie/declarations/options.py."""
+    client: Mapping[str, Any] = field(default_factory=dict)
+    """Options of `open_namespace`."""
+    proxy: Mapping[str, Any] = field(default_factory=dict)
+    """Options of distributedlog/proxy/declarations/options.py."""
+    lease_s: float = 3.0
+    lost_after_s: float = 20.0
+    audit_every_s: float = 5.0
+    purge_grace_s: float = 3.0
+    racks: tuple[str, ...] = ()
+    """Where the bookies stand, one after the other; none: nowhere that is known."""
+    enforced: bool = False
+    """Rather no new ledger than one in a single rack."""
+    disk_bytes: int = 1 << 28
+    others: int = 0
+    """Machines of clients that do not do the workload's work."""
+    certificates: Mapping[str, str] = field(default_factory=dict)
+    """Whose a client's machine has, by its name: ``c1`` to ``user/app``. With any of them all nodes have
+    their own, and take nobody without one."""
+
+
+class SimCluster:
+    """The machines of one run, by name: ``m1``…, ``b1``…, ``c1``…, proxies: ``w1``…, ``r1``…, and ``x1``…"""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        shape: Shape,
+        *,
+        network: NetworkFaults | None = None,
+        disks: Callable[[], DiskFaults] = DiskFaults,
+    ) -> None:
+        self.simulation = simulation
+        self.shape = shape
+        self.network = SimNetwork(simulation, network)
+        self.oracles = Oracles(simulation, ack_quorum=shape.quorums[2])
+        self.network.taps.append(self.oracles)
+        self.machines: dict[str, SimHost] = {}
+        self.ready: dict[str, bool] = {}
+        self._all_ready = trio.Event()
+        self.restarts = 0
+        self.supervised = True
+        self._chance = simulation.chance("supervisor")
+        self._mains: dict[str, Callable[[Host], Awaitable[None]]] = {}
+        self._address: dict[str, Address] = {}
+        self.metadata = [f"m{n + 1}" for n in range(shape.metadata_nodes)]
+        self.bookies = [f"b{n + 1}" for n in range(shape.bookies)]
+        self.clients = [f"c{n + 1}" for n in range(shape.clients)]
+        self.write_proxies = [f"w{n + 1}" for n in range(shape.write_proxies)]
+        self.read_proxies = [f"r{n + 1}" for n in range(shape.read_proxies)]
+        self.others = [f"x{n + 1}" for n in range(shape.others)]
+        kinds = (
+            self.metadata,
+            self.bookies,
+            self.clients,
+            self.write_proxies,
+            self.read_proxies,
+            self.others,
+        )
+        for network_number, names in enumerate(kinds, 1):
+            for number, name in enumerate(names, 1):
+                ip = f"10.0.{network_number}.{number}"
+                self.machines[name] = SimHost(simulation, self.network, name, ip)
+                self._address[name] = (ip, PORT)
+        if shape.certificates:
+            nodes = {name: f"metadata/{name}" for name in self.metadata}
+            nodes |= {name: f"bookie/{name}" for name in self.bookies}
+            nodes |= {name: f"proxy/{name}" for name in self.proxies}
+            for name, principal in {**nodes, **shape.certificates}.items():
+                self.network.identities[name] = identity_of(principal)
+        for name in self.metadata:
+            self._add_node(
+                name, ("metadata",), "metadata", partial(self._serve_metadata, name), disks
+            )
+        for name in self.bookies:
+            roles = ("journal", "index")
+            self._add_node(name, roles, "bookie", partial(self._serve_bookie, name), disks)
+        for name in self.proxies:
+            self._mains[name] = partial(self._serve_proxy, name)
+
+    def _add_node(
+        self,
+        name: str,
+        roles: tuple[str, ...],
+        kind: str,
+        main: Callable[[Host], Awaitable[None]],
+        disks: Callable[[], DiskFaults],
+    ) -> None:
+        host = self.machines[name]
+        for role in roles:
+            faults = disks()
+            faults.bytes_max = self.shape.disk_bytes
+            host.add_disk(role, SimDisk(self.simulation, host.state, role, faults))
+        self._mains[name] = main
+        self.oracles.add_machine(host, kind)
+
+    def address_of(self, name: str) -> Address:
+        """Where that node listens now, or did last."""
+        return self._address[name]
+
+    def role_of(self, name: str) -> str:
+        """``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
+        return ROLES[name[0]]
+
+    def serves(self, name: str) -> bool:
+        """Has the present life of this node come so far?"""
+        return self.ready.get(name, False)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Show it everything on the wire, and what the nodes' disks do."""
+        self.network.taps.append(watcher)
+        for name in self.storage:
+            for disk in self.machines[name].devices():
+                disk.watchers.append(watcher)
+
+    @property
+    def uri(self) -> str:
+        """Where clients find the quorum."""
+        return f"distributedlog://{self._places(self.metadata)}/{PATH}"
+
+    @property
+    def proxied_uri(self) -> str:
+        """Where they find the proxies."""
+        return f"distributedlog+proxy://{self._places(self.proxies)}/{PATH}"
+
+    def _places(self, names: list[str]) -> str:
+        return ",".join(f"{self._address[name][0]}:{self._address[name][1]}" for name in names)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Everything but the clients."""
+        return self.storage + self.proxies
+
+    @property
+    def storage(self) -> list[str]:
+        """What has disks."""
+        return self.metadata + self.bookies
+
+    @property
+    def proxies(self) -> list[str]:
+        """Of both kinds."""
+        return self.write_proxies + self.read_proxies
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start a node that does not run."""
+        self.ready[name] = False
+        self.machines[name].start(self._mains[name])
+
+    def start_all(self) -> None:
+        """Start every node that does not run."""
+        for name in self.nodes:
+            if not self.machines[name].state.running:
+                self.start(name)
+
+    async def supervise(self) -> None:
+        """Start again what ended by itself, until cancelled."""
+        while True:
+            await trio.sleep(self._chance.uniform(*RESTART_S))
+            for name in self.nodes:
+                host = self.machines[name]
+                if (
+                    self.supervised
+                    and not host.state.running
+                    and host.ended_by is not None
+                    and host.state.powered
+                ):
+                    self.restarts += 1
+                    self.start(name)
+
+    async def serving(self) -> None:
+        """Wait until every node has started once."""
+        await self._all_ready.wait()
+
+    def swap_addresses(self, one: str, other: str) -> None:
+        """From their next start on each of two bookies, both down now, listens where the other did (H6)."""
+        self._address[one], self._address[other] = self._address[other], self._address[one]
+        for name in (one, other):
+            assert not self.machines[name].state.running, f"{name} still runs"
+            self.network.machines[self._address[name][0]] = self.machines[name].state
+        self.simulation.note("swap addresses", one, other)
+
+    async def _serve_metadata(self, name: str, host: Host) -> None:
+        voters = {node: self._address[node] for node in self.metadata}
+        await self._serve(name, host, MetadataNodeConfig(name, voters))
+
+    async def _serve_bookie(self, name: str, host: Host) -> None:
+        config = BookieNodeConfig(
+            name,
+            tuple(self._address[node] for node in self.metadata),
+            {"": self._address[name]},
+            lease_s=self.shape.lease_s,
+            lost_after_s=self.shape.lost_after_s,
+            audit_every_s=self.shape.audit_every_s,
+            purge_grace_s=self.shape.purge_grace_s,
+            rack=self._rack_of(name),
+            store=self.shape.store,
+        )
+        await self._serve(name, host, config)
+
+    async def _serve_proxy(self, name: str, host: Host) -> None:
+        options = {**self.client_config(name), **self.shape.proxy}
+        del options["owner"]
+        timeout_s = options.pop("metadata_timeout_s", METADATA_TIMEOUT_S)
+        config = ProxyNodeConfig(
+            name,
+            self.role_of(name),
+            tuple(self._address[node] for node in self.metadata),
+            {"": self._address[name]},
+            metadata_timeout_s=timeout_s,
+            options=options,
+        )
+        await self._serve(name, host, config)
+
+    def _rack_of(self, name: str) -> str:
+        racks = self.shape.racks
+        return racks[self.bookies.index(name) % len(racks)] if racks else ""
+
+    async def _serve(self, name: str, host: Host, config: NodeConfig) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_node, host, config)
+            self.ready[name] = True
+            if all(self.ready.get(name) for name in self.nodes):
+                self._all_ready.set()
+            self.simulation.note("serves", name)
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def client_config(self, name: str) -> dict[str, Any]:
+        """The options of `open_namespace` on a machine."""
+        ensemble_size, write_quorum, ack_quorum = self.shape.quorums
+        return {
+            "owner": name,
+            "ensemble_size": ensemble_size,
+            "write_quorum": write_quorum,
+            "ack_quorum": ack_quorum,
+            **self.shape.client,
+        }
+
+    def start_client(
+        self,
+        name: str,
+        main: ClientMain,
+        *,
+        proxied: bool = False,
+        shows: Credentials | None = None,
+    ) -> None:
+        """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can.
+
+        ``shows``: what it proves who it is with, where that is not its certificate.
+        """
+        uri = self.proxied_uri if proxied else self.uri
+
+        async def run(host: Host) -> None:
+            if shows is not None:
+                host = replace(host, credentials=lambda address: shows)
+            while True:
+                try:
+                    async with open_namespace(
+                        uri, config=self.client_config(name), host=host
+                    ) as namespace:
+                        await main(namespace, host)
+                        return
+                except DistributedLogError as error:
+                    self.simulation.note("client", name, type(error).__name__)
+                    await trio.sleep(0.5)
+
+        self._mains[name] = run
+        self.machines[name].start(run)
+
+    def start_stranger(self, name: str, main: Callable[[Host], Awaitable[None]]) -> None:
+        """Run ``main`` on a client's machine, with nothing but the machine."""
+        self._mains[name] = main
+        self.machines[name].start(main)
+
+    def restart_client(self, name: str) -> None:
+        """Start a client's process again, from the beginning of its ``main``."""
+        self.machines[name].start(self._mains[name])
+
+    # --- healing ----------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """No more faults, and everything on: what works now must work."""
+        self.network.heal()
+        self.network.refusing.clear()
+        calm = self.network.faults
+        calm.slow_chance = 0.0
+        for name in self.nodes:
+            self.machines[name].state.crash_after(0, power=False)
+            for disk in self.machines[name].devices():
+                disk.faults.failing_syncs = 0
+                disk.faults.slow_chance = 0.0
+                disk.faults.bytes_max = self.shape.disk_bytes
+                disk.stalled_until = 0.0
+        self.start_all()
+
+
+def identity_of(principal: str) -> Identity:
+    """A certificate of the run's one domain."""
+    kind, _, name = principal.partition("/")
+    return Identity("sim", kind, name, serial="1", ends_s=1 << 40)

@@ -1,0 +1,228 @@
+"""A simulated machine: disks and addresses that outlive crashes, and a process that does not.
+
+A crash is a power cut, then a cancel: first the disks stop and a random part of what was not synced
+survives, listeners vanish, streams break; only then is the process' scope cancelled, so that ``finally``
+blocks cannot tidy up a machine that is off. Every handle checks its life and raises `HostDown`.
+
+What ends a process by itself (`DiskFailed`, a broken assertion) ends its scope only. What no planted fault
+explains is a failure of the run.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from ....runtime.interfaces.errors import CorruptData, DiskFailed, DistributedLogError
+from ....runtime.interfaces.host import Address, Connection, Host, Listener
+from ....runtime.interfaces.log_lines import get_logger
+from ....runtime.interfaces.principals import BY_CERTIFICATE
+from ....runtime.net.tls import CERTIFICATE, verify_certificate
+from .bug_injection import Injected
+from .disk import SimDisk
+from .disk_handle import DiskHandle
+from .machine_state import HostDown, MachineState, count_stall, machine_of_task
+from .network import SimNetwork
+from .scheduler import EPOCH_S, Simulation
+
+log = get_logger("distributedlog.testing.sim")
+
+Main = Callable[[Host], Awaitable[None]]
+
+
+class SimHost:
+    """One machine. ``start`` runs a process on it; at most one at a time."""
+
+    def __init__(self, simulation: Simulation, network: SimNetwork, name: str, ip: str) -> None:
+        self.simulation = simulation
+        self.network = network
+        self.name = name
+        self.ip = ip
+        self.disks: dict[str, SimDisk] = {}
+        self.state = MachineState(name, self._crash)
+        self.wall_offset_ms = 0
+        self.connections_max = 1000
+        """As `Host.connections_max`, from its next start on."""
+        self.ended_by: BaseException | None = None
+        """What ended the process, if not we; None while one runs."""
+        self.last_end: BaseException | None = None
+        """As `ended_by`, of whichever process last ended by itself."""
+        self.stood_until = 0.0
+        """When it last stood still, and a late task of it may not have caught up."""
+        self._stall_ends = 0.0
+        self._scope: trio.CancelScope | None = None
+        network.machines[ip] = self.state
+
+    def add_disk(self, role: str, disk: SimDisk) -> None:
+        """Give the machine a disk; several roles may share one."""
+        self.disks[role] = disk
+
+    def devices(self) -> list[SimDisk]:
+        """The disks, each once."""
+        return list(dict.fromkeys(self.disks.values()))
+
+    # --- life and death ---------------------------------------------------------------------------
+
+    def start(self, main: Main) -> None:
+        """Power on if need be, and run ``main`` as a new process."""
+        state = self.state
+        assert not state.running, f"{self.name} runs already"
+        was_off = not state.powered
+        state.powered = state.running = True
+        self.ended_by = None
+        state.incarnation += 1
+        state.crash_after(0, power=False)
+        self.simulation.note("start", self.name, state.incarnation)
+        if was_off:
+            self.network.kick()
+        self.simulation.nursery.start_soon(
+            self._run, main, state.incarnation, name=f"node {self.name}"
+        )
+
+    def power_cut(self) -> None:
+        """The machine goes off at once. Idempotent."""
+        if not self.state.powered:
+            return
+        self.simulation.note("power cut", self.name, self.state.incarnation)
+        self.state.powered = self.state.running = False
+        for disk in self.devices():
+            disk.on_power_cut()
+        self.network.on_power_cut(self.state)
+        self._end()
+
+    def kill(self) -> None:
+        """The process ends at once; the machine, and its page cache, stay. Idempotent."""
+        if not self.state.running:
+            return
+        self.simulation.note("kill", self.name, self.state.incarnation)
+        self.state.running = False
+        for disk in self.devices():
+            disk.on_kill()
+        self.network.on_kill(self.state)
+        self._end()
+
+    def stall(self, seconds: float) -> None:
+        """Nothing of the process runs for so long: timers, deliveries, finished syncs all come late."""
+        if not self.state.running:
+            return
+        self._stall_ends = max(self._stall_ends, self.simulation.now + seconds)
+        self.simulation.note("stall", self.name, f"{seconds:.3f}")
+        if not self.state.stalled:
+            self.state.stalled = True
+            count_stall(1)
+        self.simulation.at(self._stall_ends, self._end_stall)
+
+    def jump_clock(self, milliseconds: int) -> None:
+        """Set the wall clock forward or back; virtual time stays."""
+        self.simulation.note("clock", self.name, milliseconds)
+        self.wall_offset_ms += milliseconds
+
+    def _end_stall(self) -> None:
+        if self.state.stalled and self.simulation.now >= self._stall_ends:
+            self.state.stalled = False
+            self.stood_until = self.simulation.now
+            count_stall(-1)
+            self.simulation.release_stalled()
+
+    def _end(self) -> None:
+        self._stall_ends = 0.0
+        self._end_stall()
+        self.state.crash_after(0, power=False)
+        if self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
+
+    async def _run(self, main: Main, incarnation: int) -> None:
+        machine_of_task.set(self.state)
+        with trio.CancelScope() as scope:
+            if not self.state.lives(incarnation):
+                return
+            self._scope = scope
+            try:
+                await main(self.host())
+                causes: list[BaseException] = []
+            except BaseException as error:  # judged here, whatever it is
+                causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
+                if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
+                    return  # we, or the end of the run
+            if self.state.lives(incarnation):
+                self._ended(causes)
+            else:
+                self._judge_dead(causes)
+
+    def _ended(self, causes: list[BaseException]) -> None:
+        """The process ended by itself."""
+        cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
+        self.simulation.note("ended", self.name, self.state.incarnation, type(cause).__name__)
+        if self.simulation.trace is not None:
+            log.warning("%s ended", self.name, exc_info=cause)
+        self.ended_by = self.last_end = cause
+        self.state.running = False
+        for disk in self.devices():
+            disk.on_kill()
+        self.network.on_kill(self.state)
+        self._scope = None
+        for found in causes:
+            if not self._explained(found):
+                self.simulation.fail(found)
+                return
+
+    def _judge_dead(self, causes: list[BaseException]) -> None:
+        """What a dying process raised while it unwound: only a broken assertion says something."""
+        for cause in causes:
+            if isinstance(cause, AssertionError):
+                self.simulation.fail(cause)
+
+    def _explained(self, cause: BaseException) -> bool:
+        if isinstance(cause, (trio.Cancelled, HostDown)):
+            return True
+        if isinstance(cause, Injected):
+            return cause.ends_node
+        if isinstance(cause, (DiskFailed, CorruptData)):
+            return any(disk.blamed for disk in self.devices())
+        return isinstance(cause, DistributedLogError) and cause.retryable
+
+    def _crash(self, what: str, power: bool) -> None:
+        self.simulation.note("crash point", self.name, what)
+        if power:
+            self.power_cut()
+        else:
+            self.kill()
+
+    # --- what a process is given ------------------------------------------------------------------
+
+    def host(self) -> Host:
+        """The `Host` of the present life."""
+        incarnation = self.state.incarnation
+        handles = {disk: DiskHandle(disk) for disk in self.devices()}
+
+        async def dial(address: Address) -> Connection:
+            return await self.network.dial(self.state, incarnation, address)
+
+        async def listen(address: Address) -> Listener:
+            return await self.network.listen(self.state, incarnation, address)
+
+        identity = self.network.identities.get(self.name)
+        return Host(
+            name=self.name,
+            dial=dial,
+            listen=listen,
+            disks={role: handles[disk] for role, disk in self.disks.items()},
+            random=self.simulation.chance(f"host/{self.name}/{incarnation}"),
+            wall_ms=self.wall_ms,
+            connections_max=self.connections_max,
+            secret_bytes=self.simulation.chance(f"secret/{self.name}/{incarnation}").randbytes,
+            methods={BY_CERTIFICATE: verify_certificate} if identity is not None else {},
+            credentials=lambda address: CERTIFICATE if identity is not None else None,
+            certificate=lambda: identity,
+        )
+
+    def wall_ms(self) -> int:
+        """The machine's wall clock."""
+        return int((EPOCH_S + self.simulation.now) * 1000) + self.wall_offset_ms
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """The exceptions inside groups, in order."""
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
+    return [error]

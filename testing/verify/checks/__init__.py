@@ -1,0 +1,1 @@
+"""Checks of guarantees over recorded observations."""

@@ -1,0 +1,96 @@
+"""Was anybody refused who has the right, or let in who has none? By the times at which the mode was changed.
+
+Between a question for another mode and its answer nobody knows which one counts: what lies there says
+nothing. Who has no right must be refused as soon as ``required`` was answered, for whatever is opened asks
+the leader; and must be let in where nothing is refused, but for `FORGET_S`, for which a client keeps what it
+was told before.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+from ..history.observations import DONE, REFUSED, Notes, Try
+
+REQUIRED = "required"
+FORGET_S = 2.0
+REFUSALS = ("NotAllowed", "NotAuthenticated", "WrongLedgerKey", "CapabilityOutdated")
+"""What nobody may be told who has the right, in any mode and at any change of it."""
+REASONS_MAX = 5
+
+
+@dataclass(slots=True)
+class RightsVerdict:
+    """What was seen of one walk."""
+
+    violations: list[str]
+    rounds: int = 0
+    """Times that it came back from ``required`` to ``open``."""
+    refused: int = 0
+    """Tries of who has no right that were refused where rights were required."""
+    let_in: int = 0
+    """Tries of the same that were done where they were not."""
+
+
+def check_rights(notes: Notes) -> RightsVerdict:
+    """The verdict; without any change of the mode an empty one."""
+    found = RightsVerdict([])
+    if not notes.modes:
+        return found
+    spans = _spans(notes)
+    for attempt in notes.tries:
+        for mode, begun_at, ended_at in spans:
+            if begun_at <= attempt.begun_at and attempt.ended_at <= ended_at:
+                _judge_try(found, mode, attempt)
+    was_required = False
+    for change in notes.modes:
+        found.rounds += change.mode == "open" and was_required
+        was_required = change.mode == REQUIRED or (was_required and change.mode != "open")
+    strangers = {attempt.who for attempt in notes.tries}
+    begun_at = float(notes.run.get("begun_at", 0.0))
+    for who, at, words in _said(notes):
+        if who in notes.clients and who not in strangers and any(one in words for one in REFUSALS):
+            found.violations.append(
+                f"{who} has the right, and was refused at {at - begun_at:.1f} s: {words}"
+            )
+    found.violations = _some(found.violations)
+    return found
+
+
+def _judge_try(found: RightsVerdict, mode: str, attempt: Try) -> None:
+    tried = f"{attempt.who}, who has no right, tried to {attempt.what}, in mode {mode}, and"
+    if mode == REQUIRED:
+        found.refused += attempt.outcome == REFUSED
+        if attempt.outcome == DONE:
+            found.violations.append(f"{tried} could")
+    else:
+        found.let_in += attempt.outcome == DONE
+        if attempt.outcome == REFUSED:
+            found.violations.append(f"{tried} was refused, as nobody is")
+
+
+def _spans(notes: Notes) -> list[tuple[str, float, float]]:
+    """(mode, from, to): in each of them that one counted for sure, and nothing of before is remembered."""
+    spans, mode, since = [], "open", -inf
+    for change in notes.modes:
+        spans.append((mode, since, change.asked_at))
+        forget_s = FORGET_S if mode == REQUIRED and change.mode != REQUIRED else 0.0
+        mode, since = change.mode, change.answered_at + forget_s
+    return [*spans, (mode, since, inf)]
+
+
+def _said(notes: Notes) -> list[tuple[str, float, str]]:
+    """(who, when, words) of all that went wrong."""
+    found = [(who, at, words) for at, who, words in notes.remarks]
+    for log in notes.logs.values():
+        found += [(one.who, one.ended_at, one.error) for one in log.sessions.values() if one.error]
+        found += [
+            (log.sessions[one.session].who, one.ended_at, one.error)
+            for one in log.failed
+            if one.session in log.sessions
+        ]
+    return sorted(found, key=lambda one: one[1])
+
+
+def _some(words: list[str]) -> list[str]:
+    more = len(words) - REASONS_MAX
+    return [*words[:REASONS_MAX], *([f"rights: and {more} violations more"] if more > 0 else [])]

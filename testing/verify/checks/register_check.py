@@ -1,0 +1,125 @@
+"""Linearizability of versioned compare-and-set registers (M5), without search.
+
+Every answer names a version, and each version is made by one call: so the order of the writes is known, and
+only the intervals are left to check: a call that began after another one's answer must not see an older
+version. Agrees with a brute-force search on small histories (tests).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..history.run_history import Outcome, RegisterCall
+from .history_check import Violation
+
+NEVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Write:
+    value: str | None
+    """None: made by one of several calls of unknown outcome."""
+    begun_at: float
+
+
+def check_registers(calls: Iterable[RegisterCall]) -> int:
+    """Judge all registers; the number of calls judged. Raises `Violation`."""
+    by_key: dict[str, list[RegisterCall]] = {}
+    count = 0
+    for call in calls:
+        by_key.setdefault(call.key, []).append(call)
+        count += 1
+    for key in sorted(by_key):
+        _check_register(key, by_key[key])
+    return count
+
+
+def _check_register(key: str, calls: list[RegisterCall]) -> None:
+    writes, maybe = _writes(key, calls)
+    seen: list[tuple[int, RegisterCall]] = []
+    for call in calls:
+        if call.outcome is not Outcome.OK:
+            continue
+        if call.kind == "cas" and not call.succeeded and call.version == call.expected:
+            raise Violation(f"M5 {key}: refused at version {call.expected}, which was expected")
+        if not call.version and call.value:
+            raise Violation(f"M5 {key}: a value, {call.value}, at version 0")
+        if call.version:
+            _explain(key, call.version, call.value, writes, maybe)
+        seen.append((call.version, call))
+    for version in range(1, max((version for version, _ in seen), default=0)):
+        _explain(key, version, None, writes, maybe)  # a later version proves it
+    _check_begins(key, seen, writes)
+    _check_intervals(key, seen)
+
+
+def _writes(
+    key: str, calls: list[RegisterCall]
+) -> tuple[dict[int, _Write], dict[int, list[RegisterCall]]]:
+    """Which call made which version; and the calls of unknown outcome by the version they may have made."""
+    writes: dict[int, _Write] = {}
+    maybe: dict[int, list[RegisterCall]] = {}
+    for call in calls:
+        if call.kind != "cas":
+            continue
+        if call.outcome is Outcome.UNKNOWN:
+            maybe.setdefault(call.expected + 1, []).append(call)
+        elif call.outcome is Outcome.OK and call.succeeded:
+            if call.version != call.expected + 1:
+                raise Violation(
+                    f"M5 {key}: a change of version {call.expected} made version {call.version}"
+                )
+            if call.version in writes:
+                raise Violation(f"M5 {key}: version {call.version} was made twice")
+            writes[call.version] = _Write(call.wrote, call.begun_at)
+    return writes, maybe
+
+
+def _explain(
+    key: str,
+    version: int,
+    value: str | None,
+    writes: dict[int, _Write],
+    maybe: dict[int, list[RegisterCall]],
+) -> None:
+    """Version ``version`` exists, with ``value`` if that is known: some call must have made it."""
+    write = writes.get(version)
+    if write is None:
+        candidates = [
+            call for call in maybe.get(version, []) if value is None or call.wrote == value
+        ]
+        if not candidates:
+            raise Violation(f"M5 {key}: version {version} ({value}) was made by nobody")
+        writes[version] = _Write(value, min(call.begun_at for call in candidates))
+    elif write.value is None and value is not None:
+        del writes[version]  # known better now
+        _explain(key, version, value, writes, maybe)
+    elif value is not None and write.value != value:
+        raise Violation(f"M5 {key}: version {version} is {write.value} and {value}")
+
+
+def _check_begins(
+    key: str, seen: list[tuple[int, RegisterCall]], writes: dict[int, _Write]
+) -> None:
+    """Nothing shows a version, or a later one, before the call that made it began."""
+    earliest_end: dict[int, float] = {}
+    for version, call in seen:
+        earliest_end[version] = min(call.ended_at, earliest_end.get(version, NEVER))
+    end = NEVER
+    for version in range(max(earliest_end, default=0), 0, -1):
+        end = min(end, earliest_end.get(version, NEVER))
+        if end < writes[version].begun_at:
+            raise Violation(f"M5 {key}: version {version} was seen before its write began")
+
+
+def _check_intervals(key: str, seen: list[tuple[int, RegisterCall]]) -> None:
+    by_end = sorted(seen, key=lambda item: item[1].ended_at)
+    newest, at = 0, 0
+    for version, call in sorted(seen, key=lambda item: item[1].begun_at):
+        while at < len(by_end) and by_end[at][1].ended_at < call.begun_at:
+            newest = max(newest, by_end[at][0])
+            at += 1
+        if version < newest:
+            raise Violation(
+                f"M5 {key}: {call.process} saw version {version} in a call begun at"
+                f" {call.begun_at:.3f}, after version {newest} had been answered"
+            )

@@ -1,0 +1,355 @@
+"""Promises that one node gives, judged where it gives them: on the wire, against its own platter.
+
+End to end, redundancy hides the faults of one node: another copy saves the entry. So these oracles hold
+every bookie and every metadata node to its own words, independent of how it is built: they read the frames
+that it gets and sends, and are told what has become durable on its disks.
+
+- An ADD_ACKS frame leaves a bookie only when the records it counts are on that bookie's platter (G2).
+- A record that was not durable when a fence was answered is never acknowledged to a normal writer (G4).
+- What a bookie acknowledged it never denies: not in a read's "known" absence, a last entry or a list.
+- Two bookies never hold different bytes of one acknowledged entry.
+- The LAC that a writer says is acknowledged by an ack quorum (G3).
+- A metadata node votes once a term, a term has one leader (M1), an index one command (M2).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import xxhash
+
+from ....bookie.format import bookie_messages as messages
+from ....bookie.format.entry import HEADER, HEADER_BYTES, records
+from ....metadata.raft.raft_messages import Append, Heartbeat, Vote, VoteReply
+from ....metadata.raft.raft_messages import decode as decode_raft
+from ....runtime.interfaces.errors import CorruptData, NoSuchEntry, NoSuchLedger
+from ....runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op
+
+DENIALS = (NoSuchLedger.code, NoSuchEntry.code)
+
+OnFrame = Callable[[int, int, int, int, memoryview], None]
+"""op, flags, status, ident, body."""
+
+
+class FrameCutter:
+    """Whole frames out of the pieces of one direction of a connection."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes, on_frame: OnFrame) -> None:
+        """Take a piece; hand over the frames that are whole now."""
+        whole = self._rest + data if self._rest else data
+        start, end = 0, len(whole)
+        view = memoryview(whole)
+        while end - start >= ENVELOPE_BYTES:
+            length, op, flags, status, ident, _, _ = ENVELOPE.unpack_from(view, start)
+            if length < ENVELOPE_BYTES or start + length > end:
+                break
+            on_frame(op, flags, status, ident, view[start + ENVELOPE_BYTES : start + length])
+            start += length
+        self._rest = whole[start:]
+
+
+@dataclass(slots=True)
+class _Sent:
+    """One record that arrived in an add stream."""
+
+    entry: int
+    digest: int
+    head: bytes
+    after_fence: bool
+
+
+@dataclass(slots=True)
+class _Stream:
+    ledger: int
+    recovery: bool
+    records: list[_Sent] = field(default_factory=list)
+    acked: int = 0
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A request under way: what had been acknowledged when it arrived is what its answer is held to."""
+
+    op: int
+    ledger: int
+    first: int
+    last: int
+    acks: int
+    fences: bool
+
+
+@dataclass(slots=True)
+class _BookieLink:
+    """One connection of a client to a bookie."""
+
+    bookie: str
+    streams: dict[int, _Stream] = field(default_factory=dict)
+    asked: dict[int, _Asked] = field(default_factory=dict)
+
+
+class BookieOracle:
+    """Holds bookies to their words. ``fail`` is told what was broken."""
+
+    def __init__(self, fail: Callable[[str], None], *, ack_quorum: int = 2) -> None:
+        self._fail = fail
+        self.ack_quorum = ack_quorum
+        self._chunks: dict[str, list[bytes]] = {}
+        self._acks = 0
+        self.acked: dict[tuple[str, int], dict[int, int]] = {}
+        """(bookie, ledger) to entry to the ack's number in the run."""
+        self.holders: dict[tuple[int, int], dict[str, int]] = {}
+        """(ledger, entry) to bookie to digest, of acknowledged records."""
+        self._streams: dict[tuple[str, int], list[_Stream]] = {}
+        self._fenced: dict[tuple[str, int], None] = {}
+        self._lac_checked: dict[int, int] = {}
+        self.denied_ledgers: dict[int, None] = {}
+        """Ledgers that a run has deleted: denying them is right."""
+        self.lossy: dict[str, None] = {}
+        """Bookies whose synced data was damaged: limbo hides what they lost until it is healed."""
+        self.closed_ledgers: dict[int, None] = {}
+        self.unknowns = 0
+        """Answers that said of a ledger: what is not here may have been lost (limbo)."""
+
+    @property
+    def confirmed(self) -> int:
+        """Entries that an ack quorum has acknowledged."""
+        return sum(len(bookies) >= self.ack_quorum for bookies in self.holders.values())
+
+    def on_durable(self, bookie: str, data: bytes) -> None:
+        """These bytes have reached a platter of this bookie."""
+        self._chunks.setdefault(bookie, []).append(data)
+
+    def forget(self, bookie: str) -> None:
+        """Its disks were emptied: whoever starts there is another bookie, and acknowledged nothing of it.
+
+        What it acknowledged stays acknowledged: one ensemble may name it and the one that follows it.
+        """
+        for holders in self.holders.values():
+            if bookie in holders:
+                holders[f"{bookie} before it was emptied"] = holders.pop(bookie)
+        self._chunks.pop(bookie, None)
+        for kept in (self.acked, self._streams, self._fenced):
+            for key in [key for key in kept if key[0] == bookie]:
+                del kept[key]
+
+    def new_link(self, bookie: str) -> "_BookieLink":
+        """Somebody has connected to this bookie."""
+        return _BookieLink(bookie)
+
+    # --- what arrives at a bookie -----------------------------------------------------------------
+
+    def on_arrived(
+        self, link: _BookieLink, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        """A frame from a client."""
+        if op == Op.ADD:
+            stream = link.streams.get(ident)
+            if stream is not None:
+                self._on_add(link.bookie, stream, body)
+        elif op == Op.ADD_MANY:
+            at = messages.MANY_ITEM_BYTES * ident
+            for number, size in messages.decode_many(ident, body):
+                stream = link.streams.get(number)
+                if stream is not None:
+                    self._on_add(link.bookie, stream, body[at : at + size])
+                at += size
+        elif op == Op.STREAM_OPEN:
+            opened = messages.StreamOpen.decode(body)
+            if not opened.close:
+                stream = link.streams[ident] = _Stream(opened.ledger, opened.recovery)
+                self._streams.setdefault((link.bookie, opened.ledger), []).append(stream)
+        elif op == Op.WRITE_LAC:
+            stream = link.streams.get(ident)
+            if stream is not None and not stream.recovery:
+                self._on_lac(stream.ledger, messages.decode_lac(body))
+        elif op == Op.WRITE_LACS:
+            for number, lac in messages.decode_lacs(body):
+                stream = link.streams.get(number)
+                if stream is not None and not stream.recovery:
+                    self._on_lac(stream.ledger, lac)
+        elif op == Op.READ:
+            asked = messages.ReadRequest.decode(body)
+            link.asked[ident] = _Asked(
+                op, asked.ledger, asked.first, asked.last, self._acks, asked.fence
+            )
+        elif op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
+            ledger = messages.LedgerRequest.decode(body).ledger
+            link.asked[ident] = _Asked(op, ledger, 0, 0, self._acks, op == Op.FENCE)
+
+    def _on_add(self, bookie: str, stream: _Stream, body: memoryview) -> None:
+        fenced = (bookie, stream.ledger) in self._fenced and not stream.recovery
+        at, end = 0, len(body)
+        while end - at >= HEADER_BYTES:
+            digest, length, _, _, _, _, ledger, entry, _, lac = HEADER.unpack_from(body, at)
+            if length < HEADER_BYTES:
+                return
+            stream.records.append(_Sent(entry, digest, bytes(body[at : at + HEADER_BYTES]), fenced))
+            if not stream.recovery and ledger == stream.ledger:
+                self._on_lac(ledger, lac)
+            at += length
+
+    def _on_lac(self, ledger: int, lac: int) -> None:
+        for entry in range(self._lac_checked.get(ledger, -1) + 1, lac + 1):
+            holders = self.holders.get((ledger, entry), {})
+            if len(holders) < self.ack_quorum:
+                self._fail(
+                    f"G3: the writer of ledger {ledger} says LAC {lac}; entry {entry} was acknowledged"
+                    f" by {sorted(holders) or 'nobody'}"
+                )
+                return
+            self._lac_checked[ledger] = entry
+
+    # --- what a bookie says -----------------------------------------------------------------------
+
+    def on_said(
+        self, link: _BookieLink, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        """A frame to a client."""
+        if op == Op.ADD_ACKS:
+            for number, count in messages.decode_pairs(body, "ADD_ACKS"):
+                stream = link.streams.get(number)
+                if stream is None:
+                    self._fail(f"H1: {link.bookie} acknowledged stream {number}, never opened")
+                else:
+                    self._on_acks(link.bookie, stream, count)
+        elif op == Op.REPLY:
+            asked = link.asked.pop(ident, None)
+            if asked is not None:
+                self._on_reply(link.bookie, asked, flags, status, body)
+
+    def _on_acks(self, bookie: str, stream: _Stream, count: int) -> None:
+        if count > len(stream.records) or count < stream.acked:
+            self._fail(
+                f"H1: {bookie} acknowledged {count} records of a stream of ledger {stream.ledger}"
+                f" that had brought {len(stream.records)}, after {stream.acked}"
+            )
+            return
+        for place in range(stream.acked, count):
+            self._on_ack(bookie, stream, stream.records[place])
+        stream.acked = count
+
+    def _on_ack(self, bookie: str, stream: _Stream, sent: _Sent) -> None:
+        what = f"ledger {stream.ledger} entry {sent.entry}"
+        if not self._is_durable(bookie, sent.head):
+            self._fail(f"G2: {bookie} acknowledged {what}, which is not on its platter")
+        if sent.after_fence:
+            self._fail(f"G4: {bookie} acknowledged {what} to its writer after it answered a fence")
+        holders = self.holders.setdefault((stream.ledger, sent.entry), {})
+        for other, digest in holders.items():
+            if digest != sent.digest:
+                self._fail(f"H15: {bookie} and {other} hold different bytes of {what}")
+        holders[bookie] = sent.digest
+        self._acks += 1
+        self.acked.setdefault((bookie, stream.ledger), {}).setdefault(sent.entry, self._acks)
+
+    def _on_fenced(self, bookie: str, ledger: int) -> None:
+        """The fence is answered: what is not on the platter now must never be acknowledged."""
+        self._fenced[bookie, ledger] = None
+        for stream in self._streams.get((bookie, ledger), []):
+            if not stream.recovery:
+                for sent in stream.records[stream.acked :]:
+                    sent.after_fence = not self._is_durable(bookie, sent.head)
+
+    def _is_durable(self, bookie: str, head: bytes) -> bool:
+        return any(head in chunk for chunk in reversed(self._chunks.get(bookie, [])))
+
+    def _on_reply(
+        self, bookie: str, asked: _Asked, flags: int, status: int, body: memoryview
+    ) -> None:
+        if asked.ledger in self.denied_ledgers:
+            return
+        if bookie in self.lossy and asked.ledger in self.closed_ledgers:
+            return  # healed by the record, it denies what that does not name; copies are judged by L8
+        promised = [
+            entry
+            for entry, number in self.acked.get((bookie, asked.ledger), {}).items()
+            if number <= asked.acks
+        ]
+        if status:
+            if status in DENIALS and any(
+                asked.op != Op.READ or asked.first <= entry <= asked.last for entry in promised
+            ):
+                self._fail(
+                    f"H9: {bookie} denies ledger {asked.ledger}, of which it acknowledged"
+                    f" {len(promised)} entries (code {status})"
+                )
+            return
+        if asked.fences:
+            self._on_fenced(bookie, asked.ledger)
+        self.unknowns += not flags & messages.FLAG_KNOWN
+        if not flags & messages.FLAG_KNOWN or not promised:
+            return
+        if asked.op == Op.READ:
+            complete_to, _, stretch = messages.decode_read(body)
+            here = _entries(stretch)
+            if here is None:
+                return
+            denied = [
+                entry
+                for entry in promised
+                if asked.first <= entry <= min(asked.last, complete_to) and entry not in here
+            ]
+        elif asked.op == Op.LIST_ENTRIES:
+            runs = messages.decode_pairs(body, "LIST_ENTRIES")
+            denied = [e for e in promised if not any(f <= e < f + count for f, count in runs)]
+        else:
+            _, last_entry = messages.decode_ends(body)
+            denied = [entry for entry in promised if entry > last_entry]
+        if denied:
+            self._fail(
+                f"H9: {bookie} denies entries {sorted(denied)[:5]} of ledger {asked.ledger},"
+                f" which it acknowledged (operation {asked.op})"
+            )
+
+
+def _entries(body: memoryview) -> dict[int, None] | None:
+    """The ids in a reply; None where rot shows: its reader sees that too, and takes nothing for absent."""
+    try:
+        return {record.entry: None for record in records(body)}
+    except CorruptData:
+        return None
+
+
+class MetadataOracle:
+    """Holds metadata nodes to their votes and to one log."""
+
+    def __init__(self, fail: Callable[[str], None]) -> None:
+        self._fail = fail
+        self._votes: dict[tuple[str, int], str] = {}
+        self._leaders: dict[int, str] = {}
+        self._commands: dict[int, int] = {}
+        self._states: dict[int, int] = {}
+
+    def on_said(
+        self, machine: str, to: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    ) -> None:
+        """A frame of one metadata node to another machine."""
+        if op != Op.META_RAFT:
+            return
+        message = decode_raft(body)
+        if isinstance(message, VoteReply) and message.granted:
+            self._vote(machine, message.term, to)
+        elif isinstance(message, Vote):
+            self._vote(machine, message.term, machine)
+        elif isinstance(message, Append | Heartbeat):
+            leader = self._leaders.setdefault(message.term, machine)
+            if leader != machine:
+                self._fail(f"M1: {leader} and {machine} both lead term {message.term}")
+
+    def _vote(self, machine: str, term: int, candidate: str) -> None:
+        before = self._votes.setdefault((machine, term), candidate)
+        if before != candidate:
+            self._fail(f"M4: {machine} voted for {before} and {candidate} in term {term}")
+
+    def on_applied(self, machine: str, index: int, command: bytes) -> None:
+        """A node's state machine has taken the command at ``index``."""
+        digest = xxhash.xxh3_64_intdigest(command)
+        if self._commands.setdefault(index, digest) != digest:
+            self._fail(f"M2: {machine} applied another command at index {index} than others did")
+
+    def on_state(self, machine: str, index: int, digest: int) -> None:
+        """A node's state has this digest after the command at ``index`` (H105)."""
+        if self._states.setdefault(index, digest) != digest:
+            self._fail(f"M2: {machine} has another state after index {index} than others had")

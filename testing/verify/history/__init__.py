@@ -1,0 +1,1 @@
+"""Observations of the clients of a run."""

@@ -1,0 +1,334 @@
+"""What client processes write down while they work, and a whole run's notes read back.
+
+A run with half a million records must cost little and outlive the clients, which are killed too: so each
+client appends short lines to a file of its own, one write a line, and records stand in *pieces*: so many
+consecutive ones of one writer at consecutive slots of one entry. A run's history is these files, one after
+the other. Times are seconds of the machine's monotonic clock, one for all processes.
+
+A line is a JSON array, ``[who, kind, ...]``; a last line that is torn off is what its writer did not live
+to say:
+
+    begin     format, pid, t                              of a client process, or of the runner
+    open      session, log, takeover, t0, t1              a writer was opened; told before its first record
+    ack       session, first, t0, t1, [[segment, entry, slot, count], ...]
+                                                          records from counter ``first`` on, in order: the
+                                                          first was handed over at t0, the last known at t1
+    fail      session, first, count, t0, t1, outcome, error      refused: for certain not done; or unknown
+    end       session, submitted, t, error                the session handed over so many records in all
+    read      reading, log, t, start or null              a reader was opened (null: at the earliest record)
+    got       reading, t, [[segment, entry, slot, count, sequence id, txid, session, counter], ...]
+                                                          session -1: the bytes are nobody's
+    whole     reading, t                                  it came to the end that the log had at its opening
+    cut       log, t0, t1, [segment, entry, slot], outcome       truncation: what lies before may go
+    ask       n, key, kind, t, expected, wrote            a call on a register begins
+    answer    n, t, outcome, succeeded, version, value    it ended; without this line it is unknown
+    try       what, t0, t1, outcome                       of one who has no right: done, refused, or failed
+    mode      mode, t0, t1                                of rights, asked for and answered; from the runner
+    fault     n, kind, targets, t, words                  from the runner
+    over      n, t, words
+    note      t, words
+    run       t, a table                                  from the runner, at begin and end of the load
+
+Sessions are numbered over all clients of a run, readings and calls within a process' life.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ....runtime.interfaces.errors import CorruptData
+from .run_history import Outcome, Position, RegisterCall
+
+FORMAT = 1
+NEVER = float("inf")
+DONE, REFUSED, FAILED = "done", "refused", "failed"
+"""What a try of who has no right came to."""
+
+
+class Piece(NamedTuple):
+    """Records at consecutive slots of one entry, of one writer session, with one txid."""
+
+    segment: int
+    entry: int
+    slot: int
+    records: int
+    sequence_id: int
+    """Of the first one."""
+    txid: int
+    writer: int
+    """The session; -1: nobody's bytes."""
+    counter: int
+    """Of the first one."""
+
+
+@dataclass(slots=True)
+class NotedSession:
+    """One opening of a writer."""
+
+    number: int
+    log: str
+    who: str
+    opened_at: float
+    submitted: int | None = None
+    """None: its process did not live to say."""
+    ended_at: float = NEVER
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Acked:
+    """Records that were acknowledged together."""
+
+    session: int
+    first: int
+    begun_at: float
+    ended_at: float
+    places: list[tuple[int, int, int, int]]
+    """(segment, entry, slot, count)"""
+
+    @property
+    def count(self) -> int:
+        """How many records."""
+        return sum(place[3] for place in self.places)
+
+
+@dataclass(slots=True)
+class Failed:
+    """Records whose call ended in an error."""
+
+    session: int
+    first: int
+    count: int
+    begun_at: float
+    ended_at: float
+    outcome: Outcome
+    error: str
+
+
+@dataclass(slots=True)
+class ReadPart:
+    """What one reader got, in order, from where it began."""
+
+    who: str
+    log: str
+    begun_at: float
+    start: Position | None = None
+    pieces: list[Piece] = field(default_factory=list)
+    whole: bool = False
+
+
+@dataclass(slots=True)
+class Cut:
+    """A truncation that was asked for: what lies before ``to`` may go."""
+
+    log: str
+    begun_at: float
+    ended_at: float
+    to: Position
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class Try:
+    """What somebody tried who has no right."""
+
+    who: str
+    what: str
+    begun_at: float
+    ended_at: float
+    outcome: str
+    """`DONE`, `REFUSED` for want of a right, or `FAILED`."""
+
+
+@dataclass(slots=True)
+class ModeChange:
+    """From when on rights were judged so."""
+
+    mode: str
+    asked_at: float
+    answered_at: float
+
+
+@dataclass(slots=True)
+class FaultNote:
+    """A fault, as the runner put it in."""
+
+    number: int
+    kind: str
+    targets: list[str]
+    begun_at: float
+    words: str
+    ended_at: float = NEVER
+    end_words: str = ""
+
+
+@dataclass(slots=True)
+class LogNotes:
+    """All that concerns one log."""
+
+    name: str
+    sessions: dict[int, NotedSession] = field(default_factory=dict)
+    acked: list[Acked] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+    readings: list[ReadPart] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Notes:
+    """A whole run."""
+
+    logs: dict[str, LogNotes] = field(default_factory=dict)
+    registers: list[RegisterCall] = field(default_factory=list)
+    faults: list[FaultNote] = field(default_factory=list)
+    tries: list[Try] = field(default_factory=list)
+    modes: list[ModeChange] = field(default_factory=list)
+    """In order."""
+    remarks: list[tuple[float, str, str]] = field(default_factory=list)
+    """(t, who, words)"""
+    clients: dict[str, int] = field(default_factory=dict)
+    """How many lives each client had."""
+    run: dict[str, Any] = field(default_factory=dict)
+    """What the runner said of the whole: ``scenario``, ``seed``, ``begun_at``, ``ended_at``, bounds."""
+
+    def log(self, name: str) -> LogNotes:
+        """Of one log; new where nothing was noted yet."""
+        return self.logs.setdefault(name, LogNotes(name))
+
+
+class Notebook:
+    """The writing side: one line a call, handed to ``write`` whole."""
+
+    def __init__(self, who: str, write: Callable[[bytes], object]) -> None:
+        self.who = who
+        self._write = write
+
+    def note(self, kind: str, *fields: Any) -> None:
+        """Write one line. Times are rounded to 0.1 ms, begins down and ends up by the caller's care."""
+        line = json.dumps([self.who, kind, *fields], separators=(",", ":"))
+        self._write(line.encode() + b"\n")
+
+
+class _Reader:
+    """Lines into `Notes`."""
+
+    def __init__(self) -> None:
+        self.notes = Notes()
+        self._sessions: dict[int, LogNotes] = {}
+        self._readings: dict[tuple[str, int], ReadPart] = {}
+        self._calls: dict[tuple[str, int], RegisterCall] = {}
+        self._faults: dict[int, FaultNote] = {}
+
+    def take(self, line: Sequence[Any]) -> None:
+        who, kind, *rest = line
+        getattr(self, f"_{kind}")(who, *rest)
+
+    def _begin(self, who: str, number: int, pid: int, t: float) -> None:
+        if number != FORMAT:
+            raise CorruptData(f"notes of format {number}; this version reads {FORMAT}")
+        self.notes.clients[who] = self.notes.clients.get(who, 0) + 1
+        for place in [place for place in self._readings if place[0] == who]:
+            del self._readings[place]  # readings and calls are numbered anew in each life
+        for place in [place for place in self._calls if place[0] == who]:
+            del self._calls[place]
+
+    def _open(self, who: str, session: int, log: str, takeover: bool, t0: float, t1: float) -> None:
+        notes = self.notes.log(log)
+        if session in self._sessions:
+            raise CorruptData(f"session {session} was opened twice")
+        notes.sessions[session] = NotedSession(session, log, who, t1)
+        self._sessions[session] = notes
+
+    def _ack(self, who: str, session: int, first: int, t0: float, t1: float, places: Any) -> None:
+        found = [(int(a), int(b), int(c), int(d)) for a, b, c, d in places]
+        self._sessions[session].acked.append(Acked(session, first, t0, t1, found))
+
+    def _fail(
+        self,
+        who: str,
+        session: int,
+        first: int,
+        count: int,
+        t0: float,
+        t1: float,
+        outcome: str,
+        error: str,
+    ) -> None:
+        self._sessions[session].failed.append(
+            Failed(session, first, count, t0, t1, Outcome(outcome), error)
+        )
+
+    def _end(self, who: str, session: int, submitted: int, t: float, error: str) -> None:
+        found = self._sessions[session].sessions[session]
+        found.submitted, found.ended_at, found.error = submitted, t, error
+
+    def _read(self, who: str, reading: int, log: str, t: float, start: Any) -> None:
+        part = ReadPart(who, log, t, _position(start) if start is not None else None)
+        self._readings[who, reading] = part
+        self.notes.log(log).readings.append(part)
+
+    def _got(self, who: str, reading: int, t: float, pieces: Any) -> None:
+        self._readings[who, reading].pieces += [Piece(*map(int, piece)) for piece in pieces]
+
+    def _whole(self, who: str, reading: int, t: float) -> None:
+        self._readings[who, reading].whole = True
+
+    def _cut(self, who: str, log: str, t0: float, t1: float, to: Any, outcome: str) -> None:
+        self.notes.log(log).cuts.append(Cut(log, t0, t1, _position(to), Outcome(outcome)))
+
+    def _ask(
+        self, who: str, n: int, key: str, kind: str, t: float, expected: int, wrote: str
+    ) -> None:
+        call = RegisterCall(who, key, kind, t, expected, wrote)
+        self._calls[who, n] = call
+        self.notes.registers.append(call)
+
+    def _answer(
+        self, who: str, n: int, t: float, outcome: str, succeeded: bool, version: int, value: str
+    ) -> None:
+        call = self._calls[who, n]
+        call.outcome = Outcome(outcome)
+        if call.outcome is not Outcome.UNKNOWN:
+            call.ended_at = t  # an unknown one may still happen
+        call.succeeded, call.version, call.value = succeeded, version, value
+
+    def _try(self, who: str, what: str, t0: float, t1: float, outcome: str) -> None:
+        self.notes.tries.append(Try(who, what, t0, t1, outcome))
+
+    def _mode(self, who: str, mode: str, t0: float, t1: float) -> None:
+        self.notes.modes.append(ModeChange(mode, t0, t1))
+
+    def _fault(self, who: str, n: int, kind: str, targets: Any, t: float, words: str) -> None:
+        fault = FaultNote(n, kind, [str(target) for target in targets], t, words)
+        self._faults[n] = fault
+        self.notes.faults.append(fault)
+
+    def _over(self, who: str, n: int, t: float, words: str) -> None:
+        self._faults[n].ended_at, self._faults[n].end_words = t, words
+
+    def _run(self, who: str, t: float, table: dict[str, Any]) -> None:
+        self.notes.run.update(table)
+
+    def _note(self, who: str, t: float, words: str) -> None:
+        self.notes.remarks.append((t, who, words))
+
+
+def read_notes(lines: Iterable[bytes]) -> Notes:
+    """The notes of a run. Raises `CorruptData` for what no client of ours wrote."""
+    reader = _Reader()
+    for number, raw in enumerate(lines, 1):
+        if not raw.endswith(b"\n"):
+            continue  # torn off with its writer
+        try:
+            reader.take(json.loads(raw))
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise CorruptData(
+                f"line {number} is no note: {type(error).__name__}: {error}: {raw[:120]!r}"
+            ) from None
+    return reader.notes
+
+
+def _position(fields: Iterable[Any]) -> Position:
+    segment, entry, slot = fields
+    return int(segment), int(entry), int(slot)

@@ -1,0 +1,193 @@
+"""What the clients of one run saw, in the order they saw it: the only thing the checkers judge.
+
+Append-only. Times are seconds of one clock. Every value is unique, (writer, counter) with a checksum, so
+that a record says by itself where it comes from. A call that did not end, or ended in an error that is not
+definite, is *unknown*: it may have happened, at any later time, or never.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import xxhash
+
+from ....runtime.interfaces.host import Buffer
+from ....runtime.protocol.frames import pack, unpack
+
+FORMAT = 1
+HEAD_BYTES = 20
+Position = tuple[int, int, int]
+"""Segment, entry, slot: a DLSN."""
+
+
+class Outcome(Enum):
+    """How a call ended, as far as its caller knows."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    """Definitely not done."""
+    UNKNOWN = "unknown"
+
+
+class Value(NamedTuple):
+    """One record's content: the ``counter``-th one, from 0, that writer session ``writer`` submitted."""
+
+    writer: int
+    counter: int
+
+
+def to_payload(value: Value, payload_bytes: int) -> bytes:
+    """The value as a payload of at least 20 bytes: writer u32, counter u64, digest u64, filling."""
+    head = value.writer.to_bytes(4, "little") + value.counter.to_bytes(8, "little")
+    filling = bytes([value.counter % 251]) * max(0, payload_bytes - HEAD_BYTES)
+    digest = xxhash.xxh3_64_intdigest(head + filling)
+    return head + digest.to_bytes(8, "little") + filling
+
+
+def from_payload(payload: Buffer) -> Value | None:
+    """The value of a payload, or None: nobody wrote these bytes."""
+    raw = bytes(payload)
+    if len(raw) < HEAD_BYTES:
+        return None
+    digest = xxhash.xxh3_64_intdigest(raw[:12] + raw[HEAD_BYTES:])
+    if raw[12:HEAD_BYTES] != digest.to_bytes(8, "little"):
+        return None
+    return Value(int.from_bytes(raw[:4], "little"), int.from_bytes(raw[4:12], "little"))
+
+
+@dataclass(slots=True)
+class Append:
+    """One record handed to a writer."""
+
+    value: Value
+    begun_at: float
+    ended_at: float = float("inf")
+    outcome: Outcome = Outcome.UNKNOWN
+    position: Position | None = None
+    """Of an acknowledged one."""
+    error: str = ""
+
+
+class ReadRecord(NamedTuple):
+    """One record as a reader got it."""
+
+    position: Position
+    sequence_id: int
+    txid: int
+    value: Value | None
+    """None: its bytes are nobody's."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What one reader got, in order, from where it began."""
+
+    reader: str
+    begun_at: float
+    start: Position | None = None
+    """None: from the earliest record."""
+    records: list[ReadRecord] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RegisterCall:
+    """One call on a versioned register of the metadata quorum.
+
+    ``get``: found ``version`` (0: nothing) and ``value``. ``cas``: put ``wrote`` if the version was
+    ``expected``; ``succeeded`` says whether it did, and ``version``, ``value`` what stands then.
+    """
+
+    process: str
+    key: str
+    kind: str
+    begun_at: float
+    expected: int = 0
+    wrote: str = ""
+    ended_at: float = float("inf")
+    outcome: Outcome = Outcome.UNKNOWN
+    succeeded: bool = False
+    version: int = 0
+    value: str = ""
+
+
+class History:
+    """Everything that the clients of one run saw."""
+
+    def __init__(self) -> None:
+        self.appends: list[Append] = []
+        self.readings: list[Reading] = []
+        self.registers: list[RegisterCall] = []
+        self.writers = 0
+
+    def new_writer(self) -> int:
+        """A number for a writer session: each opening of a writer is one."""
+        self.writers += 1
+        return self.writers
+
+    def begin_append(self, value: Value, now: float) -> Append:
+        """A record is about to be handed over; change the returned value when the call ends."""
+        append = Append(value, now)
+        self.appends.append(append)
+        return append
+
+    def begin_reading(self, reader: str, now: float, start: Position | None = None) -> Reading:
+        """A reader was opened."""
+        reading = Reading(reader, now, start)
+        self.readings.append(reading)
+        return reading
+
+    @property
+    def acked(self) -> int:
+        """How many records were acknowledged."""
+        return sum(append.outcome is Outcome.OK for append in self.appends)
+
+    def save(self) -> bytes:
+        """The whole history, to be checked again later."""
+        return pack(
+            [
+                FORMAT,
+                [
+                    [*a.value, a.begun_at, a.ended_at, a.outcome.value, a.position, a.error]
+                    for a in self.appends
+                ],
+                [
+                    [r.reader, r.begun_at, r.start, [list(record) for record in r.records]]
+                    for r in self.readings
+                ],
+            ]
+        )
+
+    @classmethod
+    def load(cls, saved: bytes) -> "History":
+        """The other way round; registers are not kept."""
+        history = cls()
+        number, appends, readings = unpack(saved, "a history")
+        assert number == FORMAT, f"a history of format {number}"
+        for writer, counter, begun, ended, outcome, position, error in appends:
+            history.appends.append(
+                Append(
+                    Value(writer, counter),
+                    begun,
+                    ended,
+                    Outcome(outcome),
+                    _position(position),
+                    error,
+                )
+            )
+        for reader, begun, start, records in readings:
+            reading = history.begin_reading(reader, begun, _position(start))
+            for at, sequence_id, txid, value in records:
+                found = None if value is None else Value(*value)
+                reading.records.append(ReadRecord(_must(at), sequence_id, txid, found))
+        history.writers = max((append.value.writer for append in history.appends), default=0)
+        return history
+
+
+def _position(fields: Iterable[int] | None) -> Position | None:
+    return None if fields is None else _must(fields)
+
+
+def _must(fields: Iterable[int]) -> Position:
+    segment, entry, slot = fields
+    return segment, entry, slot

@@ -1,0 +1,1 @@
+"""Availability over time, and charts."""

@@ -1,0 +1,1 @@
+"""Clients that record their observations."""

@@ -1,0 +1,392 @@
+"""Clients that use a log as hard as its promises allow, and write down what they see.
+
+Writers that take over from each other, readers that tail, readers that catch up, and registers on the
+metadata quorum. Each is one endless coroutine over a `Namespace` (or a `Metadata`), cancelled from outside;
+the same in the simulator and against real processes.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, nan
+from random import Random
+
+import trio
+
+from ....log.format.dlsn import DLSN
+from ....log.format.record import LogRecord
+from ....log.model.stored_settings import StoredSettings, bind_key, conf_key
+from ....log.namespace import Namespace
+from ....log.read.log_reader import LogReader
+from ....log.write.entry_batch import PendingWrite
+from ....log.write.log_writer import LogWriter
+from ....metadata.model.interface import Metadata, prefix_end
+from ....metadata.model.transaction import Compare, Put, Transaction
+from ....runtime.declarations.options import DURATION_S_MAX
+from ....runtime.interfaces.errors import DistributedLogError, LogNotFound
+from ..checks.history_check import Violation
+from ..history.run_history import (
+    Append,
+    History,
+    Outcome,
+    ReadRecord,
+    RegisterCall,
+    Value,
+    from_payload,
+    to_payload,
+)
+
+REGISTERS = "verify/register/"
+REST_S = 0.5
+"""How long a client that met an error waits before it tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How hard the clients work; seconds, bytes, chances."""
+
+    burst_s: float = 0.2
+    """Mean pause between two bursts of a writer."""
+    burst_records_max: int = 6
+    long_burst_chance: float = 0.0
+    """A burst of ten times as many records: entries in flight and others that wait."""
+    bulk_chance: float = 0.25
+    """A burst that is handed over in one call."""
+    large_chance: float = 0.05
+    """A record of a bulk that is larger than an entry of the run."""
+    payload_bytes_max: int = 400
+    large_bytes: int = 5000
+    session_records_max: int = 120
+    """A writer session ends after at most so many records."""
+    takeover_chance: float = 0.5
+    lock_free_chance: float = 0.2
+    """Of the takeovers, those that take no lock either."""
+    commit_chance: float = 0.3
+    stubborn_chance: float = 0.3
+    """A session that writes on after a failed write: a writer must not take what would leave a hole."""
+    read_pause_s: float = 0.3
+
+
+def txid_now() -> int:
+    """A txid that never decreases, whoever asks: virtual (or monotonic) milliseconds."""
+    return int(trio.current_time() * 1000)
+
+
+async def write_sessions(
+    namespace: Namespace, log: str, history: History, chance: Random, rates: Rates
+) -> None:
+    """Own the log, write, give it up or lose it; again, until cancelled."""
+    while True:
+        takeover = chance.random() < rates.takeover_chance
+        try:
+            lock = not (takeover and chance.random() < rates.lock_free_chance)
+            writer = await namespace.open_log(log).open_writer(takeover=takeover, lock=lock)
+        except DistributedLogError:
+            await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+            continue
+        session = WriterSession(writer, history, chance, rates)
+        try:
+            await session.run(chance.randrange(1, rates.session_records_max))
+        except DistributedLogError:
+            await writer.abort()
+        await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+
+
+class WriterSession:
+    """One opening of a writer: submits bursts, and notes each record's outcome."""
+
+    def __init__(self, writer: LogWriter, history: History, chance: Random, rates: Rates) -> None:
+        self.number = history.new_writer()
+        self._writer = writer
+        self._history = history
+        self._chance = chance
+        self._rates = rates
+        self._counter = 0
+
+    async def run(self, records: int) -> None:
+        """Write about ``records`` records, then close. Raises what ended the writer."""
+        chance, rates = self._chance, self._rates
+        stubborn = chance.random() < rates.stubborn_chance
+        while self._counter < records:
+            await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
+            records_now = chance.randint(1, rates.burst_records_max)
+            if rates.long_burst_chance and chance.random() < rates.long_burst_chance:
+                records_now *= 10
+            try:
+                await self.burst(records_now)
+            except DistributedLogError:
+                if not stubborn:
+                    raise
+                await self.burst(records_now)
+            if chance.random() < rates.commit_chance:
+                await self._writer.commit()
+        await self._writer.aclose()
+
+    async def burst(self, records: int) -> None:
+        """Submit some records at once, then wait for each. Raises the first error."""
+        if self._chance.random() < self._rates.bulk_chance:
+            pending = await self._submit_bulk(records)
+        else:
+            pending = await self._submit_each(records)
+        failure: DistributedLogError | None = None
+        for append, taken in pending:
+            try:
+                dlsn = await taken
+            except DistributedLogError as error:
+                note_error(append, error)
+                failure = failure or error
+            else:
+                append.ended_at = trio.current_time()
+                append.position = tuple(dlsn)  # type: ignore[assignment]
+                append.outcome = Outcome.OK
+        if failure is not None or len(pending) < records:
+            raise failure or DistributedLogError("the writer takes no more records")
+
+    async def _submit_each(self, records: int) -> list[tuple[Append, PendingWrite]]:
+        pending: list[tuple[Append, PendingWrite]] = []
+        for _ in range(records):
+            value = Value(self.number, self._counter)
+            self._counter += 1
+            size = self._chance.randrange(20, self._rates.payload_bytes_max)
+            append = self._history.begin_append(value, trio.current_time())
+            try:
+                taken = await self._writer.submit(LogRecord(txid_now(), to_payload(value, size)))
+            except DistributedLogError as error:
+                note_error(append, error)
+                break  # what was taken before has outcomes of its own
+            pending.append((append, taken))
+        return pending
+
+    async def _submit_bulk(self, records: int) -> list[tuple[Append, PendingWrite]]:
+        """One call; entries are cut where the records do not fit, also around a large one."""
+        chance, rates, now = self._chance, self._rates, trio.current_time()
+        appends: list[Append] = []
+        batch: list[LogRecord] = []
+        for _ in range(records):
+            value = Value(self.number, self._counter)
+            self._counter += 1
+            size = chance.randrange(20, rates.payload_bytes_max)
+            if chance.random() < rates.large_chance:
+                size = rates.large_bytes
+            appends.append(self._history.begin_append(value, now))
+            batch.append(LogRecord(txid_now(), to_payload(value, size)))
+        try:
+            bulk = await self._writer.submit_bulk(batch)
+        except DistributedLogError as error:
+            for append in appends:
+                note_error(append, error)
+            return []
+        return list(zip(appends, bulk, strict=True))
+
+
+def note_error(append: Append, error: DistributedLogError) -> None:
+    """An append ended in an error: unknown, unless the error is definite (G7)."""
+    append.ended_at = trio.current_time()
+    append.outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
+    append.error = f"{type(error).__name__}: {error}"
+
+
+async def tail(
+    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+) -> None:
+    """Follow the log for ever; after an error go on after the last record that was got."""
+    start: DLSN | None = None
+    while True:
+        try:
+            reader = await namespace.open_log(log).open_reader(dlsn=start)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+            continue
+        reading = history.begin_reading(
+            name, trio.current_time(), None if start is None else (start[0], start[1], start[2])
+        )
+        try:
+            ends = trio.current_time() + chance.expovariate(0.1)
+            while trio.current_time() < ends:
+                record = await reader.read_next(wait_s=1.0)
+                if record is not None:
+                    reading.records.append(as_read(record))
+                    start = DLSN(record.dlsn[0], record.dlsn[1], record.dlsn[2] + 1)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+        await reader.aclose()
+
+
+async def catch_up(
+    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+) -> None:
+    """Read the whole log from its beginning to its present end, again and again."""
+    while True:
+        await trio.sleep(chance.expovariate(1.0 / (20 * rates.read_pause_s)))
+        begun = trio.current_time()
+        try:
+            async with namespace.open_log(log).open_reader(to="end") as reader:
+                reading = history.begin_reading(name, begun)
+                async for record in reader:
+                    reading.records.append(as_read(record))
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+
+
+def as_read(record: LogRecord) -> ReadRecord:
+    """A record as the history keeps it."""
+    segment, entry, slot = record.dlsn
+    return ReadRecord(
+        (segment, entry, slot), record.sequence_id, record.txid, from_payload(record.payload)
+    )
+
+
+async def read_whole(reader: LogReader) -> list[ReadRecord]:
+    """All records up to the reader's end."""
+    return [as_read(record) async for record in reader]
+
+
+async def prove_alive(
+    namespace: Namespace, log: str, history: History, chance: Random, *, entries: int = 0
+) -> None:
+    """Take the log over, write a few records, commit, close. Raises if any of it fails.
+
+    ``entries``: at least so many records one by one, each an entry of its own.
+    """
+    writer = await namespace.open_log(log).open_writer(takeover=True)
+    session = WriterSession(writer, history, chance, Rates(burst_s=0.01))
+    try:
+        await session.burst(3)
+        for _ in range(entries):
+            await session.burst(1)
+        await writer.commit()
+        await writer.aclose()
+    except BaseException:
+        await writer.abort()
+        raise
+
+
+async def make_and_delete(namespace: Namespace, chance: Random) -> None:
+    """Make a log, write a little, delete it; again, until cancelled. A deleted log is not there.
+
+    Raises `Violation`.
+    """
+    number = 0
+    while True:
+        await trio.sleep(chance.expovariate(1.0))
+        name = f"doomed/{chance.getrandbits(32):08x}-{number}"
+        number += 1
+        try:
+            async with await namespace.open_log(name).open_writer() as writer:
+                for _ in range(chance.randrange(4)):
+                    await writer.write(LogRecord(txid_now(), bytes(chance.randrange(1, 2000))))
+            await namespace.delete_log(name, wait_s=REST_S)
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+            continue
+        with contextlib.suppress(DistributedLogError):
+            async with namespace.open_log(name).open_reader(to="end") as reader:
+                raise Violation(f"log {name} was deleted, and is read: {await read_whole(reader)}")
+
+
+NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
+    (name, value)
+    for name in (
+        *("retention_s", "hold_max_s", "retention_bytes", "retention_segments_min"),
+        *("segment_age_max_s", "segment_bytes_max", "keep_alive_s", "records_per_s_max"),
+    )
+    for value in (inf, -inf, nan, 1e306, DURATION_S_MAX, -1, 2**63 - 1, 2**64 - 1)
+)
+"""Settings that a program without limits may store. None of them may end a node or remove records."""
+
+
+async def store_numbers_at_limits(
+    namespace: Namespace, logs: Sequence[str], chance: Random
+) -> None:
+    """Store settings of logs and of their namespace, past all checks, until cancelled."""
+    while True:
+        settings = dict(chance.sample(NUMBERS_AT_LIMITS, chance.randrange(1, 4)))
+        value = StoredSettings({**settings, "merging": chance.random() < 0.5}).encode()
+        try:
+            key = bind_key(namespace.path)
+            if chance.random() < 0.7:
+                key = conf_key(await namespace.find(chance.choice(logs)))
+            await namespace.metadata.transact(Transaction((), (Put(key, value),)))
+        except DistributedLogError:
+            pass  # the log is not there yet, or the quorum is away
+        await trio.sleep(chance.expovariate(1.0))
+
+
+async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:
+    """The whole log as it is now; empty where there is none."""
+    try:
+        async with namespace.open_log(log).open_reader(to="end") as reader:
+            return await read_whole(reader)
+    except LogNotFound:
+        return []
+
+
+async def watch_registers(metadata: Metadata) -> None:
+    """M6: of every register each version is told once, in order; also over reconnects and new leaders.
+
+    Raises `Violation`. A watch that fell behind the kept history (H29) begins anew from a listing.
+    """
+    start = REGISTERS.encode()
+    while True:
+        try:
+            page = await metadata.range(start, prefix_end(start))
+            versions = {item.key: item.version for item in page.items}
+            revision = page.revision
+            async with metadata.watch(start, prefix_end(start), after_revision=revision) as watch:
+                while True:
+                    batch = await watch.next()
+                    if batch.revision < revision:
+                        raise Violation(f"M6: told of {batch.revision} after {revision}")
+                    revision = batch.revision
+                    for event in batch.events:
+                        item = event.item
+                        before = versions.get(item.key, 0)
+                        if item.version != before + 1:
+                            raise Violation(
+                                f"M6: told of version {item.version} of {item.key!r} after {before}"
+                            )
+                        versions[item.key] = item.version
+        except DistributedLogError:
+            await trio.sleep(REST_S)
+
+
+async def use_registers(
+    metadata: Metadata, process: str, history: History, chance: Random, *, keys: int = 3
+) -> None:
+    """Read and conditionally change a few registers, until cancelled."""
+    known: dict[str, int] = {}
+    counter = 0
+    while True:
+        await trio.sleep(chance.expovariate(3.0))
+        key = f"{REGISTERS}{chance.randrange(keys)}"
+        counter += 1
+        kind = "get" if chance.random() < 0.5 else "cas"
+        call = RegisterCall(process, key, kind, trio.current_time())
+        history.registers.append(call)
+        try:
+            if kind == "get":
+                found = await metadata.get(key.encode())
+                call.succeeded = True
+            else:
+                call.expected = known.get(key, 0)
+                call.wrote = f"{process}/{counter}"
+                reply = await metadata.transact(
+                    Transaction(
+                        (Compare.version(key.encode(), call.expected),),
+                        (Put(key.encode(), call.wrote.encode()),),
+                    )
+                )
+                call.succeeded = reply.succeeded
+                found = None if reply.succeeded else reply.current[0]
+        except DistributedLogError as error:
+            if error.definite and kind == "cas":
+                call.outcome = Outcome.REFUSED
+            await trio.sleep(REST_S)
+            continue
+        call.ended_at = trio.current_time()
+        call.outcome = Outcome.OK
+        if kind == "cas" and call.succeeded:
+            call.version, call.value = call.expected + 1, call.wrote
+        elif found is not None:
+            call.version, call.value = found.version, found.value.decode()
+        known[key] = call.version

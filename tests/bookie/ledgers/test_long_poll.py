@@ -1,0 +1,57 @@
+"""Long polls end in time, whichever came first, and cost no timer while they wait."""
+
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie.ledgers.ledger_table import Ledger, Waiter
+from distributedlog.bookie.ledgers.long_poll import SWEEP_S, Waiters
+from distributedlog.runtime.interfaces.errors import DistributedLogError
+
+
+class Owner:
+    """A connection that notes when its polls end."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, float] = {}
+
+    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+        assert error is None
+        self.ended[waiter.ident] = trio.current_time()
+
+    def on_wait_news(self, waiter: Waiter) -> bool:
+        return True
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the loop that were made for a timer."""
+
+    timers = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        if timeout > 0:
+            self.timers += 1
+
+
+async def test_polls_end_in_time_whatever_the_order_they_came_in(
+    autojump_clock: MockClock,
+) -> None:
+    waiters, owner, ledger = Waiters(100), Owner(), Ledger(7)
+    asked = [5.0, 1.0, 9.0, 1.01, 0.3, 7.5]
+    turns = Turns()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiters.run)
+        await trio.sleep(10)
+        due = []
+        for ident, wait_s in enumerate(asked):
+            due.append(trio.current_time() + wait_s)
+            waiters.park(Waiter(owner, ident, ledger, b"", 0, 0, due[-1]))
+            await trio.sleep(0.1)
+        trio.lowlevel.add_instrument(turns)
+        await trio.sleep(20)
+        nursery.cancel_scope.cancel()
+
+    for ident, deadline in enumerate(due):
+        assert deadline <= owner.ended[ident] <= deadline + SWEEP_S + 1e-9
+    assert waiters.waiting == 0
+    assert ledger.waiters == []
+    assert turns.timers <= len(asked) + 2

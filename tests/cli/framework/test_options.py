@@ -1,0 +1,89 @@
+"""Where an option's value is taken from: the command line before the environment, at whatever level.
+
+The deletion itself, in the cluster that was named, is in `test_places.py`.
+"""
+
+from itertools import product
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from distributedlog.cli.framework.options import Command, Group, Settings, common
+from distributedlog.cli.main import command
+
+B, A = "distributedlog://b:1/n", "distributedlog://a:1/n"
+VALUES: dict[str, tuple[str, str, list[str], object, str, object]] = {
+    "uri": ("uri", "URI", ["--uri", B], B, A, A),
+    "timeout": ("timeout_s", "TIMEOUT", ["--timeout", "5"], 5.0, "60", 60.0),
+    "json": ("json", "JSON", ["--json"], True, "0", False),
+    "quiet": ("quiet", "QUIET", ["--quiet"], True, "0", False),
+    "verbose": ("verbose", "VERBOSE", ["-v"], 1, "2", 2),
+}
+"""Option to (field, variable, flag, its value, the variable's text, its value)."""
+
+
+def _settings(before: list[str], after: list[str], variables: dict[str, str]) -> Settings:
+    """What a command at the second level is called with, under the real top level of `dlog`."""
+    seen: list[Settings] = []
+
+    @click.group(cls=Group)
+    def inner() -> None:
+        """Levels between."""
+
+    @inner.command(cls=Command)
+    @common
+    def leaf(settings: Settings) -> None:
+        """The command."""
+        seen.append(settings)
+
+    top = Group("dlog", params=command.params, callback=command.callback)
+    top.context_settings = command.context_settings
+    top.add_command(inner, "log")
+    done = CliRunner().invoke(
+        top, [*before, "log", "leaf", *after], env=variables, catch_exceptions=False
+    )
+    if not seen:
+        raise click.UsageError(done.output)
+    return seen[0]
+
+
+@pytest.mark.parametrize(("option", "inside"), [*product(VALUES, (False, True))])
+def test_the_command_line_goes_before_the_environment_wherever_it_stands(
+    option: str, inside: bool
+) -> None:
+    field, name, flag, wanted, text, _ = VALUES[option]
+
+    for variable in (f"DLOG_{name}", f"DLOG_LOG_LEAF_{name}"):
+        found = _settings([] if inside else flag, flag if inside else [], {variable: text})
+        assert getattr(found, field) == wanted, variable
+
+
+@pytest.mark.parametrize("option", VALUES)
+def test_of_two_variables_the_one_of_the_command_counts(option: str) -> None:
+    field, name, _, general, text, wanted = VALUES[option]
+    variables = {f"DLOG_{name}": str(general), f"DLOG_LOG_LEAF_{name}": text}
+
+    assert getattr(_settings([], [], variables), field) == wanted
+    del variables[f"DLOG_LOG_LEAF_{name}"]
+    assert getattr(_settings([], [], variables), field) == general
+
+
+def test_of_two_on_the_command_line_the_inner_one_counts() -> None:
+    found = _settings(["--uri", A, "--timeout", "1"], ["--uri", B, "--timeout", "2"], {})
+
+    assert (found.uri, found.timeout_s) == (B, 2.0)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_empty_uri_on_the_command_line_is_none_of_the_environments(inside: bool) -> None:
+    """``--uri "$UNSET"``: whoever wrote that meant another cluster than the variable's."""
+    empty = ["--uri", ""]
+
+    with pytest.raises(click.UsageError, match="--uri is empty"):
+        _settings([] if inside else empty, empty if inside else [], {"DLOG_URI": A})
+
+
+def test_an_empty_variable_is_as_if_it_were_not_there() -> None:
+    assert _settings(["--uri", B], [], {"DLOG_URI": "", "DLOG_LOG_LEAF_URI": ""}).uri == B
+    assert _settings([], [], {"DLOG_URI": A, "DLOG_LOG_LEAF_URI": ""}).uri == A

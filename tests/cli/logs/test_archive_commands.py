@@ -1,0 +1,48 @@
+"""`dlog log export` and `import` where Spark cannot run: one line that says what to install."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from distributedlog.cli.logs import archive_commands as archives
+from distributedlog.cli.main import run
+
+URI = "distributedlog://127.0.0.1:1/ns"
+COMMANDS = [
+    ["log", "export", "orders", "--to", "x", "--uri", URI],
+    ["log", "import", "x", "--log", "orders", "--uri", URI],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=["export", "import"])
+def test_without_spark_or_java_it_says_what_to_install(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is asked of the cluster, which is not there."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert run(arguments) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == (
+        "dlog: error: pyspark is not installed, this runs on Spark: "
+        "pip install '.[spark]', and a Java 17\n"
+    )
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: sys)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert run(arguments) == 1
+    assert capsys.readouterr().err.startswith("dlog: error: there is no Java, this runs on Spark")
+
+
+def test_what_is_no_archive_is_said_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(archives, "check_spark", lambda: None)
+
+    assert run(["log", "import", str(tmp_path), "--log", "orders", "--uri", URI]) == 2
+    assert "its export did not finish" in capsys.readouterr().err
+    assert run(["log", "import", str(tmp_path), "--log", "a\nb", "--uri", URI]) == 2
+    assert "InvalidLogName" in capsys.readouterr().err

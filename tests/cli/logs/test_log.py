@@ -1,0 +1,253 @@
+"""`dlog log truncate`, `seal`, `find`, `positions`, `watch` against a live cluster in memory."""
+
+import json
+import signal
+import subprocess
+
+import pytest
+
+from distributedlog.blocking import open_namespace
+from distributedlog.cluster.local.child_processes import environment
+from distributedlog.log.format.record import LogRecord
+from tests import preloaded
+from tests.cli.live import Cluster
+from tests.cluster.story import dlog
+
+pytestmark = pytest.mark.processes
+
+
+def test_who_shares_a_log_is_shown(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "shared", "--create", stdin=b"0\n1\n2\n3\n")
+    assert cluster.ok("log", "queues", "shared") == b"no work queues\n"
+    with open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("shared")
+        with log.subscribe("cold"), log.work_queue("q", tries_max=1) as queue:
+            found = json.loads(cluster.ok("log", "positions", "shared", "--json"))
+            assert list(found["holders"]) == ["cold"]
+            for _ in range(2):
+                claim = queue.claim(bytes_max=1, wait_s=0)
+                if claim is not None:
+                    claim.give_back()
+    (found,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
+    assert (found["records_left"], found["claims"]) == (0, 0)
+    (parked,) = found["parked"]
+    assert b"1.0.0 to" in cluster.ok("log", "queues", "shared")
+    number = str(parked["number"])
+    cluster.fails(2, "log", "queues", "shared", "--retry", number)
+    cluster.ok("log", "queues", "shared", "--of", "q", "--retry", number)
+    assert b"1.0.0 to" not in cluster.ok("log", "queues", "shared")
+    cluster.fails(2, "log", "queues", "shared", "--of", "q", "--drop", number, "--force")
+    for typo in (["--retry", number], ["--drop", number, "--force"], ["--forget", "--force"]):
+        assert "no work queue" in cluster.fails(2, "log", "queues", "shared", "--of", "p", *typo)
+    (left,) = json.loads(cluster.ok("log", "queues", "shared", "--json"))["queues"]
+    assert left["queue"] == "q"  # and a name that was mistyped makes none
+    assert (
+        cluster.ok("log", "queues", "shared", "--of", "q", "--forget", "--force")
+        == b"no work queues\n"
+    )
+
+
+def test_a_log_is_searched_cut_and_ended(cluster: Cluster) -> None:
+    cluster.ok("log", "write", "cut", "--create", "--txid", "count", stdin=b"0\n1\n2\n3\n")
+    assert cluster.ok("log", "find", "cut", "--txid", "2").decode().strip() == "1.0.2"
+    found = json.loads(cluster.ok("log", "find", "cut", "--time", "2001-01-01", "--json"))
+    assert found == {"name": "cut", "dlsn": "1.0.0"}
+    with open_namespace(cluster.uri) as namespace:
+        log = namespace.open_log("cut")
+        log.positions.advance("cold", log.find(txid=1))
+    found = json.loads(cluster.ok("log", "positions", "cut", "--json"))
+    assert (found["positions"], found["holds_s"]) == ({"cold": "1.0.1"}, {})
+    cut = cluster.ok("log", "truncate", "cut", "--up-to-subscriber", "cold", "--json", "--force")
+    assert json.loads(cut) == {"name": "cut", "truncated_to": "1.0.1"}
+    assert (
+        cluster.ok("log", "truncate", "cut", "--txid", "2", "--force").decode().strip() == "1.0.2"
+    )
+    assert (
+        cluster.ok("log", "truncate", "cut", "--to", "1.0.0", "--force").decode().strip() == "1.0.2"
+    )
+    assert cluster.ok("log", "read", "cut") == b"2\n3\n"
+    shown = json.loads(cluster.ok("log", "show", "cut", "--json"))
+    assert (shown["records"], shown["truncated_to"], shown["sealed"]) == (2, "1.0.2", False)
+    assert shown["segments"][0]["status"] == "partly truncated"
+    assert "1.0.2" in cluster.fails(3, "log", "read", "cut", "--from", "1.0.1")
+    assert cluster.ok("log", "positions", "cut", "--forget", "cold", "--force") == b"no positions\n"
+
+    cluster.fails(5, "log", "seal", "cut")
+    cluster.ok("log", "seal", "cut", "--force")
+    assert json.loads(cluster.ok("log", "seal", "cut", "--force", "--json"))["before"] is True
+    assert "sealed" in cluster.fails(5, "log", "write", "cut", stdin=b"never\n")
+    assert cluster.ok("log", "read", "cut", "--follow") == b"2\n3\n"  # it ends
+
+
+def test_the_entries_of_a_log_are_shown_and_what_is_truncated_is_not_counted(
+    cluster: Cluster,
+) -> None:
+    for first in (0, 3):
+        lines = b"".join(b"%d\n" % (first + n) for n in range(3))
+        cluster.ok("log", "write", "seen", "--create", "--txid", "count", stdin=lines)
+    before = json.loads(cluster.ok("log", "show", "seen", "--json"))
+
+    found = [
+        json.loads(line) for line in cluster.ok("log", "inspect", "seen", "--json").splitlines()
+    ]
+
+    assert {one["entry"].split(".")[0] for one in found} == {"1", "2"}
+    assert sum(one["records"] for one in found) == 6
+    assert (found[0]["first_txid"], found[-1]["last_txid"]) == (0, 5)
+    assert sum(one["payload_bytes"] for one in found) == 6
+    assert sum(one["bytes"] for one in found) == before["bytes"]
+    assert before["truncated_bytes"] == 0
+    (last,) = cluster.ok("log", "inspect", "seen", "--from", "2.0.0", "--limit", "1").splitlines()[
+        1:
+    ]
+    assert last.split()[0] == b"2.0"
+    cluster.fails(3, "log", "inspect", "missing")
+    cluster.ok("log", "create", "packed")
+    cluster.ok("log", "config", "packed", "set", "codec=lz4")
+    cluster.ok("log", "write", "packed", "--txid", "time", stdin=b"the same\n" * 500)
+    packed = [
+        json.loads(line) for line in cluster.ok("log", "inspect", "packed", "--json").splitlines()
+    ]
+    assert all(one["flags"] == ["lz4"] for one in packed)
+    payload_bytes = sum(one["payload_bytes"] for one in packed)
+    assert payload_bytes == 500 * len("the same")
+    assert sum(one["bytes"] for one in packed) < payload_bytes
+
+    cluster.ok("log", "truncate", "seen", "--to", "2.0.0", "--force")
+    after = json.loads(cluster.ok("log", "show", "seen", "--json"))
+    assert after["records"] == 3
+    assert (after["bytes"], after["truncated_bytes"]) == (
+        sum(one["bytes"] for one in found if one["entry"].startswith("2.")),
+        sum(one["bytes"] for one in found if one["entry"].startswith("1.")),
+    )
+    assert b"more are removed soon" in cluster.ok("log", "show", "seen")
+
+
+def _effective(cluster: Cluster, name: str) -> dict[str, tuple[object, str]]:
+    """Each option's value, and whose it is."""
+    told = json.loads(cluster.ok("log", "config", name, "--json"))["effective"]
+    return {key: (one["value"], one["from"]) for key, one in told.items()}
+
+
+def test_a_log_and_its_namespace_are_configured(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "kept")
+    assert {whose for _, whose in _effective(cluster, "kept").values()} == {"default"}
+    told = cluster.ok("log", "config", "kept", "set", "retention_s=60", "rolling=false", "--json")
+    assert json.loads(told) == {
+        "name": "kept",
+        "settings": {"retention_s": 60, "rolling": False},
+        "metadata": {},
+        "version": 1,
+    }
+    rows = [line.split() for line in cluster.ok("log", "config", "kept").splitlines()]
+    assert [b"rolling", b"false", b"log"] in rows  # as it is set
+    left = cluster.ok("log", "config", "kept", "unset", "rolling").splitlines()
+    assert [line.split() for line in left[1:]] == [[b"retention_s", b"60", b"s"]]
+    space = ("segment_age_max_s=0.5", "retention_s=7")
+    told = cluster.ok("log", "config", "--namespace", "set", *space, "--json")
+    assert json.loads(told)["settings"] == {"segment_age_max_s": 0.5, "retention_s": 7}
+    found = _effective(cluster, "kept")
+    assert found["segment_age_max_s"] == (0.5, "namespace")
+    assert found["retention_s"] == (60, "log")
+    assert found["rolling"] == (True, "default")
+    cluster.ok("log", "config", "--namespace", "unset", "segment_age_max_s", "retention_s")
+    assert cluster.ok("log", "config", "--namespace") == b"nothing is set\n"
+    cluster.ok("log", "create", "careful", "--durability", "all")
+    assert _effective(cluster, "careful")["ack_quorum"] == (3, "log")
+    assert "unknown option" in cluster.fails(2, "log", "config", "kept", "set", "nope=1")
+    assert "each process's own" in cluster.fails(
+        2, "log", "config", "kept", "set", "lock_lease_s=3"
+    )
+    assert "K=V" in cluster.fails(2, "log", "config", "kept", "set", "rolling")
+    assert "K=V" in cluster.fails(2, "log", "config", "kept", "reset")
+    cluster.fails(2, "log", "config")
+    cluster.fails(3, "log", "config", "missing")
+
+
+def test_what_cannot_be_meant_is_one_line(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "plain")
+    assert "one of --to" in cluster.fails(2, "log", "truncate", "plain")
+    assert "one of --to" in cluster.fails(
+        2, "log", "truncate", "plain", "--to", "1.0.0", "--txid", "1"
+    )
+    assert "1.x" in cluster.fails(2, "log", "truncate", "plain", "--to", "1.x")
+    assert "no position 'cold'" in cluster.fails(
+        2, "log", "truncate", "plain", "--up-to-subscriber", "cold", "--force"
+    )
+    assert "not a time" in cluster.fails(2, "log", "find", "plain", "--time", "yesterday")
+    cluster.fails(3, "log", "truncate", "missing", "--txid", "1", "--force")
+    cluster.fails(3, "log", "seal", "missing", "--force")
+
+
+def test_logs_that_come_and_go_are_told_until_ctrl_c(cluster: Cluster) -> None:
+    cluster.ok("log", "create", "w/1")
+    process = preloaded.popen(
+        dlog("log", "watch", "w/", "--json"),
+        stdout=subprocess.PIPE,
+        env={**environment(), "DLOG_URI": cluster.uri},
+    )
+    assert process.stdout is not None
+    told = [json.loads(process.stdout.readline())]
+    cluster.ok("log", "create", "w/2")
+    cluster.ok("log", "delete", "w/1", "--force")
+    cluster.ok("log", "rename", "w/2", "w/3")
+    cluster.fails(3, "log", "rename", "w/2", "w/4")
+    told += [json.loads(process.stdout.readline()) for _ in range(3)]
+    assert [(one["kind"], one["name"]) for one in told] == [
+        ("exists", "w/1"), ("created", "w/2"), ("deleted", "w/1"), ("renamed", "w/3"),
+    ]  # fmt: skip
+    assert told[3]["old_name"] == "w/2"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    process.stdout.close()
+
+
+def test_any_program_appends_to_any_log(cluster: Cluster) -> None:
+    """Lines, JSON with and without txids, and a Python program, by turns; the policy is shown."""
+    for policy in ("auto", "count", "ms", "strict"):
+        name = f"any-{policy}"
+        cluster.ok("log", "create", name, "--txid-policy", policy)
+        cluster.ok("log", "write", name, stdin=b"a\n")
+        with open_namespace(cluster.uri) as namespace:
+            log = namespace.open_log(name)
+            with log.open_writer() as writer:
+                writer.write(b"b")
+                writer.write(LogRecord(writer.last_txid + 1, b"c"))
+        mixed = b'{"payload": "d"}\n{"txid": 4000000000000, "payload": "e"}\n{"payload": "f"}\n'
+        cluster.ok("log", "write", name, "--format", "jsonl", stdin=mixed)
+        cluster.ok("log", "write", name, "--txid", "count", stdin=b"g\n")
+        if policy != "strict":
+            back = b'{"txid": 1, "payload": "h"}\n'
+            cluster.ok("log", "write", name, "--format", "jsonl", stdin=back)
+            cluster.ok("log", "write", name, stdin=b"i\n")
+        assert (
+            cluster.ok("log", "read", name)
+            == b"a\nb\nc\nd\ne\nf\ng\nh\ni\n"[: 14 if policy == "strict" else 18]
+        )
+        assert f"txids      {policy}" in cluster.ok("log", "show", name).decode()
+        assert json.loads(cluster.ok("log", "show", name, "--json"))["txid_policy"] == policy
+        e = json.loads(cluster.ok("log", "find", name, "--txid", "4000000000000", "--json"))["dlsn"]
+        assert cluster.ok("log", "read", name, "--from", e, "--limit", "1") == b"e\n"
+
+
+def test_a_record_that_is_refused_leaves_no_segment(cluster: Cluster) -> None:
+    """Who is told so sits at a shell: no message names a call of Python."""
+    cluster.ok("log", "create", "refused", "--txid-policy", "strict")
+    cluster.ok(
+        "log", "write", "refused", "--format", "jsonl", stdin=b'{"txid": 9, "payload": "a"}\n'
+    )
+    cluster.ok("log", "create", "stream", "--txid-policy", "bytes")
+    for name, line, code, said in (
+        ("refused", b'{"txid": 8, "payload": "b"}', 5, "txid 8 is lower than 9"),
+        ("refused", b'{"txid": true, "payload": "b"}', 2, "txid is True"),
+        ("refused", b'{"txid": 9223372036854775807, "payload": "b"}', 2, "whole number"),
+        ("stream", b'{"txid": 8, "payload": "b"}', 2, "without a txid"),
+    ):
+        words = cluster.fails(code, "log", "write", name, "--format", "jsonl", stdin=line + b"\n")
+        assert said in words
+        assert "create_log" not in words
+        assert "LogRecord" not in words
+    cluster.ok("log", "write", "empty", "--create", stdin=b"")
+    for name, segments in (("refused", 1), ("stream", 0), ("empty", 0)):
+        shown = json.loads(cluster.ok("log", "show", name, "--json"))
+        assert len(shown["segments"]) == segments

@@ -1,0 +1,259 @@
+"""Ledgers are fetched by who takes a lost bookie's place: handed over, taken back, never done twice."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.cluster.repair.copier import Copier, Missing
+from distributedlog.cluster.repair.decommission import ask_to_leave, how_far
+from distributedlog.cluster.repair.lost_bookies import Absences, LostBookies, RepairTargets
+from distributedlog.cluster.repair.pull_replication import BEAT_S, STALE_S, Move, MovesOut, Pulling
+from distributedlog.ledger.model import ledger_keys as keys
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
+from distributedlog.ledger.placement.ensemble_placement import Candidate
+from distributedlog.metadata.model.interface import Scan
+from distributedlog.metadata.model.transaction import Delete, KeyValue, Put, Transaction
+
+from ..bookie_world import BOOKIES, LEDGER, World, world
+
+
+def _lost(
+    w: World,
+    pulls: Callable[[str], bool] = lambda bookie: True,
+    candidates: Callable[[], list[Candidate]] | None = None,
+) -> LostBookies:
+    return LostBookies(
+        w.metadata,
+        w.pool,
+        w.election,
+        w.copier,
+        RepairTargets(candidates or w.candidates, random.Random(1).random, pulls=pulls),
+        Absences(0.0),
+    )
+
+
+async def _stored(w: World) -> None:
+    for bookie in BOOKIES:
+        await w.write(bookie, range(5))
+    await w.ledger(4)
+
+
+async def _put(w: World, *operations: Put | Delete) -> None:
+    await w.metadata.transact(Transaction((), operations))
+
+
+async def _dies(w: World, bookie: str) -> None:
+    w.pool.clients.pop(bookie, None)
+    await _put(w, Delete(keys.bookie_key(bookie)))
+
+
+async def _moves(w: World) -> list[KeyValue]:
+    return [item async for item in Scan(w.metadata, keys.MOVE_PREFIX)]
+
+
+async def _pass(lost: LostBookies) -> None:
+    await lost.look()
+    await lost.do(await lost.find())
+
+
+async def test_who_takes_the_place_fetches_the_entries_and_swaps_itself_in() -> None:
+    async with world(*BOOKIES, "b4") as w:
+        await _stored(w)
+        await _dies(w, "b3")
+        lost = _lost(w)
+
+        await _pass(lost)
+        await _pass(lost)  # and is asked once
+
+        (asked,) = await _moves(w)
+        assert asked.key == keys.move_key("b4", LEDGER)
+        assert (await w.record()).bookies() == BOOKIES
+        assert w.copier.copied_entries == 0
+        await ask_to_leave(w.metadata, "b3")
+        assert [one.why for one in (await how_far(w.metadata, "b3", named=9)).waiting] == [
+            "bookie b4 fetches it"
+        ]
+
+        own = Copier(w.pool)
+        pulling = Pulling(w.metadata, w.pool, own, "b4")
+        await pulling.work()
+
+        assert (pulling.taken, own.copied_entries) == (1, 5)
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+        assert await w.ids("b4") == list(range(5))
+        assert await _moves(w) == []
+
+
+async def test_where_nobody_fetches_it_is_done_here() -> None:
+    """Bookies of an older version; a ledger in which no one can take the place everywhere."""
+    async with world(*BOOKIES, "b4") as w:
+        await _stored(w)
+        await _dies(w, "b3")
+        old = _lost(w, pulls=lambda bookie: False)
+
+        await _pass(old)
+
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+        assert await _moves(w) == []
+
+
+async def test_a_bookie_that_is_back_keeps_what_it_has() -> None:
+    """H99: also where its ledger is being fetched at this moment: the swap fails."""
+    async with world(*BOOKIES, "b4") as w:
+        await _stored(w)
+        connection = w.pool.clients["b3"]
+        await _dies(w, "b3")
+        lost = _lost(w)
+        await _pass(lost)
+        (asked,) = await _moves(w)
+
+        class ComesBack(Copier):
+            """While the copy is under way."""
+
+            async def copy(
+                self,
+                metadata: LedgerMetadata,
+                stretches: Iterable[Missing],
+                bookie: str,
+                target: object,
+            ) -> int:
+                done = await super().copy(metadata, stretches, bookie, target)  # type: ignore[arg-type]
+                w.pool.clients["b3"] = connection
+                await w.register("b3")
+                await _pass(lost)
+                return done
+
+        pulling = Pulling(w.metadata, w.pool, ComesBack(w.pool), "b4")
+        assert not await pulling.pull(asked, Move.decode(asked.value))
+
+        assert (await w.record()).bookies() == BOOKIES
+        assert await _moves(w) == []
+        await pulling.work()
+        assert pulling.taken == 0
+
+
+async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in() -> None:
+    """H116: what it holds now is looked at anew."""
+    async with world(*BOOKIES, "b4") as w:
+        await _stored(w)
+        await _dies(w, "b3")
+        lost = _lost(w)
+        await _pass(lost)
+
+        class StartsAgain(Copier):
+            """Before the copy is done."""
+
+            async def copy(
+                self,
+                metadata: LedgerMetadata,
+                stretches: Iterable[Missing],
+                bookie: str,
+                target: object,
+            ) -> int:
+                await _put(w, Put(keys.cookie_key("b4"), b"c"))
+                return await super().copy(metadata, stretches, bookie, target)  # type: ignore[arg-type]
+
+        pulling = Pulling(w.metadata, w.pool, StartsAgain(w.pool), "b4")
+        await pulling.work()
+        assert (pulling.taken, (await w.record()).bookies()) == (0, BOOKIES)
+
+        again = Pulling(w.metadata, w.pool, Copier(w.pool), "b4")
+        await again.work()
+        assert (again.taken, (await w.record()).bookies()) == (1, ("b1", "b2", "b4"))
+
+
+async def test_what_nobody_works_off_is_taken_back_and_done_here(
+    autojump_clock: MockClock,
+) -> None:
+    """And what is worked on, for however long, is not."""
+    w = World(None)  # type: ignore[arg-type]
+    for bookie in (*BOOKIES, "b4", "b5"):
+        await w.register(bookie)
+        w.pool.clients[bookie] = object()  # type: ignore[assignment]
+    await w.ledger(4)
+    await _dies(w, "b3")
+    lost, moved = _lost(w), []
+
+    async def move(ledger_id: int, bookie: str) -> bool:
+        moved.append(trio.current_time())
+        return True
+
+    lost.move = move  # type: ignore[method-assign]
+    worked_on = [True]
+
+    async def work() -> None:
+        (asked,) = await _moves(w)
+        pulling = Pulling(w.metadata, w.pool, w.copier, "")
+        with trio.move_on_after(STALE_S * 3):
+            await pulling.pull(asked, Move.decode(asked.value))
+        worked_on[0] = False
+
+    async def forever(*_: object) -> bool:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    pull = pytest.MonkeyPatch()
+    pull.setattr(Pulling, "_take", forever)
+    try:
+        async with trio.open_nursery() as nursery:
+            await _pass(lost)
+            nursery.start_soon(work)
+            while not moved:
+                await trio.sleep(5)
+                await _pass(lost)
+                assert not (worked_on[0] and moved)
+    finally:
+        pull.undo()
+
+    assert STALE_S * 4 - BEAT_S <= moved[0] <= STALE_S * 4 + 10
+    assert await _moves(w) == []
+    await _pass(lost)
+    assert len(await _moves(w)) == 1, "then somebody is asked again"
+
+
+async def test_a_drain_goes_on_over_an_election_and_who_knows_nothing_takes_nothing_back() -> None:
+    """The next one who repairs has not looked yet; who is not elected never does."""
+    async with world(*BOOKIES, "b4") as w:
+        await _stored(w)
+        await ask_to_leave(w.metadata, "b3")
+        first = _lost(w, candidates=lambda: [one for one in World.candidates(w) if one.id == "b4"])
+        w.candidates = lambda: []  # type: ignore[method-assign]
+        await _pass(first)
+        assert len(await _moves(w)) == 1
+
+        other = _lost(w)
+        await other.find()
+        assert len(await _moves(w)) == 1
+        await _pass(other)
+        assert len(await _moves(w)) == 1
+
+        await Pulling(w.metadata, w.pool, w.copier, "b4").work()
+        assert (await w.record()).bookies() == ("b1", "b2", "b4")
+
+
+async def test_a_target_is_asked_for_so_many_at_a_time_the_most_urgent_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("distributedlog.cluster.repair.pull_replication.OUT_MAX", 2)
+    w = World(None)  # type: ignore[arg-type]
+    out = MovesOut(w.metadata, lambda bookie: True)
+    for number, (kind, size) in enumerate([(0, 9), (2, 5), (1, 1)]):
+        ledger = LedgerMetadata(number, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
+        await _put(w, Put(keys.ledger_key(number), ledger.encode()))
+        assert await out.hand_over(ledger, 1, "b4", Move("b3", kind, size))
+    assert [Move.decode(item.value).kind for item in await _moves(w)] == [0, 2]
+    assert out.under_way == {(0, "b3"), (1, "b3")}
+
+    seen: list[int] = []
+    pulling = Pulling(w.metadata, w.pool, w.copier, "b4")
+
+    async def pull(item: KeyValue, move: Move) -> bool:
+        seen.append(move.kind)
+        return True
+
+    pulling.pull = pull  # type: ignore[method-assign]
+    await pulling.work()
+    assert seen == [0, 2]

@@ -1,0 +1,181 @@
+"""Who is let in, and what the page may do."""
+
+import json
+import re
+from itertools import count
+
+import pytest
+
+import distributedlog.console.server as server
+from distributedlog.console.access_guard import HEADERS, SESSIONS_MAX, Guard, may_listen
+from distributedlog.console.http import Page, Request
+
+OPEN = {"/", "/static/main.js"}
+TOKEN = "a-token-that-nobody-guesses"
+
+
+def _guard(*hosts: str) -> Guard:
+    drawn = count()
+    return Guard(TOKEN, 8490, hosts, lambda: f"session-{next(drawn)}")
+
+
+def _get(path: str, host: str = "127.0.0.1:8490", **headers: str) -> Request:
+    return Request("GET", path, {}, {"host": host, **headers})
+
+
+def _post(body: object, **headers: str) -> Request:
+    named = {"host": "127.0.0.1:8490", "origin": "http://127.0.0.1:8490"}
+    named |= {"content-type": "application/json"}
+    named |= {name.replace("_", "-"): value for name, value in headers.items()}
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Request("POST", "/session", {}, named, data)
+
+
+def _status(page: Page | None) -> int:
+    return 200 if page is None else page.status
+
+
+def test_the_token_opens_it_and_a_cookie_keeps_it_open() -> None:
+    guard = _guard()
+    assert _status(guard.refusal(_get("/events"), OPEN)) == 401
+
+    answer = guard.open(_post({"token": TOKEN}))
+    assert answer.status == 200
+    cookie = answer.headers["set-cookie"]
+    assert cookie == "dlog-console-8490=session-0; Path=/; HttpOnly; SameSite=Strict"
+
+    let_in = _get("/events", cookie=f"other=1; {cookie.partition(';')[0]}")
+    assert guard.refusal(let_in, OPEN) is None
+    assert guard.session(let_in) == "session-0"
+    assert (
+        _status(guard.refusal(_get("/events", cookie="dlog-console-8490=session-1"), OPEN)) == 401
+    )
+    assert _status(guard.refusal(_get("/events", cookie=f"dlog-console-8490={TOKEN}"), OPEN)) == 401
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"token": TOKEN + "x"}, {"token": ""}, {"token": None}, {"token": [TOKEN]}, {}, [], b"", b"\xff",
+        TOKEN, b'{"token": "\\ud800"}', b"[" * 4000,
+    ],
+)  # fmt: skip
+def test_what_is_not_the_token_opens_nothing(body: object) -> None:
+    answer = _guard().open(_post(body))
+
+    assert answer.status == 403
+    assert "set-cookie" not in answer.headers
+
+
+def test_without_a_session_only_what_shows_nothing_is_answered() -> None:
+    """H259: whoever else is on this machine reaches the port, too."""
+    guard = _guard()
+    for path in OPEN:
+        assert guard.refusal(_get(path), OPEN) is None
+    for path in (
+        "/events",
+        "/records",
+        "/payload",
+        "/tail",
+        "/static/../guard.py",
+        "/static/",
+        "//",
+    ):
+        assert _status(guard.refusal(_get(path), OPEN)) == 401
+        head = Request("HEAD", path, {}, {"host": "127.0.0.1:8490"})
+        assert _status(guard.refusal(head, OPEN)) == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1", "127.0.0.1:80", "localhost:8491", "", "127.0.0.1:8490.evil.example"]
+)  # fmt: skip
+def test_a_name_that_is_not_ours_is_answered_nothing(host: str) -> None:
+    """H258: a page elsewhere points its name here (DNS rebinding)."""
+    assert _status(_guard().refusal(_get("/", host), OPEN)) == 421
+
+
+def test_names_that_are_ours() -> None:
+    for host in ("127.0.0.1:8490", "localhost:8490", "LOCALHOST:8490", "[::1]:8490"):
+        assert _guard().refusal(_get("/", host), OPEN) is None
+    for host in ("ops.example:8490", "ops.example"):  # behind a proxy a browser says no port
+        assert _guard("ops.example").refusal(_get("/", host), OPEN) is None
+    assert _status(_guard().refusal(Request("GET", "/", {}, {}), OPEN)) == 421
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "", "file://", "http://127.0.0.1:9999", "http://127.0.0.1", "ftp://127.0.0.1:8490"]
+)  # fmt: skip
+def test_another_pages_request_changes_nothing(origin: str) -> None:
+    """H258: CSRF. A login by somebody else's form would be one, too."""
+    assert _status(_guard().refusal(_post({"token": TOKEN}, origin=origin), OPEN)) == 403
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_page_asks_for_nothing_of_the_cluster(site: str) -> None:
+    """H258: on another port of this address it has our cookie, as Chromium says (test_browser.py)."""
+    guard = _guard()
+    cookie = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+
+    assert guard.refusal(_get("/", cookie=cookie, **{"sec-fetch-site": site}), OPEN) is None
+    for own in ("same-origin", "none"):
+        assert guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": own}), OPEN) is None
+    refused = guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": site}), OPEN)
+    assert _status(refused) == 403
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_form_cannot_carry_the_token(kind: str) -> None:
+    """What a form sends needs no leave of the browser; JSON does."""
+    assert _guard().open(_post({"token": TOKEN}, content_type=kind)).status == 415
+
+
+def test_sessions_are_bounded() -> None:
+    guard = _guard()
+    first = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+    for _ in range(SESSIONS_MAX):
+        last = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+
+    assert guard.session(_get("/", cookie=first)) is None
+    assert guard.session(_get("/", cookie=last)) is not None
+    assert len(guard._sessions) == SESSIONS_MAX
+
+
+def test_it_listens_beyond_the_machine_only_by_a_name() -> None:
+    assert may_listen("127.0.0.1", ())
+    assert may_listen("::1", ())
+    assert not may_listen("0.0.0.0", ())
+    assert not may_listen("::", ())
+    assert not may_listen("127.0.0.2.evil.example", ())
+    assert may_listen("0.0.0.0", ("ops.example",))
+
+
+def test_what_the_page_may_do() -> None:
+    policy = dict(
+        part.strip().split(" ", 1) for part in HEADERS["content-security-policy"].split(";")
+    )
+
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+    assert "unsafe" not in HEADERS["content-security-policy"]
+    assert HEADERS["x-content-type-options"] == "nosniff"
+
+
+FORBIDDEN = re.compile(
+    r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|createContextualFragment|srcdoc|setHTML"
+    r"|\beval\b|new Function|javascript:|\bon[a-z]+\s*=\s*[\"'{(]|style\s*=\s*[\"']"
+)
+
+
+def test_nothing_is_ever_parsed_as_markup_and_nothing_comes_from_elsewhere() -> None:
+    """H257: our modules make text of all that came from the cluster."""
+    pages = server.static_pages()
+    assert {"/", "/static/main.js", "/static/style.css"} <= set(pages)
+    for path, page in pages.items():
+        text = page.body.decode()
+        assert not FORBIDDEN.search(text), (path, FORBIDDEN.search(text))
+        elsewhere = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not elsewhere, path
+    html = pages["/"].body.decode()
+    assert not re.search(r"<script(?![^>]*\bsrc=)", html)
+    assert "<style" not in html

@@ -1,0 +1,124 @@
+"""Numbers a second from what nodes count."""
+
+import pytest
+
+from distributedlog.console.cluster_state import cut, mark_slow, number
+from distributedlog.console.rate_history import WINDOW_S, Rates
+from distributedlog.console.suggested_command import command_for
+from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, Severity
+from distributedlog.runtime.declarations.meters import SECONDS
+
+
+def test_a_rate_is_by_the_clock_of_who_looks() -> None:
+    rates = Rates()
+
+    assert rates.look("b1", 10.0, {"bytes": 100}) == {"bytes": None}  # not 0: not known
+    assert rates.look("b1", 12.0, {"bytes": 300}) == {"bytes": 100.0}
+    assert rates.look("b2", 12.0, {"bytes": 7}) == {"bytes": None}
+
+
+def test_a_node_that_began_anew_has_no_rate_and_no_negative_one() -> None:
+    """H263, H264."""
+    rates = Rates()
+    rates.look("b1", 0.0, {"bytes": 1000, "entries": 10})
+
+    assert rates.look("b1", 1.0, {"bytes": 5, "entries": 20}) == {"bytes": None, "entries": None}
+    assert rates.look("b1", 2.0, {"bytes": 6, "entries": 20}) == {"bytes": 1.0, "entries": 0.0}
+
+
+def test_two_that_look_at_once_get_the_same_rate() -> None:
+    rates = Rates()
+    rates.look("b1", 0.0, {"bytes": 0})
+
+    assert rates.look("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
+    assert rates.look("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
+
+
+def _counts(**at: int) -> list[int]:
+    found = [0] * (len(SECONDS) + 1)
+    for bucket, count in at.items():
+        found[int(bucket[1:])] = count
+    return found
+
+
+def test_a_quantile_is_of_what_came_lately() -> None:
+    rates = Rates()
+    assert rates.quantile("b1", 0.0, _counts(b12=1000), 0.99) is None  # of before we looked
+    assert rates.quantile("b1", 1.0, _counts(b12=1000, b3=100), 0.99) == SECONDS[3]
+    assert rates.quantile("b1", 2.0, _counts(b12=1002, b3=100), 0.99) == SECONDS[12]
+
+    late = 2.0 + 2 * WINDOW_S
+    assert rates.quantile("b1", late, _counts(b12=1002, b3=150), 0.99) == SECONDS[3]
+    assert rates.quantile("b1", late + 1, _counts(b2=1), 0.99) is None  # it began anew
+
+
+def test_what_nobody_looks_at_is_forgotten() -> None:
+    rates = Rates()
+    for number_ in range(500):
+        rates.look(f"log {number_}", 0.0, {"records": 1})
+        rates.quantile(f"b{number_}", 0.0, _counts(), 0.5)
+    rates.look("log", 1000.0, {"records": 1})
+
+    assert len(rates._seen) == len(rates._rates) == 1
+    assert not rates._buckets
+
+
+def test_a_disk_is_slow_among_its_peers() -> None:
+    rows = [{"sync_p99_s": one, "slow": False} for one in (0.005, 0.004, 0.05, None)]
+    mark_slow(rows)
+    assert [row["slow"] for row in rows] == [False, False, True, False]
+
+    alone = [{"sync_p99_s": one, "slow": False} for one in (0.005, 5.0)]
+    mark_slow(alone)
+    assert not any(row["slow"] for row in alone)  # who of two is the slow one?
+
+
+def test_what_a_peer_says_is_a_number_or_nothing() -> None:
+    said = {"a": 1, "b": "<b>", "c": [1], "d": 2**70, "e": None}
+
+    assert [number(said, name) for name in "abcdef"] == [1, None, None, None, None, None]
+    assert cut("x" * 1000) == "x" * 299 + "…"
+
+
+ID = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("code", "parameters", "command"),
+    [
+        (Code.BOOKIE_DOWN, {"bookie": ID}, f"dlog ledger list --bookie {ID}"),
+        (Code.BOOKIE_LEAVING, {"bookie": ID}, f"dlog decommission {ID}"),
+        (Code.LIMBO, {"bookie": ID}, "dlog bookies"),
+        (Code.LIMBO_ENDED, {"bookie": ID}, f"dlog scrub {ID}"),
+        (Code.UNDER_REPLICATED, {"ledgers": 3}, "dlog under-replicated"),
+        (Code.ONE_COPY_LEFT, {"ledgers": 2, "ledger": 17}, "dlog ledger show 17"),
+        (Code.ONE_COPY_LEFT, {"ledger": "17; reboot"}, ""),
+        (Code.DAMAGED_RECORDS, {"records": 2}, "dlog audit"),
+        (Code.DELETIONS_HELD, {"cause": "restored"}, "dlog metadata gc show"),
+        (Code.METADATA_NODE_DOWN, {"node": "m2"}, "dlog metadata show"),
+        (Code.METADATA_NODE_EMPTY, {"node": "m2"}, "dlog metadata replace m2"),
+        (Code.METADATA_NODE_EMPTY, {"node": "m2;reboot"}, "dlog metadata show"),
+        (Code.NO_METADATA_QUORUM, {"answering": 1}, "dlog metadata show"),
+        ("moon_phase", {}, ""),
+    ],
+)
+def test_a_condition_has_its_command(
+    code: str, parameters: dict[str, str | int], command: str
+) -> None:
+    assert command_for(HealthCondition(code, Severity.DEGRADED, parameters)) == command
+
+
+HOSTILE = ("$(reboot)", "m2;reboot", "`reboot`", "reboot; 0123456789abcdef", f"{ID}\nreboot")
+
+
+@pytest.mark.parametrize("code", [*Code, "reboot"])
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_parameter_never_becomes_a_command(code: str, hostile: str) -> None:
+    """H257: people paste it into a shell. Parameters come from nodes and from keys."""
+    for name in ("bookie", "node", "ledger", "cause"):
+        for also in ({}, {"bookie": ID}):
+            command = command_for(
+                HealthCondition(code, Severity.DOWN, {"text": hostile, **also, name: hostile})
+            )
+            assert set(command) <= set("abcdefghijklmnopqrstuvwxyz0123456789 -")
+            assert "reboot" not in command

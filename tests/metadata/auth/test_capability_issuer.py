@@ -1,0 +1,252 @@
+"""Who is given which capabilities by the leader, and what nobody is given."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from distributedlog.bookie.session.bookie_authorizer import Gate
+from distributedlog.ledger.model.ledger_keys import cookie_key, ledger_key
+from distributedlog.metadata.auth.capability_issuer import CapabilityDesk, generations_of
+from distributedlog.metadata.auth.quorum_secrets import GENERATIONS_KEY, encode_generations
+from distributedlog.metadata.client.metadata_client import MetadataClient
+from distributedlog.metadata.model.acl_records import (
+    ENDED_PREFIX,
+    MODE_KEY,
+    encode_mode,
+    ended_key,
+)
+from distributedlog.metadata.model.commands import Transact, encode_command
+from distributedlog.metadata.model.configuration import UNKNOWN
+from distributedlog.metadata.model.interface import prefix_end
+from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
+from distributedlog.metadata.replica.secret_rotation import Secrets
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.metadata.storage.backup_format import SaveHead, save_chunks
+from distributedlog.runtime.interfaces.errors import NotAllowed, NotReady
+from distributedlog.runtime.protocol.capabilities import Generation, Kind, is_capability, read_pass
+from distributedlog.runtime.protocol.capability_messages import (
+    CapsAnswer,
+    CapsQuestion,
+    GateAnswer,
+    GateQuestion,
+)
+from distributedlog.runtime.protocol.frames import Op
+
+from ..quorum import put, serving_quorum
+from ..test_trust import LOG, begin
+from ..trusted import believe, trusted_quorum
+from .test_authorizer import cookie, record
+
+FIRST = Generation(1, b"k" * 32, b"p" * 32)
+ASKED = CapsQuestion(Kind.ADD, {7: ("b1", "b2"), 8: ("b1",)})
+
+
+def desk() -> CapabilityDesk:
+    """``user/a`` may what it likes with ledger 7, and b1 is ``bookie/one``."""
+    return CapabilityDesk(
+        "c1",
+        lambda principal, token, kind, ledger, bookies: (principal, ledger) == ("user/a", 7),
+        lambda principal, bookie: (principal, bookie) == ("bookie/one", "b1"),
+    )
+
+
+def state_of(mode: str, *more: Put) -> KeyValueState:
+    state = KeyValueState()
+    puts = [Put(MODE_KEY, encode_mode(mode)), *more]
+    for index, one in enumerate(puts, 1):
+        state.apply(index, encode_command(Transact(transaction=Transaction(operations=(one,)))))
+    return state
+
+
+SECRETS = Put(GENERATIONS_KEY, encode_generations((FIRST,)))
+
+
+def test_while_the_cluster_is_open_nothing_is_given_and_nothing_is_drawn() -> None:
+    answer = CapsAnswer.decode(desk().answer(state_of("open"), ASKED, "user/a"))
+
+    assert (answer.mode, answer.passport, answer.keys) == ("open", b"", {})
+
+
+def test_before_the_secrets_are_drawn_there_is_no_answer() -> None:
+    with pytest.raises(NotReady):
+        desk().answer(state_of("report"), ASKED, "user/a")
+
+
+def test_where_grants_are_required_a_principal_gets_what_it_may_have_and_a_pass() -> None:
+    state = state_of("required", SECRETS)
+
+    answer = CapsAnswer.decode(desk().answer(state, ASKED, "user/a"))
+
+    assert answer.keys[8] == ()
+    for bookie, key in zip(("b1", "b2"), answer.keys[7], strict=True):
+        held = [FIRST.of_bookie("c1", bookie)]
+        assert is_capability(key, held, Kind.ADD, 7, "user/a", 0)
+        assert not is_capability(key, held, Kind.RECOVER, 7, "user/a", 0)
+    assert read_pass(answer.passport, [FIRST]) == ("user/a", 0, 0)
+    assert CapsAnswer.decode(desk().answer(state, ASKED, "user/b")).keys == {7: (), 8: ()}
+
+
+async def test_what_report_gives_away_is_good_in_report_alone() -> None:
+    """Whom `required` would refuse has nothing that outlives `report`."""
+    asked = CapsQuestion(Kind.READ, {8: ("b1",)})
+    answer = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
+    gate = Gate(1e9, lambda: 0.0)
+    for mode, is_good in (("report", True), ("required", False), ("report", True)):
+        gate.hear(GateAnswer(mode, (FIRST.of_bookie("c1", "b1"),), {}))
+        assert gate.proves("user/a", Kind.READ, 8, answer.keys[8][0]) == is_good
+        assert not gate.proves("user/b", Kind.READ, 8, answer.keys[8][0])
+
+    rightful = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), ASKED, "user/a"))
+    gate.hear(GateAnswer("required", (FIRST.of_bookie("c1", "b1"),), {}))
+    assert gate.proves("user/a", Kind.ADD, 7, rightful.keys[7][0])
+
+
+def test_who_is_anonymous_gets_no_pass() -> None:
+    everybody = CapabilityDesk("c1", lambda *asked: True, lambda *asked: False)
+    answer = CapsAnswer.decode(everybody.answer(state_of("report", SECRETS), ASKED, "anonymous"))
+
+    assert [len(keys) for keys in answer.keys.values()] == [2, 1]
+    assert (answer.mode, answer.passport) == ("report", b"")
+
+
+def test_what_was_given_before_something_was_taken_away_differs() -> None:
+    """H241: bookies that have heard of it take the newer ones alone."""
+    before = CapsAnswer.decode(desk().answer(state_of("required", SECRETS), ASKED, "user/a"))
+    taken = state_of("required", SECRETS, Put(ended_key("user/a"), b"x"))
+    after = CapsAnswer.decode(desk().answer(taken, ASKED, "user/a"))
+
+    assert before.keys[7] != after.keys[7]
+    assert is_capability(
+        after.keys[7][0], [FIRST.of_bookie("c1", "b1")], Kind.ADD, 7, "user/a", taken.revision
+    )
+    told = GateAnswer.decode(desk().answer(taken, GateQuestion("b1"), "bookie/one"))
+    assert told.since == {"user/a": taken.revision}
+
+
+def test_a_bookie_is_given_its_own_keys_and_nobody_elses() -> None:
+    """H229."""
+    state = state_of("required", SECRETS)
+
+    told = GateAnswer.decode(desk().answer(state, GateQuestion("b1"), "bookie/one"))
+    assert told.held == (FIRST.of_bookie("c1", "b1"),)
+    assert FIRST.key not in told.encode()
+    for principal, bookie in (("bookie/one", "b2"), ("user/a", "b1"), ("anonymous", "b1")):
+        with pytest.raises(NotAllowed):
+            desk().answer(state, GateQuestion(bookie), principal)
+
+
+def test_a_save_holds_no_secrets_and_is_whole() -> None:
+    state = state_of("required", SECRETS, Put(b"secreta", b"1"), Put(b"z", b"2"))
+
+    _, *chunks = save_chunks(SaveHead("c1", 1, 1, UNKNOWN), state)
+    builder = SnapshotBuilder(KeyValueState())
+    for chunk in chunks:
+        builder.add(chunk)
+    restored = builder.done()
+
+    assert sorted(restored.stored) == [b"secreta", MODE_KEY, b"z"]
+    assert not any(FIRST.key in chunk or FIRST.passes in chunk for chunk in chunks)
+
+
+async def test_a_quorum_draws_its_secrets_rotates_them_and_shows_them_to_nobody(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H234: not by a key, a range, a watch, a compare, a delete, nor in a save."""
+    drawers: list[Secrets] = []
+    make = Secrets.__init__
+
+    def noted(self: Secrets, *arguments: Any) -> None:
+        make(self, *arguments)
+        drawers.append(self)
+
+    monkeypatch.setattr(Secrets, "__init__", noted)
+    async with serving_quorum() as (_, client):
+        await client.transact(put(MODE_KEY, encode_mode("report")))
+        leader = next(one for one in drawers if one._replica.leads)
+        state = leader._replica.state
+        assert generations_of(state) == ()
+
+        reply = await client.ask(Op.META_CAPS, ASKED.encode())
+        assert len(CapsAnswer.decode(reply.body).keys[7]) == 2
+        assert [one.number for one in generations_of(state)] == [1]
+
+        rotated: list[object] = []
+        leader.rotate(rotated.append)
+        leader.rotate(rotated.append)  # at the same time: one of the two
+        await trio.sleep(1)
+        assert rotated[0] is None
+        assert [one.number for one in generations_of(state)] == [2, 1]
+        leader.rotate(rotated.append)
+        await trio.sleep(1)
+        assert [one.number for one in generations_of(state)] == [3, 2]
+        leader.rotate(rotated.append, first=True)
+        assert generations_of(state)[0].number == 3
+
+        asks: list[Callable[[], Awaitable[object]]] = [
+            lambda: client.get(GENERATIONS_KEY),
+            lambda: client.range(b"", b"\xff"),
+            lambda: client.range(b"secret/", b"secret0"),
+            lambda: client.transact(put(GENERATIONS_KEY)),
+            lambda: client.transact(Transaction((), (Delete(GENERATIONS_KEY),))),
+            lambda: client.transact(Transaction((Compare.exists(GENERATIONS_KEY),))),
+        ]
+        for ask in asks:
+            with pytest.raises(NotAllowed):
+                await ask()
+        async with client.watch(b"secret/", b"secret0", after_revision=0) as watch:
+            with pytest.raises(NotAllowed):
+                await watch.next()
+        saved = b"".join([chunk async for chunk in client.save()])
+        assert MODE_KEY in saved
+        assert b"secret/" not in saved
+
+
+async def test_a_quorum_that_judges_gives_each_what_it_may_have(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    """Over the wire: a writer, a stranger, bookies by their cookies; and all may see the mode."""
+    believe(monkeypatch)
+    async with trusted_quorum(3) as world:
+        nobody = await world.nodes.client()
+        made = (
+            Put(ledger_key(7), record(7, LOG).encode()),
+            Put(cookie_key("i1"), cookie("b1")),
+            Put(cookie_key("i2"), cookie("b2")),
+        )
+        await nobody.transact(Transaction((), made))
+        await begin(world)
+        etl, b1 = await world.one("user/etl"), await world.one("bookie/b1")
+        question = CapsQuestion(Kind.ADD, {7: ("i1", "i2")}).encode()
+
+        async def asked(client: MetadataClient) -> CapsAnswer:
+            return CapsAnswer.decode((await client.ask(Op.META_CAPS, question)).body)
+
+        mine = await asked(etl)
+        told = GateAnswer.decode((await b1.ask(Op.META_CAPS, GateQuestion("i1").encode())).body)
+        assert told.mode == mine.mode == "required"
+        assert is_capability(mine.keys[7][0], told.held, Kind.ADD, 7, "user/etl", 0)
+        assert not is_capability(mine.keys[7][1], told.held, Kind.ADD, 7, "user/etl", 0)
+        assert read_pass(mine.passport, told.held) == ("user/etl", 0, 0)
+        assert (await asked(nobody)).keys == {7: ()}
+        assert (await asked(b1)).keys == {7: ()}
+        with pytest.raises(NotAllowed):
+            await b1.ask(Op.META_CAPS, GateQuestion("i2").encode())
+
+        for client in (nobody, etl, b1):  # as pools and gates follow it
+            page = await client.range(MODE_KEY, prefix_end(MODE_KEY))
+            assert [item.key for item in page.items] == [MODE_KEY]
+        async with b1.watch(
+            ENDED_PREFIX, prefix_end(ENDED_PREFIX), after_revision=page.revision
+        ) as watch:
+            admin = await world.one("user/root")
+            await admin.change_trust("revoke", "etl", "ns", "orders")
+            assert [event.item.key for event in (await watch.next()).events] == [
+                ended_key("user/etl")
+            ]
+        assert (await asked(etl)).keys == {7: ()}
+        told = GateAnswer.decode((await b1.ask(Op.META_CAPS, GateQuestion("i1").encode())).body)
+        assert told.since["user/etl"] > 0
