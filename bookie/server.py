@@ -15,11 +15,11 @@ from ..runtime.interfaces.errors import DistributedLogError
 from ..runtime.interfaces.host import Listener
 from ..runtime.net.rpc import Endpoint
 from .ledgers.ledger_existence import UNIT as LOOK_UPS
-from .ledgers.ledger_existence import LookUps, Standings
-from .session.bookie_authorizer import Gate
+from .ledgers.ledger_existence import LedgerExistence, Standings
+from .session.bookie_authorizer import BookieAuthorizer
 from .session.bookie_session import BookieSession
-from .session.read_scheduler import ReadTurns
-from .store.bookie_store import Store
+from .session.read_scheduler import ReadScheduler
+from .store.bookie_store import BookieStore
 
 CHECK_AT_ONCE = 500
 CHECK_GATHER_S = 0.5
@@ -33,9 +33,9 @@ MissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
 async def serve_bookie_protocol(
     endpoint: Endpoint,
     listeners: Mapping[str, Listener],
-    store: Store,
+    store: BookieStore,
     *,
-    gate: Gate | None = None,
+    gate: BookieAuthorizer | None = None,
     missing_ledgers: MissingLedgers | None = None,
     standings: Standings | None = None,
     registered: Callable[[], bool] = lambda: True,
@@ -52,8 +52,8 @@ async def serve_bookie_protocol(
     known whose tombstone may have ended (H89).
     """
     async with trio.open_nursery() as nursery:
-        turns = ReadTurns(store.options, nursery)
-        checks = gate or Gate(0.0, lambda: 0.0)
+        turns = ReadScheduler(store.options, nursery)
+        checks = gate or BookieAuthorizer(0.0, lambda: 0.0)
 
         def info() -> dict[str, object]:
             return {
@@ -71,7 +71,7 @@ async def serve_bookie_protocol(
             ledger_checks = LedgerChecks(store, missing_ledgers)
             nursery.start_soon(keep, "the check of new ledgers", ledger_checks.run)
         if standings is not None:
-            look_ups = LookUps(standings, store.failures)
+            look_ups = LedgerExistence(standings, store.failures)
             store.adds.use_look_up(look_ups.look_up)
             nursery.start_soon(keep, LOOK_UPS, look_ups.run)
         task_status.started()
@@ -87,7 +87,7 @@ class LedgerChecks:
     its place here takes a fraction of that.
     """
 
-    def __init__(self, store: Store, missing_ledgers: MissingLedgers) -> None:
+    def __init__(self, store: BookieStore, missing_ledgers: MissingLedgers) -> None:
         self._store = store
         self._missing_ledgers = missing_ledgers
         self._unchecked: dict[int, None] = {}

@@ -68,15 +68,15 @@ from .runtime.interfaces.errors import (
     InvalidRequest,
 )
 from .runtime.interfaces.host import Buffer
-from .runtime.schedule.background_loop import EXIT_S_MAX, Background, Promise
+from .runtime.schedule.background_loop import EXIT_S_MAX, Background, CrossThreadFuture
 from .thread_bridge import (
     GIVE_UP_S,
     IN_USE,
+    Closeable,
     Cursor,
     HeldContext,
     Inbox,
-    LocalCluster,
-    Owned,
+    LocalClusterInfo,
     beside_loop,
     hand_over,
     hand_over_claim,
@@ -91,7 +91,7 @@ __all__ = [
     "open_namespace",
 ]  # fmt: skip
 
-C = TypeVar("C", bound=Owned)
+C = TypeVar("C", bound=Closeable)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -100,7 +100,7 @@ async def run(
     background: Background, call: Callable[P, Awaitable[T]], *args: P.args, **options: P.kwargs
 ) -> T:
     """Run a call in the trio loop; cancelled here, it is cancelled there."""
-    outcome: Promise[T] = Promise()
+    outcome: CrossThreadFuture[T] = CrossThreadFuture()
     scope = trio.CancelScope()
     try:
         background.begin(outcome, scope, partial(call, *args, **options))
@@ -110,13 +110,13 @@ async def run(
         raise
 
 
-async def outcome_of(_: Background, outcome: Promise[T]) -> T:
+async def outcome_of(_: Background, outcome: CrossThreadFuture[T]) -> T:
     """Wait for what the trio loop gives."""
     await told_by(outcome)
     return outcome.result()
 
 
-def told_by(outcome: Promise[T]) -> "asyncio.Future[None]":
+def told_by(outcome: CrossThreadFuture[T]) -> "asyncio.Future[None]":
     """Return a future of this event loop that is set when there is an outcome."""
     loop = asyncio.get_running_loop()
     told = loop.create_future()
@@ -163,7 +163,7 @@ async def opened(
         raise
 
 
-class _Closable(Owned):
+class _Closable(Closeable):
     """``async with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
 
     async def aclose(self) -> object:
@@ -190,7 +190,7 @@ async def outcome_told(
     forget: Callable[[Callable[[], object]], object],
 ) -> None:
     """Wait until an outcome is known; whoever stops waiting is forgotten."""
-    told: Promise[None] = Promise()
+    told: CrossThreadFuture[None] = CrossThreadFuture()
     tell = partial(told.set, None)
     try:
         when_done(tell)
@@ -1719,8 +1719,8 @@ def open_namespace(
     )
 
 
-def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
+def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
     """A whole cluster on this machine; ``async with`` it. See `distributedlog.local_cluster`."""
     from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)

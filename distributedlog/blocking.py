@@ -82,15 +82,15 @@ from .runtime.interfaces.errors import (
 )
 from .runtime.interfaces.host import Buffer
 from .runtime.interfaces.log_lines import get_logger
-from .runtime.schedule.background_loop import EXIT_S_MAX, Background, Promise
+from .runtime.schedule.background_loop import EXIT_S_MAX, Background, CrossThreadFuture
 from .thread_bridge import (
     GIVE_UP_S,
     IN_USE,
+    Closeable,
     Cursor,
     HeldContext,
     Inbox,
-    LocalCluster,
-    Owned,
+    LocalClusterInfo,
     beside_loop,
     hand_over,
     hand_over_claim,
@@ -112,13 +112,13 @@ __all__ = [
     "open_namespace",
 ]  # fmt: skip
 
-C = TypeVar("C", bound=Owned)
+C = TypeVar("C", bound=Closeable)
 T = TypeVar("T")
 
 log = get_logger("distributedlog.blocking")
 
 
-def outcome_of(background: Background, outcome: Promise[T]) -> T:
+def outcome_of(background: Background, outcome: CrossThreadFuture[T]) -> T:
     """Wait for what the loop gives."""
     return background.wait(outcome)
 
@@ -143,7 +143,7 @@ def outcome_told(
     timeout_s: float | None = None,
 ) -> None:
     """Wait until an outcome is known; whoever stops waiting is forgotten. Raises `RequestTimeout`."""
-    told: Promise[None] = Promise()
+    told: CrossThreadFuture[None] = CrossThreadFuture()
     tell = partial(told.set, None)
     buffer.check_may_wait()
     try:
@@ -157,7 +157,7 @@ def outcome_told(
             forget(tell)
 
 
-class _Closable(Owned):
+class _Closable(Closeable):
     """``with`` closes it. On an exception it is given up: waited for 2 s at most, it goes on."""
 
     def __exit__(
@@ -1805,8 +1805,8 @@ def open_namespace(
     )
 
 
-def local_cluster(*args: Any, **options: Any) -> _Opened[LocalCluster]:
+def local_cluster(*args: Any, **options: Any) -> _Opened[LocalClusterInfo]:
     """A whole cluster on this machine; use it in a ``with``. See `distributedlog.local_cluster`."""
     from .cluster.local.local_cluster import local_cluster as trio_local_cluster
 
-    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalCluster)
+    return _Opened(trio_local_cluster(*args, **options), "distributedlog cluster", LocalClusterInfo)

@@ -22,16 +22,16 @@ from .runtime.interfaces.log_lines import get_logger
 from .runtime.schedule.background_loop import (
     INTERRUPTING,
     Background,
+    CrossThreadFuture,
     Handover,
     Mutex,
-    Promise,
     interrupts,
     told,
     uninterrupted,
 )
 
 T = TypeVar("T")
-C = TypeVar("C", bound="Owned")
+C = TypeVar("C", bound="Closeable")
 
 log = get_logger("distributedlog.client")
 
@@ -42,7 +42,7 @@ GIVE_UP_S = 2.0
 """How long the end of a block that an exception ends waits until what it opened is given up."""
 
 
-class Owned:
+class Closeable:
     """What a face opened. Dropped without being closed, it is given up by the loop.
 
     So no interrupt between ``open_writer()`` and the caller's name for it leaves a log locked.
@@ -68,9 +68,9 @@ class Owned:
         """Is there something to close?"""
         return self._on_dropped.alive
 
-    def _abandon(self) -> Promise[object]:
+    def _abandon(self) -> CrossThreadFuture[object]:
         """Have it given up in the loop, whatever becomes of who waits for it; what is returned says when."""
-        outcome: Promise[object] = Promise()
+        outcome: CrossThreadFuture[object] = CrossThreadFuture()
         try:
             self._background.begin(outcome, trio.CancelScope(), self._give_up)
         except AlreadyClosed:  # it ended with its namespace
@@ -132,7 +132,7 @@ def report_left(background: Background) -> None:
         log.warning("%s; their writers were not closed before their namespace", told(left))
 
 
-class LocalCluster:
+class LocalClusterInfo:
     """A cluster on this machine: where it is, who its nodes are."""
 
     def __init__(self, background: Background, cluster: Any) -> None:
@@ -147,11 +147,11 @@ class HeldContext(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
     def __init__(self, background: Background, manager: AbstractAsyncContextManager[T]) -> None:
-        self.entered: Promise[T] = Promise()
+        self.entered: CrossThreadFuture[T] = CrossThreadFuture()
         self._background = background
         self._manager = manager
         self._leave = trio.Event()
-        self.left: Promise[None] = Promise()
+        self.left: CrossThreadFuture[None] = CrossThreadFuture()
         """Set when the manager was left; has what it raised."""
         self.left.when_done(self._on_left)
         background.begin(self.left, trio.CancelScope(), self._hold)
@@ -161,7 +161,7 @@ class HeldContext(Generic[T]):
             self.entered.set(value)
             await self._leave.wait()
 
-    def leave(self) -> Promise[None]:
+    def leave(self) -> CrossThreadFuture[None]:
         """Ask for the end; what is returned is set when it is reached."""
         if self.entered.done and not self.left.done:
             self._background.post(self._leave.set)

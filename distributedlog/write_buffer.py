@@ -41,7 +41,7 @@ from .log.model.txid_policy import out_of_order
 from .log.namespace import Namespace
 from .log.write.entry_batch import PendingBulk
 from .log.write.log_writer import LogWriter
-from .log.write.record_validation import Taken, admit, admit_columns
+from .log.write.record_validation import ValidatedBatch, admit, admit_columns
 from .runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -55,8 +55,8 @@ from .runtime.process.fork_safety import watch_forks
 from .runtime.schedule.background_loop import (
     INTERRUPTING,
     Background,
+    CrossThreadFuture,
     Mutex,
-    Promise,
     interrupts,
     uninterrupted,
 )
@@ -426,7 +426,7 @@ class WriteBuffer:
     @uninterrupted
     def offered(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
-    ) -> tuple[BufferedBulk, Taken]:
+    ) -> tuple[BufferedBulk, ValidatedBatch]:
         """Many records, checked, to be taken with `append_many`. Raises what ended the writer."""
         if self._closed or self._pipeline.over is not None:
             self._raise_if_over()
@@ -441,7 +441,7 @@ class WriteBuffer:
         return bulk, taken
 
     @uninterrupted
-    def append_many(self, bulk: BufferedBulk, taken: Taken, at: int) -> int:
+    def append_many(self, bulk: BufferedBulk, taken: ValidatedBatch, at: int) -> int:
         """Take records from ``at`` on, as many as there is room for; which one is next. Waits for nothing.
 
         ``at``: no room, see `append_many_when_room`. What is wrong with a record is its own outcome, and
@@ -495,7 +495,9 @@ class WriteBuffer:
                     return found
                 await self._until(lambda: self._make_room(1, lambda _: size))
 
-    async def append_many_when_room(self, bulk: BufferedBulk, taken: Taken, at: int) -> int:
+    async def append_many_when_room(
+        self, bulk: BufferedBulk, taken: ValidatedBatch, at: int
+    ) -> int:
         """In the loop: `append_many`, as soon as there is room for one. Who is refused by ``at_limit`` has
         `TooBusy` for an outcome, and so have all that follow.
         """
@@ -609,7 +611,7 @@ class WriteBuffer:
         bulk.took(0, chunk, 0)
         return bulk
 
-    def expect(self, told: Promise[None]) -> None:
+    def expect(self, told: CrossThreadFuture[None]) -> None:
         """Somebody is about to wait for an outcome: let it fail where the loop ends before that.
 
         The loop is told that there may be something: the call that should have may have been interrupted.

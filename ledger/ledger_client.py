@@ -19,8 +19,8 @@ from ..runtime.interfaces.errors import (
 from ..runtime.interfaces.host import Host
 from ..runtime.interfaces.log_lines import get_logger
 from ..runtime.net.rpc import Endpoint
-from ..runtime.protocol.capabilities import Kind, stored_key
-from ..runtime.schedule.call_scheduler import Rounds, Turn
+from ..runtime.protocol.capabilities import CapabilityKind, stored_key
+from ..runtime.schedule.call_scheduler import CallScheduler, PeriodicChecks
 from .declarations.options import LedgerOptions
 from .model import ledger_transactions as transactions
 from .model.ledger_ids import LedgerIds
@@ -31,10 +31,10 @@ from .placement.bookie_pool import BookiePool, pool_of
 from .placement.ensemble_placement import choose_ensemble
 from .read.ledger_checker import different_copy
 from .read.ledger_reader import LedgerReader
-from .read.ledger_watch import LedgerRecords
+from .read.ledger_watch import LedgerWatch
 from .recovery.recovery_driver import RecoveryDriver
-from .write.explicit_lac import RestingLacs
-from .write.flow_control import KeptBytes, SentBytes
+from .write.explicit_lac import ExplicitLacFlusher
+from .write.flow_control import InFlightBytes, RetainedBytes
 from .write.ledger_writer import LedgerWriter, WriterServices
 
 log = get_logger("distributedlog.ledger")
@@ -65,18 +65,18 @@ class LedgerClient:
         self._endpoint = endpoint
         self._store = metadata
         self._failures = endpoint.failures
-        self._records = LedgerRecords(metadata, self._failures)
+        self._records = LedgerWatch(metadata, self._failures)
         self._nursery: trio.Nursery | None = None
-        self._turn = Turn(pool.gather, pool.send_gathered)
-        self._lacs = RestingLacs(pool.gather, pool.send_gathered)
-        self._sweeps = Rounds(self.options.sweep_s)
+        self._turn = CallScheduler(pool.gather, pool.send_gathered)
+        self._lacs = ExplicitLacFlusher(pool.gather, pool.send_gathered)
+        self._sweeps = PeriodicChecks(self.options.sweep_s)
         self._services = WriterServices(
             metadata,
             pool,
             self.options,
             host.random,
-            KeptBytes(self.options.kept_bytes_max),
-            SentBytes(self.options.sent_bytes_max),
+            RetainedBytes(self.options.kept_bytes_max),
+            InFlightBytes(self.options.sent_bytes_max),
             self._turn,
             self._lacs,
             self._sweeps,
@@ -241,7 +241,7 @@ class LedgerClient:
         metadata, _ = await self.metadata(ledger_id)
         bookies = metadata.last_fragment.bookies
         wait_s = self.options.connect_timeout_s
-        await self.pool.shown_keys.have(bookies, Kind.READ, ledger_id, wait_s)
+        await self.pool.shown_keys.have(bookies, CapabilityKind.READ, ledger_id, wait_s)
         return LedgerReader(
             metadata,
             records=self._records,

@@ -12,7 +12,7 @@ from ..runtime.disk.node_identity import NodeIdentity, load_identity, new_node_i
 from ..runtime.interfaces.errors import ForeignData
 from ..runtime.interfaces.host import Host, Listener
 from ..runtime.net.address_check import AddressCheck, Advertised
-from .auth.key_space import Classes
+from .auth.key_space import KeySpace
 from .declarations.options import MetadataOptions
 from .node.metadata_node import MetadataNode
 from .node.metadata_session import MetadataSession
@@ -24,7 +24,7 @@ async def serve_metadata(
     host: Host,
     options: MetadataOptions,
     listeners: Mapping[str, Listener],
-    classes: Classes | None = None,
+    classes: KeySpace | None = None,
     addresses: Sequence[Advertised] = (),
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,

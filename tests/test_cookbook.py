@@ -73,7 +73,7 @@ def test_a_store_that_was_paused_in_a_checkpoint_takes_nothing_from_the_next_one
     uri: str, tmp_path: Path
 ) -> None:
     """The old process wakes in the middle of its checkpoint, when another one has gone on."""
-    store = program("write_ahead")["Store"]
+    store = program("write_ahead")["KeyValueStore"]
     with open_namespace(uri) as namespace:
         log, file = namespace.open_log("paused"), tmp_path / "checkpoint"
         paused = store(log, file)
@@ -91,7 +91,7 @@ def test_a_store_that_was_paused_in_a_checkpoint_takes_nothing_from_the_next_one
 
 def test_a_replica_that_begins_while_the_first_snapshot_is_made_misses_no_command(uri: str) -> None:
     """It finds no snapshot; then there is one, and what comes before it is truncated."""
-    replica = program("state_machine")["Replica"]
+    replica = program("state_machine")["StateMachine"]
     with open_namespace(uri) as namespace:
         commands, snapshots = namespace.open_log("steps"), namespace.open_log("steps/snapshots")
         with commands.open_writer() as writer, snapshots.open_writer() as snapshot_writer:

@@ -25,7 +25,7 @@ from distributedlog.log.declarations import events as log_events
 from distributedlog.metadata.declarations import events as metadata_events
 from distributedlog.proxy.declarations import events as proxy_events
 from distributedlog.runtime.declarations import events as runtime_events
-from distributedlog.runtime.declarations.events import ABOUT, Event
+from distributedlog.runtime.declarations.events import ABOUT, EventDefinition
 from distributedlog.runtime.declarations.options import with_tables
 from distributedlog.runtime.interfaces.log_lines import get_logger
 from tests.parts import files_of
@@ -41,12 +41,14 @@ MODULES = {
     "log": log_events,
     "proxy": proxy_events,
 }
-TABLES: dict[str, tuple[Event, ...]] = {name: table.EVENTS for name, table in MODULES.items()}
+TABLES: dict[str, tuple[EventDefinition, ...]] = {
+    name: table.EVENTS for name, table in MODULES.items()
+}
 ALL = [event for table in TABLES.values() for event in table]
-NEWS = Event("test.news", logging.WARNING, "A test.", ("thing", "number"))
+NEWS = EventDefinition("test.news", logging.WARNING, "A test.", ("thing", "number"))
 
 
-def table(events: tuple[Event, ...]) -> str:
+def table(events: tuple[EventDefinition, ...]) -> str:
     rows = [("event", "level", "when", "fields", "then"), ("---",) * 5]
     for one in events:
         fields = ", ".join(f"`{name}`" for name in one.fields)
@@ -100,7 +102,9 @@ def _said(part: str) -> Iterator[tuple[str, str, set[str | None]]]:
 
 @pytest.mark.parametrize("part", TABLES)
 def test_each_is_said_somewhere_and_always_with_its_fields(part: str) -> None:
-    constants = {name: one for name, one in vars(MODULES[part]).items() if isinstance(one, Event)}
+    constants = {
+        name: one for name, one in vars(MODULES[part]).items() if isinstance(one, EventDefinition)
+    }
     assert set(constants.values()) == set(TABLES[part])
 
     said = list(_said(part))

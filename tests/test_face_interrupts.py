@@ -37,7 +37,7 @@ from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
     TransactionIdOutOfOrder,
 )
-from distributedlog.runtime.schedule.background_loop import Background, Hops
+from distributedlog.runtime.schedule.background_loop import Background, CallbackQueue
 from distributedlog.thread_bridge import beside_loop
 from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
@@ -979,7 +979,7 @@ def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
                 ends_soon(hops)
 
 
-def ends_soon(hops: Hops) -> None:
+def ends_soon(hops: CallbackQueue) -> None:
     """Ask the loop for a sign of life until it says that it has ended."""
     end = time.monotonic() + 10
     while time.monotonic() < end:

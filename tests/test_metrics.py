@@ -148,15 +148,15 @@ async def test_a_node_that_starts_is_not_ready_and_has_no_numbers() -> None:
 
 async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
     from distributedlog.cluster.node.node_pages import Once
-    from distributedlog.cluster.process.http_server import Page
+    from distributedlog.cluster.process.http_server import NodePage
 
     asked = 0
 
-    async def ask() -> Page:
+    async def ask() -> NodePage:
         nonlocal asked
         asked += 1
         await trio.sleep(0.01)
-        return Page(200, b"%d" % asked)
+        return NodePage(200, b"%d" % asked)
 
     once = Once(ask)
     async with trio.open_nursery() as nursery:

@@ -20,7 +20,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.host import Buffer
 from ...runtime.net.client_link import ClientLink, PendingReply, Reply
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, REPLY_MORE, Op, envelope, unpack
 from ...runtime.protocol.handshake import FEATURE_LACS, FEATURE_MANY
 from ..format import bookie_messages as m
@@ -355,7 +355,9 @@ class BookieClient:
             raise self.link.closed.again()
         refused: NotAllowed | None = None
         try:
-            shown = self._key(Kind.RECOVER if recovery else Kind.ADD, ledger, key)
+            shown = self._key(
+                CapabilityKind.RECOVER if recovery else CapabilityKind.ADD, ledger, key
+            )
         except NotAllowed as error:
             shown, refused = None, error
         self._last_stream += 1
@@ -396,32 +398,34 @@ class BookieClient:
 
     async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
         """Refuse normal adds there for ever; durable when this returns (inv. 11)."""
-        return await self._ends(Op.FENCE, Kind.RECOVER, ledger, key, timeout_s)
+        return await self._ends(Op.FENCE, CapabilityKind.RECOVER, ledger, key, timeout_s)
 
     async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
         """The LAC and the last entry there."""
-        return await self._ends(Op.READ_LAC, Kind.LIST, ledger, key, timeout_s)
+        return await self._ends(Op.READ_LAC, CapabilityKind.LIST, ledger, key, timeout_s)
 
     async def _ends(
-        self, op: int, kind: Kind, ledger: int, key: bytes, timeout_s: float
+        self, op: int, kind: CapabilityKind, ledger: int, key: bytes, timeout_s: float
     ) -> FenceAnswer:
         reply = await self._ask(op, kind, ledger, key, timeout_s)
         lac, last_entry = m.decode_ends(reply.body)
         return FenceAnswer(lac, last_entry, bool(reply.flags & m.FLAG_KNOWN))
 
-    async def _ask(self, op: int, kind: Kind, ledger: int, key: bytes, timeout_s: float) -> Reply:
+    async def _ask(
+        self, op: int, kind: CapabilityKind, ledger: int, key: bytes, timeout_s: float
+    ) -> Reply:
         def ask(shown: bytes) -> Awaitable[Reply]:
             body = m.LedgerRequest(ledger, shown).encode()
             return self.link.request(op, body, timeout_s=timeout_s)
 
         return await self._with_key(kind, ledger, key, timeout_s, ask)
 
-    async def have_capability(self, kind: Kind, ledger: int, timeout_s: float) -> None:
+    async def have_capability(self, kind: CapabilityKind, ledger: int, timeout_s: float) -> None:
         """Wait up to that long until what follows need not; at once while none are shown."""
         if self._keys is not None and self._keys.active:
             await self._keys.have((self.bookie_id,), kind, ledger, timeout_s)
 
-    def _key(self, kind: Kind, ledger: int, key: bytes) -> bytes | None:
+    def _key(self, kind: CapabilityKind, ledger: int, key: bytes) -> bytes | None:
         """What is shown; None: it is on its way. Raises `NotAllowed`."""
         keys = self._keys
         if keys is None or not keys.active:
@@ -430,7 +434,7 @@ class BookieClient:
 
     async def _with_key(
         self,
-        kind: Kind,
+        kind: CapabilityKind,
         ledger: int,
         key: bytes,
         timeout_s: float,
@@ -459,20 +463,24 @@ class BookieClient:
         """Entries first..last (inclusive), as many as fit ``bytes_max``, at least one if it is there."""
 
         def ask(shown: bytes) -> Awaitable[ReadAnswer]:
-            request = m.ReadRequest(ledger, shown, first, last, bytes_max, fence, past_lac)
+            request = m.ReadEntriesRequest(ledger, shown, first, last, bytes_max, fence, past_lac)
             pending = self.link.begin(Op.READ, request.encode(), timeout_s=timeout_s)
             return self.finish_read(pending, timeout_s)
 
-        kind = Kind.RECOVER if fence else Kind.READ
+        kind = CapabilityKind.RECOVER if fence else CapabilityKind.READ
         return await self._with_key(kind, ledger, key, timeout_s, ask)
 
-    def begin_read(self, request: m.ReadRequest, timeout_s: float) -> PendingReply:
+    def begin_read(self, request: m.ReadEntriesRequest, timeout_s: float) -> PendingReply:
         """Ask, and go on: `finish_read` the reply, or `forget` it. Raises what closed the link, `NotAllowed`.
 
         Where a capability is not at hand yet the answer is `CapabilityOutdated`, once the cluster requires
         it: `read` waits.
         """
-        shown = self._key(Kind.RECOVER if request.fence else Kind.READ, request.ledger, request.key)
+        shown = self._key(
+            CapabilityKind.RECOVER if request.fence else CapabilityKind.READ,
+            request.ledger,
+            request.key,
+        )
         if shown is not None and shown is not request.key:
             request = replace(request, key=shown)
         return self.link.begin(Op.READ, request.encode(), timeout_s=timeout_s)
@@ -513,7 +521,7 @@ class BookieClient:
             lac, fenced, body = m.decode_wait(reply.body)
             on_answer(WaitAnswer(lac, fenced, body), bool(reply.flags & REPLY_MORE))
 
-        shown = self._key(Kind.READ, request.ledger, request.key)
+        shown = self._key(CapabilityKind.READ, request.ledger, request.key)
         if shown is not None and shown is not request.key:
             request = replace(request, key=shown)
         return self.link.stand(
@@ -526,7 +534,7 @@ class BookieClient:
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
         """Which entries are there."""
-        reply = await self._ask(Op.LIST_ENTRIES, Kind.LIST, ledger, key, timeout_s)
+        reply = await self._ask(Op.LIST_ENTRIES, CapabilityKind.LIST, ledger, key, timeout_s)
         ranges = m.decode_pairs(reply.body, "LIST_ENTRIES")
         return EntryList(ranges, bool(reply.flags & m.FLAG_KNOWN))
 

@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
-from ...runtime.protocol.capabilities import SERVES, Kind
+from ...runtime.protocol.capabilities import SERVES, CapabilityKind
 from ...runtime.protocol.capability_messages import KEYS_MAX, LEDGERS_MAX, CapsAnswer, CapsQuestion
 
 HELD_MAX = 64 * 1024
@@ -47,10 +47,10 @@ class ClientKeys:
         """Are capabilities shown?"""
         self.passport = b""
         """How a bookie knows us; empty: as anonymous."""
-        self._held: dict[tuple[int, str], dict[Kind, bytes]] = {}
+        self._held: dict[tuple[int, str], dict[CapabilityKind, bytes]] = {}
         """In the order they came."""
-        self._wanted: dict[Kind, dict[int, dict[str, None]]] = {}
-        self._refused: dict[tuple[int, Kind], float] = {}
+        self._wanted: dict[CapabilityKind, dict[int, dict[str, None]]] = {}
+        self._refused: dict[tuple[int, CapabilityKind], float] = {}
         """Until when."""
         self._pass_wanted = False
         self._wake = trio.Event()
@@ -85,7 +85,7 @@ class ClientKeys:
         """A bookie does not take it any more."""
         self.passport = b""
 
-    def key(self, bookie: str, wanted: Kind, ledger: int, stored: bytes) -> bytes | None:
+    def key(self, bookie: str, wanted: CapabilityKind, ledger: int, stored: bytes) -> bytes | None:
         """What is to be shown; None: it is on its way. Raises `NotAllowed`."""
         if not self.active:
             return stored
@@ -104,7 +104,7 @@ class ClientKeys:
         return None
 
     async def get(
-        self, bookie: str, wanted: Kind, ledger: int, stored: bytes, timeout_s: float
+        self, bookie: str, wanted: CapabilityKind, ledger: int, stored: bytes, timeout_s: float
     ) -> bytes:
         """The same, waited for. Raises `NotAllowed`, `RequestTimeout`."""
         found = self.key(bookie, wanted, ledger, stored)
@@ -119,7 +119,7 @@ class ClientKeys:
         return found
 
     async def have(
-        self, bookies: Collection[str], wanted: Kind, ledger: int, timeout_s: float
+        self, bookies: Collection[str], wanted: CapabilityKind, ledger: int, timeout_s: float
     ) -> None:
         """Ask for these, and wait up to that long: what is opened then need not wait. Raises nothing."""
         if not self.active:
@@ -142,7 +142,7 @@ class ClientKeys:
     async def patiently(
         self,
         bookie: str,
-        wanted: Kind,
+        wanted: CapabilityKind,
         ledger: int,
         stored: bytes,
         timeout_s: float,
@@ -193,15 +193,15 @@ class ClientKeys:
             self._changed = trio.Event()
             self._on_news()
 
-    def _want(self, kind: Kind, ledger: int, bookies: Collection[str]) -> None:
+    def _want(self, kind: CapabilityKind, ledger: int, bookies: Collection[str]) -> None:
         if self.active:
             self._wanted.setdefault(kind, {}).setdefault(ledger, {}).update(dict.fromkeys(bookies))
 
-    def _next_question(self) -> tuple[Kind, dict[int, tuple[str, ...]]]:
+    def _next_question(self) -> tuple[CapabilityKind, dict[int, tuple[str, ...]]]:
         """As much of one kind as one question may hold; nothing, where only the pass is wanted."""
         self._pass_wanted = False  # it comes with any answer
         if not self._wanted:
-            return Kind.LIST, {}
+            return CapabilityKind.LIST, {}
         kind = next(iter(self._wanted))
         wanted, asked, count = self._wanted[kind], dict[int, tuple[str, ...]](), 0
         while wanted and len(asked) < LEDGERS_MAX:

@@ -46,7 +46,7 @@ class Facts:
 log = get_logger("distributedlog.bookie.disk.bookie_disk_space")
 
 
-class Space:
+class BookieDiskSpace:
     """The room of one bookie: is it read-only, and why.
 
     Its parts tell what they have met; ``measure`` gives the facts that are not told, and is asked at each

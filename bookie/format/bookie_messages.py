@@ -114,7 +114,7 @@ class LedgerRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadEntriesRequest:
     """Entries ``first`` to ``last`` (inclusive), at most about ``bytes_max`` of records, at least one."""
 
     ledger: int
@@ -131,7 +131,7 @@ class ReadRequest:
         return _READ.pack(self.ledger, self.key, self.first, self.last, self.bytes_max, flags)
 
     @classmethod
-    def decode(cls, body: Buffer) -> "ReadRequest":
+    def decode(cls, body: Buffer) -> "ReadEntriesRequest":
         """Raises `ProtocolError`."""
         ledger, key, first, last, bytes_max, flags = _exactly(_READ, body, "READ")
         _only(flags, READ_FENCE | READ_PAST_LAC, "READ")

@@ -20,7 +20,7 @@ from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import fields, number, text, versioned
 from . import journal_format as jb
-from .extent_map import Located
+from .extent_map import ExtentLocation
 from .journal_format import FOOTER_RUNS_MAX, TRAILER_SPACE, ColdRow
 
 COLD_HEAD, COLD_FOOTER, COLD_TRAILER = 16, 18, 19
@@ -55,7 +55,7 @@ def cold_number(name: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdFile:
+class CompactedFile:
     """A cold file, as the heads of the journal and the index list it."""
 
     number: int
@@ -89,11 +89,11 @@ def decode_head(payload: memoryview, what: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdRun:
+class CompactedExtent:
     """A run as it stands in a footer."""
 
     ledger: int
-    at: Located
+    at: ExtentLocation
     digest: int
     """xxh3_64 of the bytes of all its records."""
 
@@ -113,15 +113,17 @@ def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
     return _RUN.iter_unpack(payload)
 
 
-def unpack_runs(payload: memoryview, file_number: int, what: str) -> Iterator[ColdRun]:
+def unpack_runs(payload: memoryview, file_number: int, what: str) -> Iterator[CompactedExtent]:
     """The runs of a COLD_FOOTER's payload. Raises `CorruptData`."""
     for ledger, first, offset, length, count, digest in run_rows(payload, what):
         if not count or not length:
             raise CorruptData(f"{what}: a run of {count} entries in {length} bytes")
-        yield ColdRun(ledger, Located(first, count, file_number, offset, length), digest)
+        yield CompactedExtent(
+            ledger, ExtentLocation(first, count, file_number, offset, length), digest
+        )
 
 
-def footer_payload(runs: Sequence[ColdRun]) -> bytes:
+def footer_payload(runs: Sequence[CompactedExtent]) -> bytes:
     """The payload of a COLD_FOOTER block, of `FOOTER_RUNS_MAX` runs at most."""
     return b"".join(run.encode() for run in runs)
 
@@ -134,7 +136,7 @@ def footer_bytes(runs: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ColdTrailer:
+class CompactedFileTrailer:
     """Where the footer of a cold file lies, and what it must say."""
 
     footer_offset: int
@@ -150,7 +152,7 @@ class ColdTrailer:
         )
 
     @classmethod
-    def decode(cls, payload: memoryview, what: str) -> "ColdTrailer":
+    def decode(cls, payload: memoryview, what: str) -> "CompactedFileTrailer":
         """Raises `CorruptData`."""
         if len(payload) != _TRAILER.size:
             raise CorruptData(f"{what}: a trailer of {len(payload)} bytes")
@@ -171,11 +173,11 @@ class Layout:
         self._number = number
         self._offset = DATA_OFFSET
         self._joined = 0
-        self._last: tuple[int, Located] | None = None
+        self._last: tuple[int, ExtentLocation] | None = None
 
-    def place(self, ledger: int, run: Located) -> Located:
+    def place(self, ledger: int, run: ExtentLocation) -> ExtentLocation:
         """Of the next run."""
-        place = Located(run.first, run.count, self._number, self._offset, run.length)
+        place = ExtentLocation(run.first, run.count, self._number, self._offset, run.length)
         self._offset += run.length
         last = self._last
         whole = last[1].joined(place) if last is not None and last[0] == ledger else None
@@ -184,8 +186,8 @@ class Layout:
         return place
 
     @property
-    def file(self) -> ColdFile:
+    def file(self) -> CompactedFile:
         """What those that were placed make."""
         footer_offset = -(-self._offset // blocks.ALIGN) * blocks.ALIGN
         length = footer_offset + footer_bytes(self._joined) + TRAILER_SPACE
-        return ColdFile(self._number, length, self._offset, self._joined)
+        return CompactedFile(self._number, length, self._offset, self._joined)

@@ -14,7 +14,7 @@ JOINED_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(slots=True)
-class Located:
+class ExtentLocation:
     """A run and where it lies. ``offset`` and ``length`` are bytes in file ``file_number``."""
 
     first: int
@@ -28,7 +28,7 @@ class Located:
         """The last id, inclusive."""
         return self.first + self.count - 1
 
-    def joined(self, after: "Located") -> "Located | None":
+    def joined(self, after: "ExtentLocation") -> "ExtentLocation | None":
         """One run of this and the next; None where they do not meet, or finding an entry would be slow."""
         if (
             after.first != self.first + self.count
@@ -39,14 +39,14 @@ class Located:
         ):
             return None
         count, length = self.count + after.count, self.length + after.length
-        return Located(self.first, count, self.file_number, self.offset, length)
+        return ExtentLocation(self.first, count, self.file_number, self.offset, length)
 
 
 Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
 """First ids, counts, files, offsets and lengths of some runs."""
 
 
-class Runs:
+class ExtentMap:
     """Disjoint runs of one ledger, in order of their first id."""
 
     __slots__ = ("_counts", "_files", "_firsts", "_lengths", "_offsets")
@@ -61,7 +61,7 @@ class Runs:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def __iter__(self) -> Iterator[Located]:
+    def __iter__(self) -> Iterator[ExtentLocation]:
         return (self._at(index) for index in range(len(self._firsts)))
 
     @property
@@ -70,7 +70,7 @@ class Runs:
         return self._firsts[-1] + self._counts[-1] - 1
 
     def columns(self, start: int, stop: int) -> "Columns":
-        """Of the runs from one index to before another, what `Located` says of each, in its order."""
+        """Of the runs from one index to before another, what `ExtentLocation` says of each, in its order."""
         return (
             self._firsts[start:stop],
             self._counts[start:stop],
@@ -110,20 +110,20 @@ class Runs:
         self._offsets.append(offset)
         self._lengths.append(length)
 
-    def find(self, entry: int) -> Located | None:
+    def find(self, entry: int) -> ExtentLocation | None:
         """The run that holds ``entry``, or None."""
         at = bisect_right(self._firsts, entry) - 1
         if at < 0 or entry >= self._firsts[at] + self._counts[at]:
             return None
         return self._at(at)
 
-    def following(self, entry: int) -> Located | None:
+    def following(self, entry: int) -> ExtentLocation | None:
         """The first run that begins after ``entry``, or None."""
         at = bisect_right(self._firsts, entry)
         return self._at(at) if at < len(self._firsts) else None
 
-    def _at(self, index: int) -> Located:
-        return Located(
+    def _at(self, index: int) -> ExtentLocation:
+        return ExtentLocation(
             self._firsts[index],
             self._counts[index],
             self._files[index],

@@ -13,7 +13,7 @@ Span = tuple[int, int, int]
 """Ledger, first and last id."""
 
 
-class Spans:
+class FooterRanges:
     """What the footers of some files have said so far."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
     "r" ledger u64 | first entry u64   ->  file u64 | offset u64 | length u32 | count u32 | xxh3_64
     "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
-    "m"                                ->  msgpack of `Saved` | xxh3_64
+    "m"                                ->  msgpack of `IndexCheckpoint` | xxh3_64
     "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are rotten
     "y"                                ->  msgpack of `ScrubPlace` | xxh3_64
 
@@ -25,7 +25,7 @@ import xxhash
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import fields, flag, number, optional, row, rows, text, versioned
-from .extent_map import Columns, Located
+from .extent_map import Columns, ExtentLocation
 from .journal_format import BASE_ROW, COLD_ROWS, DELETED, DROPPED, LIMBO, Base, ColdRow
 
 FORMAT = 4
@@ -97,7 +97,7 @@ class IndexDamaged(CorruptData):
 
 
 @dataclass(slots=True)
-class Totals:
+class IndexTotals:
     """Totals of the map's content."""
 
     known: int = 0
@@ -112,11 +112,13 @@ class Totals:
     digests: int | None = 0
     """The sum of the digests of all pairs. None: an older program wrote last, which does not keep it."""
 
-    def copy(self) -> "Totals":
+    def copy(self) -> "IndexTotals":
         """What may be changed while this one still counts."""
         live = {number: length for number, length in self.live_bytes.items() if length}
         ends = {number: self.file_ends.get(number, 0) for number in live}
-        return Totals(self.known, self.limbo, self.tombstones, self.runs, live, ends, self.digests)
+        return IndexTotals(
+            self.known, self.limbo, self.tombstones, self.runs, live, ends, self.digests
+        )
 
     def count_state(self, flags: int) -> None:
         """The map holds one of these flags."""
@@ -126,7 +128,7 @@ class Totals:
         self.known += 1
         self.limbo += counts_as_limbo(flags)
 
-    def add_run(self, run: Located) -> None:
+    def add_run(self, run: ExtentLocation) -> None:
         """The map holds it from now on."""
         number, end = run.file_number, run.offset + run.length
         self.runs += 1
@@ -148,13 +150,13 @@ class Totals:
                 self.file_ends[file] = end
         return added
 
-    def drop_run(self, run: Located) -> None:
+    def drop_run(self, run: ExtentLocation) -> None:
         """The map holds it no more."""
         self.runs -= 1
         self.live_bytes[run.file_number] = self.live_bytes.get(run.file_number, 0) - run.length
 
     def pack(self) -> dict[str, object]:
-        """For `Saved`."""
+        """For `IndexCheckpoint`."""
         files = [
             [number, length, self.file_ends.get(number, 0)]
             for number, length in sorted(self.live_bytes.items())
@@ -171,7 +173,7 @@ class Totals:
 
 
 @dataclass(slots=True)
-class Saved:
+class IndexCheckpoint:
     """What the map holds beside runs and states: how far it reaches into the journal."""
 
     bookie_id: str
@@ -197,7 +199,7 @@ class Saved:
     """Cold files that are there."""
     base: Base | None = None
     """The newest base of states, whether or not a head names it already."""
-    totals: Totals | None = None
+    totals: IndexTotals | None = None
     """None: an older program wrote it, which does not know them; it leaves them out where they were."""
 
     def encode(self) -> bytes:
@@ -230,7 +232,7 @@ class Saved:
         )
 
     @classmethod
-    def decode(cls, value: bytes) -> "Saved":
+    def decode(cls, value: bytes) -> "IndexCheckpoint":
         """Raises `IndexDamaged`, `UnsupportedFormat`."""
         try:
             found = versioned(value, FORMAT, _SAVED, "the index's position")
@@ -255,8 +257,8 @@ class Saved:
         )
 
 
-def _totals(found: dict[str, Any]) -> Totals:
-    return Totals(
+def _totals(found: dict[str, Any]) -> IndexTotals:
+    return IndexTotals(
         found["known"],
         found["limbo"],
         found["tombstones"],
@@ -350,12 +352,12 @@ def verified_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
     return sum(digests)
 
 
-def located(key: bytes, stored: bytes) -> Located:
+def located(key: bytes, stored: bytes) -> ExtentLocation:
     """A run from its key and value. Raises `IndexDamaged`."""
     if len(key) != RUN_KEY.size:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
     file_number, offset, length, count = RUN.unpack(checked(key, stored, RUN.size))
-    return Located(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
+    return ExtentLocation(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
 
 
 def file_of(stored: bytes) -> int:

@@ -91,7 +91,7 @@ assert RUN_BYTES == 32
 
 
 @dataclass(slots=True)
-class Run:
+class JournalExtent:
     """Records of consecutive ids of one ledger that lie back to back in a journal file."""
 
     ledger: int
@@ -255,15 +255,17 @@ def controls_of(records: memoryview) -> list[Control]:
     return [Control(*values) for values in _CONTROL.iter_unpack(records)]
 
 
-def runs_of(records: memoryview, offset: int, what: str) -> tuple[list[Run], dict[int, int]]:
+def runs_of(
+    records: memoryview, offset: int, what: str
+) -> tuple[list[JournalExtent], dict[int, int]]:
     """The runs of records that lie back to back at ``offset`` of a file, and each ledger's highest LAC.
 
     Digests are not looked at: the block around was verified. Raises `CorruptData` where lengths do not
     add up.
     """
-    runs: list[Run] = []
+    runs: list[JournalExtent] = []
     lacs: dict[int, int] = {}
-    run: Run | None = None
+    run: JournalExtent | None = None
     position, end = 0, len(records)
     while position < end:
         if end - position < entries.HEADER_BYTES:
@@ -282,7 +284,7 @@ def runs_of(records: memoryview, offset: int, what: str) -> tuple[list[Run], dic
             run.count += 1
             run.length += length
         else:
-            run = Run(ledger, number, 1, offset + position, length)
+            run = JournalExtent(ledger, number, 1, offset + position, length)
             runs.append(run)
         if lac > lacs.get(ledger, -1):
             lacs[ledger] = lac
@@ -298,8 +300,8 @@ RUN_BYTES_MAX = 1024 * 1024
 
 
 pack_run = _RUN.pack
-"""A `Run` as it stands in a footer, of ledger, first, offset, length, count: without a call in Python, for it
-is made of each entry of a thousand busy logs."""
+"""A `JournalExtent` as it stands in a footer, of ledger, first, offset, length, count: without a call in
+Python, for it is made of each entry of a thousand busy logs."""
 
 
 def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
@@ -312,10 +314,10 @@ def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
     return _RUN.iter_unpack(payload)
 
 
-def unpack_runs(payload: memoryview, what: str) -> Iterator[Run]:
+def unpack_runs(payload: memoryview, what: str) -> Iterator[JournalExtent]:
     """The runs of a FOOTER payload. Raises `CorruptData`."""
     for ledger, first, offset, length, count in run_rows(payload, what):
-        yield Run(ledger, first, count, offset, length)
+        yield JournalExtent(ledger, first, count, offset, length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,7 +369,7 @@ def state_payloads(states: Sequence[bytes], bytes_max: int) -> list[bytes]:
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
+class JournalIdentity:
     """The content of the file JOURNAL."""
 
     bookie_id: str
@@ -388,10 +390,10 @@ class Seed:
         return body + xxhash.xxh3_64_digest(body)
 
 
-def seed_of(data: bytes) -> Seed | None:
+def seed_of(data: bytes) -> JournalIdentity | None:
     """None for a damaged file. Raises `UnsupportedFormat`, `CorruptData` where only the checksum is sound."""
     body = data[:-8]
     if xxhash.xxh3_64_digest(body) != data[-8:]:
         return None
     value = versioned(body, SEED_FORMAT, _SEED, SEED_NAME)
-    return Seed(value["bookie"], value["seed"], value["started"])
+    return JournalIdentity(value["bookie"], value["seed"], value["started"])

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from ...runtime.interfaces.host import Buffer
 from .entry import HEADER_BYTES
-from .extent_map import Located
+from .extent_map import ExtentLocation
 
 NEAR_BYTES = 64 * 1024
 """A gap between two runs of a ledger that is cheaper to read than to step over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LoadedExtent:
     """Bytes of a journal file, in memory of their own."""
 
     file_number: int
@@ -38,10 +38,10 @@ class Extent:
 
 
 @dataclass(slots=True)
-class Source:
+class ReadSource:
     """An extent, and which parts of a reply are views of it."""
 
-    extent: Extent
+    extent: LoadedExtent
     parts: list[int] = field(default_factory=list)
     used_bytes: int = 0
 
@@ -57,24 +57,24 @@ class Source:
                 parts[part] = bytes(parts[part])
 
 
-ReadHot = Callable[[Located, int, int], Extent | None]
+ReadHot = Callable[[ExtentLocation, int, int], LoadedExtent | None]
 """Reads needed bytes of a run, better wanted ones; None: the device must be asked."""
 
 
-class Sources:
+class ReadSources:
     """The extents of one reply, whose parts grow beside them."""
 
     def __init__(
-        self, read_hot: ReadHot, parts: list[bytes | memoryview], extent: Extent | None
+        self, read_hot: ReadHot, parts: list[bytes | memoryview], extent: LoadedExtent | None
     ) -> None:
         self._read_hot = read_hot
         self._parts = parts
-        self._cold = None if extent is None else Source(extent)
-        self._hot: Source | None = None
+        self._cold = None if extent is None else ReadSource(extent)
+        self._hot: ReadSource | None = None
 
     def find(
-        self, run: Located, enough: int, needed: int, wanted: int
-    ) -> tuple[Source, memoryview] | None:
+        self, run: ExtentLocation, enough: int, needed: int, wanted: int
+    ) -> tuple[ReadSource, memoryview] | None:
         """The first ``needed`` bytes of the run, and of what they are a view; None: ask the device.
 
         Where so many as are ``enough`` have been read, it is those: what lies between two runs makes the end
@@ -93,7 +93,7 @@ class Sources:
         extent = self._read_hot(run, needed, worth)
         if extent is None:
             return None
-        self._hot = Source(extent)
+        self._hot = ReadSource(extent)
         view = extent.find(run.file_number, run.offset, needed)
         assert view is not None, "it is what was read"
         return self._hot, view
@@ -103,12 +103,12 @@ class Sources:
         self._release(self._cold)
         self._release(self._hot)
 
-    def _release(self, source: Source | None) -> None:
+    def _release(self, source: ReadSource | None) -> None:
         if source is not None:
             source.release_waste(self._parts)
 
 
-def wanted_bytes(run: Located, first: int, last: int, left: int) -> int:
+def wanted_bytes(run: ExtentLocation, first: int, last: int, left: int) -> int:
     """How much to look at from a run's beginning on for the records first..last, as far as they may go.
 
     By the mean of the run's records: if they turn out longer, what follows is read after it. May be more
@@ -120,7 +120,7 @@ def wanted_bytes(run: Located, first: int, last: int, left: int) -> int:
     return min(asked + asked // 16, left) + HEADER_BYTES
 
 
-def _worth_reading(run: Located, before: Extent | None, wanted: int) -> int:
+def _worth_reading(run: ExtentLocation, before: LoadedExtent | None, wanted: int) -> int:
     """How much to read from a run on: of a bookie's many ledgers the next run may lie far away."""
     if 8 * run.length >= wanted:
         return wanted

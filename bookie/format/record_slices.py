@@ -11,11 +11,11 @@ import xxhash
 
 from ...runtime.interfaces.errors import CorruptData
 from . import entry as entries
-from .extent_map import Located
+from .extent_map import ExtentLocation
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class RecordSlice:
     """Records of a run. ``end``: bytes from the run's beginning to theirs."""
 
     part: memoryview
@@ -29,12 +29,12 @@ class Cut:
 def cut(
     view: memoryview | bytes,
     ledger_id: int,
-    run: Located,
+    run: ExtentLocation,
     first: int,
     last: int,
     bytes_max: int,
     at_least_one: bool,
-) -> Cut:
+) -> RecordSlice:
     """The records first..last of a run, together at most ``bytes_max``, a first longer one if wanted.
 
     ``view`` may end before the run does. Raises `CorruptData`.
@@ -44,7 +44,7 @@ def cut(
     length, run_last = run.length, run.first + run.count - 1
     if first == run.first and run_last <= last and length <= bytes_max and length <= here:
         _check_header(view, 0, length, ledger_id, first)
-        return Cut(view if length == here else view[:length], run_last, length, False)
+        return RecordSlice(view if length == here else view[:length], run_last, length, False)
     position = start = end = 0
     upto = first - 1
     short = False
@@ -63,10 +63,12 @@ def cut(
                 short = True
                 break
             end, upto = position, entry
-    return Cut(view[start:end], upto, end, short)
+    return RecordSlice(view[start:end], upto, end, short)
 
 
-def find_record(view: memoryview | bytes, ledger_id: int, run: Located, entry: int) -> memoryview:
+def find_record(
+    view: memoryview | bytes, ledger_id: int, run: ExtentLocation, entry: int
+) -> memoryview:
     """The record of ``entry`` in all the bytes of a run, unverified. Raises `CorruptData`."""
     return cut(view, ledger_id, run, entry, entry, 0, True).part
 
@@ -75,7 +77,9 @@ PART_RECORDS_MAX = 500
 """Of what `sound_parts` yields at a time: half a millisecond of digests."""
 
 
-def sound_parts(view: memoryview | bytes, ledger_id: int, run: Located) -> Iterator[Located]:
+def sound_parts(
+    view: memoryview | bytes, ledger_id: int, run: ExtentLocation
+) -> Iterator[ExtentLocation]:
     """Stretches of a run, ascending, whose records fit their digests; what is between them is rotten.
 
     ``view``: the run's bytes, as many as there are. Where a header rotted nobody knows where the next record
@@ -97,33 +101,35 @@ def sound_parts(view: memoryview | bytes, ledger_id: int, run: Located) -> Itera
             and xxhash.xxh3_64_intdigest(view[position + entries.DIGEST_BYTES : stop]) == digest
         )
         if not sound and entry > first:
-            yield Located(
+            yield ExtentLocation(
                 first, entry - first, run.file_number, run.offset + start, position - start
             )
         position = stop
         if not sound:
             first, start = entry + 1, position
         elif entry + 1 - first == PART_RECORDS_MAX:
-            yield Located(
+            yield ExtentLocation(
                 first, PART_RECORDS_MAX, run.file_number, run.offset + start, stop - start
             )
             first, start = entry + 1, stop
     else:
         entry = run.last + 1
     if entry > first:
-        yield Located(first, entry - first, run.file_number, run.offset + start, position - start)
+        yield ExtentLocation(
+            first, entry - first, run.file_number, run.offset + start, position - start
+        )
 
 
-def joined(parts: list[Located]) -> list[Located]:
+def joined(parts: list[ExtentLocation]) -> list[ExtentLocation]:
     """The same stretches, those that lie back to back as one."""
-    found: list[Located] = []
+    found: list[ExtentLocation] = []
     for part in parts:
         last = found[-1] if found else None
         if last is not None and (last.last + 1, last.offset + last.length) == (
             part.first,
             part.offset,
         ):
-            found[-1] = Located(
+            found[-1] = ExtentLocation(
                 last.first,
                 last.count + part.count,
                 last.file_number,

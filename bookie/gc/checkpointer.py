@@ -8,13 +8,13 @@ import trio
 from ...runtime.declarations.health_conditions import Code, condition
 from ...runtime.interfaces.errors import DiskFull
 from ..declarations.counters import BookieHealth
-from ..format.extent_map import Located
-from ..format.index_format import Saved
+from ..format.extent_map import ExtentLocation
+from ..format.index_format import IndexCheckpoint
 from ..ledgers.ledger_table import Ledger
 from ..storage.bookie_storage import BookieStorage
 from ..storage.file_preallocator import RETRY_SPACE_S
-from ..storage.group_commit import Commits
-from ..storage.ledger_state_snapshot import Bases
+from ..storage.group_commit import GroupCommit
+from ..storage.ledger_state_snapshot import LedgerStateSnapshots
 
 INDEX_LAG_S = 60.0
 """After this time without a checkpoint, a condition reports that the index is behind."""
@@ -28,14 +28,14 @@ CHECKPOINT_SHARE_MIN = 0.6
 class Checkpointer:
     """The checkpoints of one bookie's index."""
 
-    def __init__(self, storage: BookieStorage, commits: Commits, health: BookieHealth) -> None:
+    def __init__(self, storage: BookieStorage, commits: GroupCommit, health: BookieHealth) -> None:
         self._journal = storage.journal
         self._index = storage.index
         self._ledgers = storage.ledgers
         self._space = storage.space
         self._index_reserve = storage.reserves["index"]
         self._checkpoint_s = storage.options.checkpoint_s
-        self._bases = Bases(
+        self._bases = LedgerStateSnapshots(
             storage.disk, storage.journal, storage.index, storage.ledgers, storage.space
         )
         self._commits = commits
@@ -100,7 +100,7 @@ class Checkpointer:
             self._space.checkpoint_failed = False
 
     async def replace_runs(
-        self, ledger: Ledger, changes: list[tuple[Located, list[Located]]]
+        self, ledger: Ledger, changes: list[tuple[ExtentLocation, list[ExtentLocation]]]
     ) -> None:
         """Replace these runs of a ledger by parts of them, durably. Raises `DiskFull`."""
         async with self.lock:
@@ -121,9 +121,9 @@ class Checkpointer:
         self.checkpointed = saved.sequence
         self._health.stats.checkpoints += 1
 
-    def _saved(self) -> Saved:
+    def _saved(self) -> IndexCheckpoint:
         applied = self._commits.applied
-        return Saved(
+        return IndexCheckpoint(
             bookie_id=self._space.bookie_id,
             seed=self._journal.seed,
             sequence=applied.sequence,

@@ -12,7 +12,7 @@ from ...runtime.interfaces.host import Disk, File
 from ..format import compacted_format as cb
 from ..format import entry as entries
 from ..format import journal_format as jb
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 
 STEP_BYTES = 256 * 1024
 """Read, and written, in one call: a commit waits for one such step of the device at most."""
@@ -32,15 +32,15 @@ Spend = Callable[[int], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ExtentMove:
     """A run that lies in a file, and its place in the one that is written."""
 
     ledger: int
-    old: Located
-    new: Located
+    old: ExtentLocation
+    new: ExtentLocation
 
 
-class ColdWriter:
+class CompactedFileWriter:
     """Writes the records of some runs, which are given sorted, and what says where they lie.
 
     Nothing of it counts before the file has its name.
@@ -50,7 +50,7 @@ class ColdWriter:
         self,
         disk: Disk,
         file: File,
-        cold: cb.ColdFile,
+        cold: cb.CompactedFile,
         *,
         bookie_id: str,
         seed: int,
@@ -67,15 +67,15 @@ class ColdWriter:
         self._read = read
         self._spend = spend
         self._blocks = 0
-        self._runs: list[cb.ColdRun] = []
-        self._last: tuple[int, Located] | None = None
+        self._runs: list[cb.CompactedExtent] = []
+        self._last: tuple[int, ExtentLocation] | None = None
         self._hash = xxhash.xxh3_64()
-        self.rotten: list[tuple[int, Located]] = []
+        self.rotten: list[tuple[int, ExtentLocation]] = []
         """Runs that do not hold what the index says: not copied."""
         self.damage: CorruptData | UnsupportedFormat | None = None
         """What was met first."""
 
-    async def write(self, moves: Sequence[Move]) -> bool:
+    async def write(self, moves: Sequence[ExtentMove]) -> bool:
         """Write and sync all of it; False where something is rotten: then it is no whole file.
 
         Raises `DiskFailed`, `TooBusy`.
@@ -103,12 +103,12 @@ class ColdWriter:
         await self._finish(base)
         return True
 
-    async def _fill(self, buffer: memoryview, base: int, window: Sequence[Move]) -> None:
+    async def _fill(self, buffer: memoryview, base: int, window: Sequence[ExtentMove]) -> None:
         """Read the window's runs, as they lie on the device, into their places."""
         for extent in _extents(window):
             await self._take(buffer, base, extent)
 
-    async def _take(self, buffer: memoryview, base: int, extent: Sequence[Move]) -> None:
+    async def _take(self, buffer: memoryview, base: int, extent: Sequence[ExtentMove]) -> None:
         start = extent[0].old.offset
         length = max(move.old.offset + move.old.length for move in extent) - start
         try:
@@ -132,11 +132,11 @@ class ColdWriter:
             buffer[to : to + len(view)] = view
         await self._spend(length)
 
-    def _note_rotten(self, move: Move, error: CorruptData | UnsupportedFormat) -> None:
+    def _note_rotten(self, move: ExtentMove, error: CorruptData | UnsupportedFormat) -> None:
         self.rotten.append((move.ledger, move.old))
         self.damage = self.damage or error
 
-    def _note_run(self, move: Move, view: memoryview) -> None:
+    def _note_run(self, move: ExtentMove, view: memoryview) -> None:
         """What the footer says of it; joined with the one before where they are one run."""
         last = self._last
         whole = last[1].joined(move.new) if last is not None and last[0] == move.ledger else None
@@ -148,7 +148,7 @@ class ColdWriter:
 
     def _end_run(self) -> None:
         if self._last is not None:
-            self._runs.append(cb.ColdRun(*self._last, self._hash.intdigest()))
+            self._runs.append(cb.CompactedExtent(*self._last, self._hash.intdigest()))
 
     async def _finish(self, offset: int) -> None:
         self._end_run()
@@ -158,7 +158,7 @@ class ColdWriter:
         for at in range(0, len(self._runs), jb.FOOTER_RUNS_MAX):
             payloads.append(cb.footer_payload(self._runs[at : at + jb.FOOTER_RUNS_MAX]))
             offset += await self._write_block(cb.COLD_FOOTER, offset, payloads[-1])
-        trailer = cb.ColdTrailer(
+        trailer = cb.CompactedFileTrailer(
             footer_offset,
             len(payloads),
             self._cold.data_end,
@@ -195,7 +195,7 @@ class ColdWriter:
             await self._spend(len(part))
 
 
-async def _verify(view: memoryview, move: Move) -> None:
+async def _verify(view: memoryview, move: ExtentMove) -> None:
     """Every record's own digest, and that it is the one that the index means (H90)."""
     expected = move.old.first
     for record in entries.records(view):
@@ -214,7 +214,7 @@ async def _verify(view: memoryview, move: Move) -> None:
         )
 
 
-def _windows(moves: Sequence[Move]) -> Iterator[Sequence[Move]]:
+def _windows(moves: Sequence[ExtentMove]) -> Iterator[Sequence[ExtentMove]]:
     """Stretches of the file that is written, each put in order in memory."""
     start = size = 0
     for at, move in enumerate(moves):
@@ -226,9 +226,9 @@ def _windows(moves: Sequence[Move]) -> Iterator[Sequence[Move]]:
         yield moves[start:]
 
 
-def _extents(window: Sequence[Move]) -> Iterator[Sequence[Move]]:
+def _extents(window: Sequence[ExtentMove]) -> Iterator[Sequence[ExtentMove]]:
     """Runs that lie near each other, in the order of the device: each group is one read."""
-    group: list[Move] = []
+    group: list[ExtentMove] = []
     for move in sorted(window, key=lambda move: (move.old.file_number, move.old.offset)):
         if group:
             before = group[-1].old

@@ -25,16 +25,16 @@ from ...runtime.primitives.background_rate import QUIET_S, WORK_S, Pacer
 from ..declarations.counters import BookieHealth
 from ..format import compacted_format as cb
 from ..format import journal_format as jb
-from ..format.extent_map import Located
-from ..format.footer_ranges import Span, Spans
+from ..format.extent_map import ExtentLocation
+from ..format.footer_ranges import FooterRanges, Span
 from ..format.journal_format import file_name
 from ..replay.compacted_file_scan import read_cold_payloads
 from ..replay.journal_replay import read_footer_payloads
 from ..storage.bookie_storage import BookieStorage
-from ..storage.group_commit import Commits
-from ..storage.journal_buffer import GatheringBlock
+from ..storage.group_commit import GroupCommit
+from ..storage.journal_buffer import CommitBlock
 from .checkpointer import Checkpointer
-from .compacted_file_writer import ColdWriter, Move
+from .compacted_file_writer import CompactedFileWriter, ExtentMove
 from .compaction_policy import FileFacts, output_bytes_max, worth_moving, worth_punching
 from .extent_relocation import MOVES_A_TURN, PAIRS_A_SPAN, ExtentRelocation
 
@@ -71,7 +71,7 @@ class Compactor:
     def __init__(
         self,
         storage: BookieStorage,
-        commits: Commits,
+        commits: GroupCommit,
         checkpointer: Checkpointer,
         health: BookieHealth,
         on_damage: Callable[[DistributedLogError, int, int, int], None],
@@ -97,7 +97,7 @@ class Compactor:
         self._begun_at = trio.current_time()
         self._rested_s = 0.0
         """Since the last cold file was begun."""
-        self._rotten: dict[int, tuple[int, Located]] = {}
+        self._rotten: dict[int, tuple[int, ExtentLocation]] = {}
         """Files with a run that cannot be copied, and one such: they stay until it is gone from there."""
         self._live_before: dict[int, int] = {}
         """Of cold files: what was live when their pages were last looked at."""
@@ -209,7 +209,7 @@ class Compactor:
         padding = max(0, taken - left.record_bytes)
         return padding if padding <= room else 0
 
-    def _is_there(self, ledger_id: int, run: Located) -> bool:
+    def _is_there(self, ledger_id: int, run: ExtentLocation) -> bool:
         """Is it in the map as it was? A healed run is not, nor one of a deleted ledger."""
         found = self._index.runs_from(ledger_id, run.first, 1)
         return found == [(ledger_id, run)]
@@ -248,7 +248,7 @@ class Compactor:
         None where that takes a look at all of it: one has no footer (it was written to when its process
         ended), or no sound one, or they name so many places that all of it is read sooner.
         """
-        spans = Spans()
+        spans = FooterRanges()
         spans_max = max(SPANS_MIN, self._index.in_map.runs // PAIRS_A_SPAN)
         for number in numbers:
             cold = self._journal.cold.get(number)
@@ -274,12 +274,12 @@ class Compactor:
                     await trio.sleep(self._next_rest_s())
         return spans.sorted()
 
-    async def _copy(self, number: int, runs: list[tuple[int, Located]]) -> bool:
+    async def _copy(self, number: int, runs: list[tuple[int, ExtentLocation]]) -> bool:
         """Make the cold file and point to it; False where it cannot be, or not of all of the runs."""
         layout = cb.Layout(number)
-        moves: list[Move] = []
+        moves: list[ExtentMove] = []
         for at, (ledger_id, run) in enumerate(runs, 1):
-            moves.append(Move(ledger_id, run, layout.place(ledger_id, run)))
+            moves.append(ExtentMove(ledger_id, run, layout.place(ledger_id, run)))
             if at % MOVES_A_TURN == 0:
                 await trio.sleep(self._next_rest_s())
         cold = layout.file
@@ -290,7 +290,7 @@ class Compactor:
             file = await self._disk.create(name + cb.UNFINISHED, size=cold.length, direct=True)
         except DiskFull:
             return False
-        writer = ColdWriter(
+        writer = CompactedFileWriter(
             self._disk,
             file,
             cold,
@@ -329,7 +329,7 @@ class Compactor:
         self._stats.moved_bytes += cold.data_end - cb.DATA_OFFSET
         return True
 
-    async def _announce(self, cold: cb.ColdFile, taken_bytes: int) -> None:
+    async def _announce(self, cold: cb.CompactedFile, taken_bytes: int) -> None:
         """Say durably that the file is there, before anything points to it (H85)."""
         durable = trio.Event()
 
@@ -339,7 +339,7 @@ class Compactor:
             self._journal.file_bytes[cold.number] = taken_bytes
             durable.set()
 
-        def write(block: GatheringBlock) -> None:
+        def write(block: CommitBlock) -> None:
             block.controls.append(jb.cold_added_record(cold.row))
             block.after_sync.append(added)
 
@@ -358,7 +358,7 @@ class Compactor:
         What is live is asked of the map itself, and can only become less: nothing new ever points into a
         file that has its name. Head, footer and trailer stay.
         """
-        chosen: dict[int, cb.ColdFile] = {}
+        chosen: dict[int, cb.CompactedFile] = {}
         for number in numbers:
             if not chosen or sum(cold.runs for cold in chosen.values()) < RUNS_MAX:
                 chosen[number] = self._journal.cold[number]
@@ -384,7 +384,7 @@ class Compactor:
             self._journal.held -= chosen.keys()
         return self._punches
 
-    async def _punch_one(self, cold: cb.ColdFile, live: list[Located]) -> bool:
+    async def _punch_one(self, cold: cb.CompactedFile, live: list[ExtentLocation]) -> bool:
         file = await self._files.open(cold.number)
         before = file.allocated_bytes()
         for start, end in gaps(cold, live):
@@ -438,7 +438,7 @@ def _unit_of(number: int) -> str:
     return f"the compaction of file {number}"
 
 
-def gaps(cold: cb.ColdFile, live: Iterable[Located]) -> Iterator[tuple[int, int]]:
+def gaps(cold: cb.CompactedFile, live: Iterable[ExtentLocation]) -> Iterator[tuple[int, int]]:
     """Where in a cold file no live record lies, between its head and its footer: (start, end)."""
     at = cb.DATA_OFFSET
     for run in sorted(live, key=lambda run: run.offset):

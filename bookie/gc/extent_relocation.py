@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 import trio
 
 from ...runtime.interfaces.log_lines import get_logger
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 from ..format.footer_ranges import Span
 from ..format.index_format import RUN, RUN_KEY, file_of, located, sealed
 from ..storage.index import PAGE, Index, no_rest, pairs_between
@@ -35,7 +35,7 @@ class ExtentRelocation:
         *,
         spans: Sequence[Span] | None = None,
         next_rest_s: Callable[[], float] = no_rest,
-    ) -> tuple[list[tuple[int, Located]], bool]:
+    ) -> tuple[list[tuple[int, ExtentLocation]], bool]:
         """Return the map's runs in these files, as sorted (ledger, run), and whether these are all.
 
         Args:
@@ -46,7 +46,7 @@ class ExtentRelocation:
                 for None, the whole map is read. Runs that only memory has are never returned.
             next_rest_s: Returns the pause before the next turn of the loop, here and in the other methods.
         """
-        found: list[tuple[int, Located]] = []
+        found: list[tuple[int, ExtentLocation]] = []
         size = 0
         live = dict.fromkeys(numbers, 0)
         async for key, value in self._pairs_within(spans, next_rest_s):
@@ -103,7 +103,7 @@ class ExtentRelocation:
 
     async def move(
         self,
-        moves: Iterable[tuple[int, Located, Located]],
+        moves: Iterable[tuple[int, ExtentLocation, ExtentLocation]],
         *,
         next_rest_s: Callable[[], float] = no_rest,
     ) -> None:
@@ -115,7 +115,7 @@ class ExtentRelocation:
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         totals = self._index.in_map.copy()
-        last: tuple[int, Located] | None = None
+        last: tuple[int, ExtentLocation] | None = None
 
         def put_last() -> None:
             if last is not None:

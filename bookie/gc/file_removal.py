@@ -7,8 +7,8 @@ import trio
 from ..declarations.counters import Stats
 from ..format import journal_format as jb
 from ..storage.bookie_storage import BookieStorage
-from ..storage.group_commit import Commits
-from ..storage.journal_buffer import GatheringBlock
+from ..storage.group_commit import GroupCommit
+from ..storage.journal_buffer import CommitBlock
 from .checkpointer import Checkpointer
 
 REMOVED_AT_ONCE = 16
@@ -20,7 +20,7 @@ class FileRemoval:
     """The removal of one bookie's dead files."""
 
     def __init__(
-        self, storage: BookieStorage, commits: Commits, checkpointer: Checkpointer, stats: Stats
+        self, storage: BookieStorage, commits: GroupCommit, checkpointer: Checkpointer, stats: Stats
     ) -> None:
         self._journal = storage.journal
         self._index = storage.index
@@ -68,7 +68,7 @@ class FileRemoval:
             if not left:
                 durable.set()
 
-        def write(number: int, block: GatheringBlock) -> None:
+        def write(number: int, block: CommitBlock) -> None:
             block.controls.append(jb.file_removed_record(number))
             block.after_sync.append(partial(removed, number))
 

@@ -22,13 +22,13 @@ from ...runtime.interfaces.errors import CorruptData, NoSuchLedger
 from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import DEVICE_ERROR, ROTTED
 from ..format import journal_format as jb
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 from ..format.index_format import ROT, ROT_KEY, IndexDamaged, rot_noted
 from ..format.record_slices import joined, sound_parts
 from ..gc.checkpointer import Checkpointer
 from ..ledgers.ledger_table import Ledger
 from ..storage.bookie_storage import BookieStorage
-from ..storage.group_commit import Commits
+from ..storage.group_commit import GroupCommit
 
 PIECE = 64 * 1024
 """Where the device cannot read a run, so much of it counts as unreadable around each bad place."""
@@ -41,11 +41,11 @@ log = get_logger("distributedlog.bookie.integrity.corruption_tracker")
 
 
 @dataclass(frozen=True, slots=True)
-class RottenRun:
+class CorruptExtent:
     """A run of which some entries are rotten."""
 
-    run: Located
-    sound: list[Located]
+    run: ExtentLocation
+    sound: list[ExtentLocation]
     """Its parts that are sound, ascending."""
 
     @property
@@ -67,13 +67,13 @@ class RottenRun:
         return self.run.count - sum(part.count for part in self.sound)
 
 
-class Rot:
+class CorruptionTracker:
     """What has rotted in one bookie's store."""
 
     def __init__(
         self,
         storage: BookieStorage,
-        commits: Commits,
+        commits: GroupCommit,
         checkpointer: Checkpointer,
         conditions: NodeConditions,
     ) -> None:
@@ -157,13 +157,13 @@ class Rot:
 
     # --- looking ----------------------------------------------------------------------------------
 
-    async def look(self, ledger_id: int, first: int, last: int) -> list[RottenRun]:
+    async def look(self, ledger_id: int, first: int, last: int) -> list[CorruptExtent]:
         """The runs that hold ids ``first`` to ``last`` and are not sound; reads all of their bytes.
 
         Raises `TooBusy` for a lack of descriptors, `LedgerStateUnknown` where the index is damaged.
         """
         ledger = self._ledgers.get(ledger_id)
-        found: list[RottenRun] = []
+        found: list[CorruptExtent] = []
         while ledger is not None and not ledger.deleted and first <= last:
             run = self._run_at(ledger, first)
             if run is None or run.first > last:
@@ -174,16 +174,16 @@ class Rot:
             first = run.last + 1
         return found
 
-    def _run_at(self, ledger: Ledger, entry: int) -> Located | None:
+    def _run_at(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
         try:
             return self._index.find(ledger, entry) or self._index.following(ledger, entry)
         except IndexDamaged as error:
             raise self._ledgers.note_damage(ledger.id, error) from error
 
-    async def examine(self, ledger: Ledger, run: Located) -> RottenRun | None:
+    async def examine(self, ledger: Ledger, run: ExtentLocation) -> CorruptExtent | None:
         """Read one run: None where all of it is sound, or it is not there any more."""
         data = await self._read(run)
-        parts: list[Located] = []
+        parts: list[ExtentLocation] = []
         for part in sound_parts(data, ledger.id, run):
             parts.append(part)
             await trio.lowlevel.checkpoint()
@@ -192,9 +192,9 @@ class Rot:
             return None
         if ledger.deleted or self._run_at(ledger, run.first) != run:
             return None  # moved or deleted meanwhile: what was read was something else's
-        return RottenRun(run, sound)
+        return CorruptExtent(run, sound)
 
-    async def _read(self, run: Located) -> bytes:
+    async def _read(self, run: ExtentLocation) -> bytes:
         """The run's bytes, zeros where the device gives none. Raises `TooBusy`."""
         try:
             file = await self._files.open(run.file_number)
@@ -229,7 +229,9 @@ class Rot:
 
     # --- dropping ---------------------------------------------------------------------------------
 
-    async def drop(self, ledger_id: int, key: bytes, runs: list[RottenRun]) -> list[RottenRun]:
+    async def drop(
+        self, ledger_id: int, key: bytes, runs: list[CorruptExtent]
+    ) -> list[CorruptExtent]:
         """Take what is rotten of these runs out of the index, so that good copies can be added here.
 
         Call when those were seen elsewhere a moment ago, and not while it has a writer. In limbo it is, and
@@ -246,7 +248,7 @@ class Rot:
         self._commits.write_state(ledger, durable.set)
         await durable.wait()
         ledger.fence_durable = True
-        same: list[RottenRun] = []
+        same: list[CorruptExtent] = []
         for run in runs:
             if await self.examine(ledger, run.run) == run:
                 same.append(run)

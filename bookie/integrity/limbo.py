@@ -10,9 +10,9 @@ import trio
 from ...runtime.declarations.health_conditions import Code, HealthCondition, RepairCount, condition
 from ...runtime.interfaces.errors import NoSuchLedger, TooBusy
 from ..format import journal_format as jb
-from ..ledgers.ledger_table import LIMBO_ALL, Ledgers
-from ..storage.group_commit import Commits
-from ..storage.journal_buffer import GatheringBlock
+from ..ledgers.ledger_table import LIMBO_ALL, LedgerTable
+from ..storage.group_commit import GroupCommit
+from ..storage.journal_buffer import CommitBlock
 
 EARLIER = "an earlier start found data lost, see the log of that start"
 
@@ -20,7 +20,7 @@ EARLIER = "an earlier start found data lost, see the log of that start"
 class Limbo:
     """The limbo of one bookie. ``lost``: what its start missed, in words; empty: nothing."""
 
-    def __init__(self, ledgers: Ledgers, commits: Commits, lost: str) -> None:
+    def __init__(self, ledgers: LedgerTable, commits: GroupCommit, lost: str) -> None:
         self._ledgers = ledgers
         self._commits = commits
         self._lost = lost
@@ -83,7 +83,7 @@ class Limbo:
         durable = trio.Event()
         self._ledgers.limbo_below = below
 
-        def write(block: GatheringBlock) -> None:
+        def write(block: CommitBlock) -> None:
             block.controls.append(jb.limbo_below_record(below))
             block.after_sync.append(durable.set)
 
@@ -101,7 +101,7 @@ class Limbo:
             return
         durable = trio.Event()
 
-        def write(block: GatheringBlock) -> None:
+        def write(block: CommitBlock) -> None:
             block.controls.append(jb.gone_below_record(below))
             block.after_sync.append(durable.set)
 

@@ -9,14 +9,16 @@ import trio
 
 from ..format import journal_format as jb
 from ..gc.checkpointer import Checkpointer
-from ..ledgers.ledger_table import Ledgers
-from ..storage.group_commit import Commits
+from ..ledgers.ledger_table import LedgerTable
+from ..storage.group_commit import GroupCommit
 
 
-class Dropping:
+class ReplicaRemoval:
     """The dropped copies of one bookie."""
 
-    def __init__(self, ledgers: Ledgers, commits: Commits, checkpointer: Checkpointer) -> None:
+    def __init__(
+        self, ledgers: LedgerTable, commits: GroupCommit, checkpointer: Checkpointer
+    ) -> None:
         self._ledgers = ledgers
         self._commits = commits
         self._checkpointer = checkpointer

@@ -12,11 +12,11 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import SCRUBBED
 from ..declarations.options import BookieOptions
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 from ..format.index_format import SCRUB_KEY, IndexDamaged, ScrubPlace
-from ..ledgers.ledger_table import Ledgers
+from ..ledgers.ledger_table import LedgerTable
 from ..storage.index import Index
-from .corruption_tracker import Rot
+from .corruption_tracker import CorruptionTracker
 
 BYTES_PER_S_MIN = 1024 * 1024
 BYTES_PER_S_ASKED = 32 * 1024 * 1024
@@ -36,14 +36,14 @@ RETRY_S = 5.0
 log = get_logger("distributedlog.bookie.integrity.scrubber")
 
 
-class Scrub:
+class Scrubber:
     """The scrub of one bookie's store."""
 
     def __init__(
         self,
         index: Index,
-        ledgers: Ledgers,
-        rot: Rot,
+        ledgers: LedgerTable,
+        rot: CorruptionTracker,
         options: BookieOptions,
         failures: WorkFailures,
         *,
@@ -128,7 +128,7 @@ class Scrub:
                 self._end_pass()
         await trio.sleep(cost / self._bytes_per_s())
 
-    async def _look_at(self, place: ScrubPlace, ledger_id: int, run: Located) -> None:
+    async def _look_at(self, place: ScrubPlace, ledger_id: int, run: ExtentLocation) -> None:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
             return

@@ -23,7 +23,7 @@ UNIT = "the look-up of ledgers before their first add"
 log = get_logger("distributedlog.bookie.ledgers.ledger_existence")
 
 
-class Standing(enum.Enum):
+class LedgerStatus(enum.Enum):
     """What a ledger's record says, for who wants to add to it."""
 
     OPEN = enum.auto()
@@ -33,13 +33,13 @@ class Standing(enum.Enum):
     """There is none, or it is being deleted."""
 
 
-Answer = Callable[[Standing | None], None]
+Answer = Callable[[LedgerStatus | None], None]
 """None: nobody could tell."""
-Standings = Callable[[Sequence[int]], Awaitable[Mapping[int, Standing]]]
+Standings = Callable[[Sequence[int]], Awaitable[Mapping[int, LedgerStatus]]]
 """Of each of these ids, ascending, by a linearizable read; those of whom nothing can be told are left out."""
 
 
-class LookUps:
+class LedgerExistence:
     """One question at a time; what comes meanwhile is asked together, after it."""
 
     def __init__(self, standings: Standings, failures: WorkFailures) -> None:
@@ -62,7 +62,7 @@ class LookUps:
             asked = sorted(islice(self._waiting, ASKED_AT_ONCE))
             # Whoever asks from now on gets an answer of its own: this one may be older than the question.
             answers = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in asked}
-            found: Mapping[int, Standing] = {}
+            found: Mapping[int, LedgerStatus] = {}
             try:
                 with trio.move_on_after(ANSWER_S), self._failures.contained(UNIT):
                     found = await self._standings(asked)

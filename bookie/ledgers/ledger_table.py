@@ -24,7 +24,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import OrderedMap
 from ...runtime.protocol.capabilities import looks_like_one
 from ..format import journal_format as jb
-from ..format.extent_map import Runs
+from ..format.extent_map import ExtentMap
 from ..format.index_format import (
     STATE_KEY,
     IndexDamaged,
@@ -33,7 +33,7 @@ from ..format.index_format import (
     located,
     stated,
 )
-from ..format.read_sources import Extent
+from ..format.read_sources import LoadedExtent
 
 LIMBO_ALL = 0xFFFF_FFFF_FFFF_FFFF
 """All that are not known here are in limbo."""
@@ -51,7 +51,7 @@ class State(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Note:
+class PendingExtent:
     """A run that is gathered and not synced yet."""
 
     ledger: "Ledger"
@@ -94,7 +94,8 @@ class Ledger:
         self.key = b""
         """Empty: not known yet."""
         self.flags = 0
-        """FENCED, LIMBO, DELETED, DROPPED: in force at once, durable a little later; by `Ledgers.mark`."""
+        """FENCED, LIMBO, DELETED, DROPPED: in force at once, durable a little later; by
+        `LedgerTable.mark`."""
         self.fence_durable = False
         self.lac = -1
         self.lac_owed = False
@@ -105,17 +106,17 @@ class Ledger:
         """Highest id that is gathered or durable: above it nothing can be a duplicate."""
         self.persisted_last = -1
         """Highest id in the index's map: above it the map need not be asked."""
-        self.runs: Runs | None = None
+        self.runs: ExtentMap | None = None
         """Durable since the last checkpoint."""
-        self.frozen: Runs | None = None
+        self.frozen: ExtentMap | None = None
         """Being written by a checkpoint."""
-        self.pending: list[Note] = []
+        self.pending: list[PendingExtent] = []
         """Gathered, and not durable yet; they become so in this order (`Commits.on_synced`)."""
         self.pending_in_order = True
         """By their ids, too?"""
         self.stored = False
         """Its state is in the journal or the index's map, or in a block on the way there. Set by
-        `Ledgers.mark`."""
+        `LedgerTable.mark`."""
         self.journaled = False
         """It is in the journal, or on the way there. Not known of one that was loaded: a checkpoint takes
         what is not synced yet, and a kill that is quicker than the sync leaves it in the map alone (H88)."""
@@ -163,7 +164,7 @@ class Ledger:
         """Its state as a control record."""
         return jb.state_record(self.id, self.flags, self.lac, self.key)
 
-    def add_pending(self, note: Note) -> None:
+    def add_pending(self, note: PendingExtent) -> None:
         """A run is gathered."""
         if self.pending and note.first < self.pending[-1].first:
             self.pending_in_order = False
@@ -172,7 +173,7 @@ class Ledger:
         if top > self.top:
             self.top = top
 
-    def find_pending(self, entry: int) -> Note | None:
+    def find_pending(self, entry: int) -> PendingExtent | None:
         """The gathered run that holds ``entry``, or None."""
         if self.pending_in_order:
             at = bisect_right(self.pending, entry, key=attrgetter("first")) - 1
@@ -186,7 +187,7 @@ class Ledger:
         return None
 
 
-class Ledgers:
+class LedgerTable:
     """All ledgers of a bookie, and what is said of those that it does not know.
 
     An object is there as long as anybody has it in hand: who adds, waits or reads, a checkpoint that is to
@@ -440,7 +441,7 @@ class IncomingStream:
     owner: StreamOwner
     taken: int = 0
     """Records gathered or found to be here already."""
-    loaded: Extent | None = None
+    loaded: LoadedExtent | None = None
     """What was read from the device to compare a duplicate with."""
     refused: bool = False
     """Poisoned: nothing of it is taken any more."""

@@ -15,7 +15,7 @@ SWEEP_S = 0.02
 """A wait ends at most this much late."""
 
 
-class Waiters:
+class LongPolls:
     """All long polls of a bookie."""
 
     def __init__(self, waiters_max: int) -> None:

@@ -10,7 +10,7 @@ from ...runtime.interfaces.host import Disk, File
 from ..format import compacted_format as cb
 from ..format import entry as entries
 from ..format import journal_format as jb
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 from .journal_replay import open_file
 
 SEARCH_BYTES = blocks.BLOCK_BYTES_MAX
@@ -18,7 +18,7 @@ SEARCH_BYTES = blocks.BLOCK_BYTES_MAX
 
 
 async def what_is_wrong(
-    disk: Disk, cold: cb.ColdFile, seed: int, bookie_id: str
+    disk: Disk, cold: cb.CompactedFile, seed: int, bookie_id: str
 ) -> tuple[str, bool]:
     """Why this is not the file that was listed, and whether nothing of it is left; ("", False): it is.
 
@@ -47,8 +47,8 @@ async def what_is_wrong(
 
 
 async def read_cold_footer(
-    disk: Disk, cold: cb.ColdFile, seed: int
-) -> tuple[cb.ColdRun, ...] | None:
+    disk: Disk, cold: cb.CompactedFile, seed: int
+) -> tuple[cb.CompactedExtent, ...] | None:
     """The runs that a cold file was made of, dead ones too; None where its footer is not whole."""
     payloads = await read_cold_payloads(disk, cold, seed)
     if payloads is None:
@@ -62,7 +62,9 @@ async def read_cold_footer(
         return None
 
 
-async def read_cold_payloads(disk: Disk, cold: cb.ColdFile, seed: int) -> list[memoryview] | None:
+async def read_cold_payloads(
+    disk: Disk, cold: cb.CompactedFile, seed: int
+) -> list[memoryview] | None:
     """As `read_cold_footer`, the runs as they stand there."""
     name = cb.cold_name(cold.number)
     try:
@@ -94,7 +96,9 @@ async def read_cold_payloads(disk: Disk, cold: cb.ColdFile, seed: int) -> list[m
         file.close()
 
 
-async def find_records(disk: Disk, cold: cb.ColdFile) -> AsyncIterator[tuple[int, Located]]:
+async def find_records(
+    disk: Disk, cold: cb.CompactedFile
+) -> AsyncIterator[tuple[int, ExtentLocation]]:
     """Each sound record of a cold file whose footer is not: (ledger, a run of one). Slow.
 
     Records begin at multiples of 8 bytes; what lies between sound ones was given back, or is rotten.
@@ -118,7 +122,7 @@ async def find_records(disk: Disk, cold: cb.ColdFile) -> AsyncIterator[tuple[int
                 record = _record(view, position)
                 if record is not None:
                     ledger, entry, length = record
-                    yield ledger, Located(entry, 1, cold.number, at + position, length)
+                    yield ledger, ExtentLocation(entry, 1, cold.number, at + position, length)
                     position += length
                 elif not ends and len(view) - position < SEARCH_BYTES // 2:
                     break  # it may go on in what was not read yet
@@ -155,13 +159,13 @@ async def _head(file: File, number: int, seed: int) -> tuple[str, int] | None:
     return cb.decode_head(block.payload, f"the head of {cb.cold_name(number)}")
 
 
-async def _trailer(file: File, cold: cb.ColdFile, seed: int) -> cb.ColdTrailer | None:
+async def _trailer(file: File, cold: cb.CompactedFile, seed: int) -> cb.CompactedFileTrailer | None:
     at = cold.length - jb.TRAILER_SPACE
     block = await _block(file, cold.number, seed, at, jb.TRAILER_SPACE)
     if block is None or block.kind != cb.COLD_TRAILER:
         return None
     try:
-        trailer = cb.ColdTrailer.decode(block.payload, cb.cold_name(cold.number))
+        trailer = cb.CompactedFileTrailer.decode(block.payload, cb.cold_name(cold.number))
     except CorruptData:
         return None
     return trailer if (trailer.data_end, trailer.runs) == (cold.data_end, cold.runs) else None

@@ -19,7 +19,7 @@ from ...runtime.disk.atomic_file import read_around
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, ForeignData
 from ...runtime.interfaces.host import Disk, File
 from ..format import journal_format as jb
-from ..format.index_format import Saved
+from ..format.index_format import IndexCheckpoint
 
 SCAN_BYTES = blocks.BLOCK_BYTES_MAX
 _MAGIC_AT = 8
@@ -38,14 +38,14 @@ class Replayed:
     offset: int
     padded_length: int
     records_length: int = 0
-    runs: list[jb.Run] = field(default_factory=list)
+    runs: list[jb.JournalExtent] = field(default_factory=list)
     lacs: dict[int, int] = field(default_factory=dict)
     controls: list[jb.Control] = field(default_factory=list)
     head: jb.Head | None = None
 
 
 @dataclass(slots=True)
-class Decision:
+class ReplayDecision:
     """What counts, in order of sequence."""
 
     durable: list[Replayed]
@@ -71,7 +71,7 @@ class ReplayedJournal:
 
     def __init__(
         self,
-        decision: Decision,
+        decision: ReplayDecision,
         sealed: dict[int, tuple[int, int]],
         number: int,
         end: int,
@@ -92,7 +92,9 @@ class ReplayedJournal:
         if number == self.number:
             self.first = 0
 
-    def note_files(self, found: list[Replayed], decision: Decision, saved: Saved | None) -> None:
+    def note_files(
+        self, found: list[Replayed], decision: ReplayDecision, saved: IndexCheckpoint | None
+    ) -> None:
         """Which sequences lie in which file, from the blocks that count."""
         self.start_count = max((self.start_count, *(block.start_count for block in found)))
         spans: dict[int, tuple[int, int]] = {}
@@ -231,7 +233,7 @@ def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
     return replayed
 
 
-def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0) -> Decision:
+def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0) -> ReplayDecision:
     """Which of the blocks count (given in order of file and offset). All below were synced.
 
     ``witnessed`` is a sequence that others know to have been synced (0: they know of none).
@@ -256,7 +258,7 @@ def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0)
         ):
             break
         tail = verdict.tail_from  # a SKIP in the cut tail excuses nothing: judge again without it
-    return Decision(
+    return ReplayDecision(
         [block for block in counting if block.sequence <= verdict.durable_to],
         [block for block in counting if block.sequence > verdict.durable_to],
         verdict.corrupt,
@@ -314,7 +316,7 @@ def is_within(sequence: int, ranges: list[tuple[int, int]]) -> bool:
 
 async def read_footer(
     disk: Disk, name: str, number: int, seed: int
-) -> tuple[jb.Trailer, list[jb.Run]] | None:
+) -> tuple[jb.Trailer, list[jb.JournalExtent]] | None:
     """The runs of a sealed file from its footer, or None where there is no sound one."""
     found = await read_footer_payloads(disk, name, number, seed)
     if found is None:

@@ -25,8 +25,8 @@ from ...runtime.interfaces.principals import BOOKIE, METADATA, Welcome, kind_of
 from ...runtime.net.link import Link
 from ...runtime.protocol.capabilities import (
     UNJUDGED,
+    CapabilityKind,
     Generation,
-    Kind,
     is_capability,
     looks_like_one,
     read_pass,
@@ -40,7 +40,7 @@ SHOWN_MAX = 4096
 """Of a connection: so many capabilities that were looked at are remembered."""
 
 
-class Gate:
+class BookieAuthorizer:
     """Of one bookie, for all its connections."""
 
     def __init__(self, silence_s: float, time_s: Callable[[], float]) -> None:
@@ -113,7 +113,7 @@ class Gate:
             raise NotAuthenticated(f"the pass of {principal} has ended", NotAuthenticated.ENDED)
         return Welcome(principal, left_s=left_s)
 
-    def proves(self, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
+    def proves(self, principal: str, wanted: CapabilityKind, ledger: int, key: bytes) -> bool:
         """Is it a capability of that principal for what is wanted?"""
         since = self._since.get(principal, 0)
         if is_capability(key, self._held, wanted, ledger, principal, since):
@@ -138,18 +138,18 @@ class Gate:
         }
 
 
-class ShownKeys:
+class PresentedCapabilities:
     """What one connection has shown. Its principal does not change."""
 
     __slots__ = ("_gate", "_link", "_seen", "_version")
 
-    def __init__(self, gate: Gate, link: Link) -> None:
+    def __init__(self, gate: BookieAuthorizer, link: Link) -> None:
         self._gate = gate
         self._link = link
-        self._seen: dict[tuple[int, Kind], bytes] = {}
+        self._seen: dict[tuple[int, CapabilityKind], bytes] = {}
         self._version = gate.version
 
-    def key(self, wanted: Kind, ledger: int, key: bytes) -> bytes:
+    def key(self, wanted: CapabilityKind, ledger: int, key: bytes) -> bytes:
         """The key for the store: `NO_KEY`, or what was shown. Raises `CapabilityOutdated`."""
         gate = self._gate
         if not gate.looks:

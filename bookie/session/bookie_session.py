@@ -17,13 +17,13 @@ from ...runtime.interfaces.errors import (
     TooBusy,
 )
 from ...runtime.net.link import Link
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import REPLY_MORE, Op, envelope, pack
 from ..format import bookie_messages as m
 from ..ledgers.ledger_table import IncomingStream, Ledger, Waiter
-from ..store.bookie_store import Store
-from .bookie_authorizer import Gate, ShownKeys
-from .read_scheduler import ReadTurns
+from ..store.bookie_store import BookieStore
+from .bookie_authorizer import BookieAuthorizer, PresentedCapabilities
+from .read_scheduler import ReadScheduler
 from .session_reads import SessionReads
 
 WAIT_MS_MAX = 60_000
@@ -35,9 +35,9 @@ class BookieSession:
 
     def __init__(
         self,
-        store: Store,
-        turns: ReadTurns,
-        gate: Gate,
+        store: BookieStore,
+        turns: ReadScheduler,
+        gate: BookieAuthorizer,
         link: Link,
         info: Callable[[], dict[str, object]],
     ) -> None:
@@ -58,7 +58,7 @@ class BookieSession:
         """Requests for INFO that arrived after a deferred LAC: their answer shows that it was processed."""
         self._stream_keys: dict[int, bytes] = {}
         """What each was opened with."""
-        self._shown = ShownKeys(gate, link)
+        self._shown = PresentedCapabilities(gate, link)
         self._leave_gate = gate.subscribe(self._look_again)
         self._waiters: dict[Waiter, bytes] = {}
         """With what each has shown."""
@@ -78,7 +78,7 @@ class BookieSession:
         elif op == Op.ADD_MANY:
             self._on_add_many(m.decode_many(ident, body), body, m.MANY_ITEM_BYTES * ident)
         elif op == Op.READ:
-            self._reads.on_read(ident, m.ReadRequest.decode(body))
+            self._reads.on_read(ident, m.ReadEntriesRequest.decode(body))
         elif op == Op.WAIT_LAC:
             self._on_wait_lac(ident, m.WaitLac.decode(body), flags)
         elif op == Op.WRITE_LAC:
@@ -150,7 +150,7 @@ class BookieSession:
             error = TooBusy(f"{count} add streams are open on this connection")
             self._refuse_stream(number, error, 0)
             return
-        kind = Kind.RECOVER if request.recovery else Kind.ADD
+        kind = CapabilityKind.RECOVER if request.recovery else CapabilityKind.ADD
         try:
             key = self._shown.key(kind, request.ledger, request.key)
         except CapabilityOutdated as error:  # before anything is known of the ledger
@@ -169,14 +169,14 @@ class BookieSession:
     def _look_again(self) -> None:
         """What is checked by has changed: is what was let in still allowed?"""
         for number, stream in self._streams.items():
-            kind = Kind.RECOVER if stream.recovery else Kind.ADD
+            kind = CapabilityKind.RECOVER if stream.recovery else CapabilityKind.ADD
             try:
                 self._shown.key(kind, stream.ledger.id, self._stream_keys[number])
             except CapabilityOutdated as error:
                 self._adds.refuse(stream, error)
         for waiter, shown in list(self._waiters.items()):
             try:
-                self._shown.key(Kind.READ, waiter.ledger.id, shown)
+                self._shown.key(CapabilityKind.READ, waiter.ledger.id, shown)
             except CapabilityOutdated as error:
                 self._store.waiters.forget(waiter)
                 self.on_wait_over(waiter, error)
@@ -291,7 +291,7 @@ class BookieSession:
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:
-            key = self._shown.key(Kind.LIST, request.ledger, request.key)
+            key = self._shown.key(CapabilityKind.LIST, request.ledger, request.key)
             self._reply_ends(ident, self._ledgers.look_up(request.ledger, key))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
@@ -318,7 +318,7 @@ class BookieSession:
             return waiter
 
         try:
-            key = self._shown.key(Kind.READ, request.ledger, request.key)
+            key = self._shown.key(CapabilityKind.READ, request.ledger, request.key)
             self._store.wait_lac(waiter_of, request.ledger, key)
         except DistributedLogError as error:
             for waiter in [each for each in self._waiters if each.ident == ident]:

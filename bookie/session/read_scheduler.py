@@ -42,7 +42,7 @@ class ConnectionReads(Protocol):
         ...
 
 
-class ReadTurns:
+class ReadScheduler:
     """The queue of connections with reads to serve, and the credit of all connections.
 
     ``nursery`` ends with the server: connections wait there for credit.

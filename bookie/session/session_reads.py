@@ -19,15 +19,15 @@ from ...runtime.interfaces.errors import (
     TooBusy,
 )
 from ...runtime.net.link import Link
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import ENVELOPE_BYTES, FRAME_BYTES_MAX
 from ..format import bookie_messages as m
-from ..format.read_sources import Extent
+from ..format.read_sources import LoadedExtent
 from ..ledgers.ledger_table import Ledger
 from ..storage.entry_reader import RUNS_MAX
-from ..store.bookie_store import Store
-from .bookie_authorizer import ShownKeys
-from .read_scheduler import READ_TURN_BYTES, ReadTurns
+from ..store.bookie_store import BookieStore
+from .bookie_authorizer import PresentedCapabilities
+from .read_scheduler import READ_TURN_BYTES, ReadScheduler
 
 CREDIT_RETRY_S = 0.005
 LIST_RANGES_MAX = 250_000
@@ -40,8 +40,8 @@ class _Read:
     """A READ that waits for its turn."""
 
     ident: int
-    request: m.ReadRequest
-    extent: Extent | None = None
+    request: m.ReadEntriesRequest
+    extent: LoadedExtent | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +64,12 @@ class SessionReads:
     """See the module. ``owner`` is the connection, in whose turn the device is asked."""
 
     def __init__(
-        self, store: Store, turns: ReadTurns, shown: ShownKeys, link: Link, owner: object
+        self,
+        store: BookieStore,
+        turns: ReadScheduler,
+        shown: PresentedCapabilities,
+        link: Link,
+        owner: object,
     ) -> None:
         self.waiting: deque[_Read | _Listing] = deque()
         """Oldest first."""
@@ -100,7 +105,7 @@ class SessionReads:
         """Its reads wait for the device, or for the peer to take what it was sent."""
         return self._parked or self._reads_cold
 
-    def on_read(self, ident: int, request: m.ReadRequest) -> None:
+    def on_read(self, ident: int, request: m.ReadEntriesRequest) -> None:
         """A READ has come; one that fences is served when the fence is durable."""
         if not request.fence:
             self._enqueue(_Read(ident, request))
@@ -124,7 +129,7 @@ class SessionReads:
                 fenced(found)
 
         try:
-            key = self._shown.key(Kind.RECOVER, ledger, shown)
+            key = self._shown.key(CapabilityKind.RECOVER, ledger, shown)
         except CapabilityOutdated as error:
             self._link.reply_error(ident, error)
         else:
@@ -193,7 +198,7 @@ class SessionReads:
 
     def _read(self, read: _Read) -> int:
         request = read.request
-        key = self._shown.key(Kind.READ, request.ledger, request.key)
+        key = self._shown.key(CapabilityKind.READ, request.ledger, request.key)
         ledger = self._store.ledgers.look_up(request.ledger, key)
         last = request.last if request.past_lac else min(request.last, ledger.lac)
         bytes_max = min(request.bytes_max, self._options.reply_bytes_max)
@@ -201,14 +206,14 @@ class SessionReads:
         cold = found.cold
         if cold is not None and not found.parts:
 
-            def done(answer: Extent | DistributedLogError) -> None:
+            def done(answer: LoadedExtent | DistributedLogError) -> None:
                 self._reads_cold = False
                 if self._closed:
                     return
                 try:
                     if isinstance(answer, CorruptData):
                         self._store.met_damage(answer, ledger.id, request.first, last)
-                    if not isinstance(answer, Extent):
+                    if not isinstance(answer, LoadedExtent):
                         raise answer
                     read.extent = answer
                     self._read(read)  # at once, whatever the credit: the extent is not kept
@@ -236,7 +241,7 @@ class SessionReads:
 
     def _list(self, listing: _Listing) -> int:
         asked = listing.request
-        key = self._shown.key(Kind.LIST, asked.ledger, asked.key)
+        key = self._shown.key(CapabilityKind.LIST, asked.ledger, asked.key)
         ledger = self._store.ledgers.look_up(asked.ledger, key)
         more, listing.at = self._store.ranges(ledger, listing.at, RUNS_MAX)
         cost = RUNS_MAX * RUN_BYTES

@@ -8,13 +8,13 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Disk
 from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.options import BookieOptions
-from ..disk.bookie_disk_space import Space
+from ..disk.bookie_disk_space import BookieDiskSpace
 from ..disk.disk_reserve import Reserve
-from ..ledgers.ledger_table import Ledgers
+from ..ledgers.ledger_table import LedgerTable
 from .entry_reader import JournalFiles
 from .index import Index
 from .journal import Journal
-from .journal_buffer import GatherRing
+from .journal_buffer import JournalBuffer
 
 CONDEMN_S = 5.0
 """For one small transaction of a map whose node ends."""
@@ -29,13 +29,13 @@ class BookieStorage:
     disk: Disk
     """Of the journal and the cold files."""
     journal: Journal
-    ring: GatherRing
+    ring: JournalBuffer
     """Where the journal's next blocks gather."""
     index: Index
-    ledgers: Ledgers
+    ledgers: LedgerTable
     files: JournalFiles
     """Journal and cold files that are open for reads."""
-    space: Space
+    space: BookieDiskSpace
     reserves: dict[str, Reserve]
     """By the disk's role."""
     options: BookieOptions

@@ -16,12 +16,12 @@ from ...runtime.interfaces.errors import CorruptData, DiskFailed, DistributedLog
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.options import BookieOptions
-from ..format.extent_map import Located
-from ..format.read_sources import Extent, Source, Sources, wanted_bytes
-from ..format.record_slices import Cut, cut
+from ..format.extent_map import ExtentLocation
+from ..format.read_sources import LoadedExtent, ReadSource, ReadSources, wanted_bytes
+from ..format.record_slices import RecordSlice, cut
 from ..ledgers.ledger_table import Ledger
 from .index import Index
-from .journal_buffer import GatherRing
+from .journal_buffer import JournalBuffer
 
 HOT_BYTES_MAX = 2 * 1024 * 1024
 """Read at once from the page cache for one reply."""
@@ -40,7 +40,7 @@ class Collected:
     parts: list[bytes | memoryview]
     complete_to: int
     size: int
-    cold: Located | None = None
+    cold: ExtentLocation | None = None
     """Where it stopped because the device must be asked."""
     runs: int = 0
     """How many it looked at."""
@@ -107,10 +107,10 @@ class JournalFiles:
             self._open.popitem()[1].close()
 
 
-class Reader:
+class EntryReader:
     """Finds entry records by (ledger, entry) and copies them out."""
 
-    def __init__(self, ring: GatherRing, files: JournalFiles, index: Index) -> None:
+    def __init__(self, ring: JournalBuffer, files: JournalFiles, index: Index) -> None:
         self._ring = ring
         self._files = files
         self._index = index
@@ -118,7 +118,12 @@ class Reader:
         """(ledger, entry) -> (file, offset) where a reply ended within a run: the next one begins there."""
 
     def collect(
-        self, ledger: Ledger, first: int, last: int, bytes_max: int, extent: Extent | None = None
+        self,
+        ledger: Ledger,
+        first: int,
+        last: int,
+        bytes_max: int,
+        extent: LoadedExtent | None = None,
     ) -> Collected:
         """Copy the durable records first..last (inclusive), at least one, at most ``bytes_max``.
 
@@ -127,7 +132,7 @@ class Reader:
         what the index says.
         """
         found = Collected([], first - 1, 0)
-        sources = Sources(self._read_hot, found.parts, extent)
+        sources = ReadSources(self._read_hot, found.parts, extent)
         entry = first
         while entry <= last and found.runs < RUNS_MAX:
             found.runs += 1
@@ -167,17 +172,17 @@ class Reader:
     def _take(
         self,
         found: Collected,
-        sources: Sources,
+        sources: ReadSources,
         ledger: Ledger,
-        run: Located,
+        run: ExtentLocation,
         first: int,
         last: int,
         left: int,
         wanted: int,
-    ) -> Cut | None:
+    ) -> RecordSlice | None:
         """Append records of a run from its first ``wanted`` bytes; None where the device must be asked."""
         at_least_one = not found.parts
-        source: Source | None = None
+        source: ReadSource | None = None
         view = self._ring.find(run.file_number, run.offset, run.length)
         from_ring = view is not None
         if view is None:
@@ -200,7 +205,7 @@ class Reader:
             found.size += len(taken.part)
         return taken
 
-    def _from_mark(self, ledger: Ledger, run: Located, entry: int) -> Located:
+    def _from_mark(self, ledger: Ledger, run: ExtentLocation, entry: int) -> ExtentLocation:
         """The run's part from ``entry`` on, where a reply ended just before it; else the run."""
         mark = self._marks.get((ledger.id, entry))
         if mark is None or mark[0] != run.file_number:
@@ -209,7 +214,7 @@ class Reader:
         if not 0 < skipped < run.length:
             return run
         count = run.count - (entry - run.first)
-        return Located(entry, count, run.file_number, mark[1], run.length - skipped)
+        return ExtentLocation(entry, count, run.file_number, mark[1], run.length - skipped)
 
     def _mark(self, ledger: Ledger, entry: int, file_number: int, offset: int) -> None:
         """Whoever reads in sequence goes on at ``entry``: not from the run's beginning again."""
@@ -217,7 +222,7 @@ class Reader:
         if len(self._marks) > MARKS_MAX:
             self._marks.popitem(last=False)
 
-    def _read_hot(self, run: Located, needed: int, wanted: int) -> Extent | None:
+    def _read_hot(self, run: ExtentLocation, needed: int, wanted: int) -> LoadedExtent | None:
         """``needed`` bytes of the run and, as far as ``wanted`` goes, more; None: ask the device."""
         file = self._files.get(run.file_number)
         if file is None:
@@ -230,9 +235,9 @@ class Reader:
             return None
         if len(data) < needed:
             raise CorruptData(f"file {run.file_number} ends before {run.offset + needed}")
-        return Extent(run.file_number, run.offset, data)
+        return LoadedExtent(run.file_number, run.offset, data)
 
-    def view(self, run: Located, extent: Extent | None) -> memoryview | None:
+    def view(self, run: ExtentLocation, extent: LoadedExtent | None) -> memoryview | None:
         """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
         here = self._ring.find(run.file_number, run.offset, run.length)
         if here is None and extent is not None:
@@ -243,7 +248,7 @@ class Reader:
         return here
 
 
-OnExtent = Callable[[Extent | DistributedLogError], None]
+OnExtent = Callable[[LoadedExtent | DistributedLogError], None]
 
 
 @dataclass(slots=True)
@@ -300,14 +305,14 @@ class ColdReader:
             order = orders.popleft()
             if orders:
                 self._orders[owner] = orders  # to the end: the others come first
-            answer: Extent | DistributedLogError
+            answer: LoadedExtent | DistributedLogError
             try:
                 file = await self._files.open(order.file_number)
                 data = await file.read_cold(order.offset, order.length)
                 self.extents += 1
-                answer = Extent(order.file_number, order.offset, data)
+                answer = LoadedExtent(order.file_number, order.offset, data)
             except FileRemoved:  # look it up again
-                answer = Extent(order.file_number, order.offset, b"")
+                answer = LoadedExtent(order.file_number, order.offset, b"")
             except (CorruptData, TooBusy) as error:
                 answer = error
             except DistributedLogError:

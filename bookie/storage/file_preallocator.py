@@ -14,7 +14,7 @@ from ...runtime.interfaces.errors import DiskFull, TooBusy
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.options import BESIDE_BLOCK_BYTES, BookieOptions
-from ..disk.bookie_disk_space import Space
+from ..disk.bookie_disk_space import BookieDiskSpace
 from ..disk.disk_reserve import Reserve
 from ..format.journal_format import file_name
 
@@ -39,7 +39,9 @@ class NewFile:
 class FilePreallocator:
     """Hold the next file of one journal. There is none while it is being made, or without free space."""
 
-    def __init__(self, disk: Disk, options: BookieOptions, space: Space, reserve: Reserve) -> None:
+    def __init__(
+        self, disk: Disk, options: BookieOptions, space: BookieDiskSpace, reserve: Reserve
+    ) -> None:
         self._disk = disk
         self._options = options
         self._space = space

@@ -11,10 +11,10 @@ import trio
 
 from ..declarations.options import BookieOptions
 from ..ledgers.ledger_table import Ledger, StreamOwner
-from ..ledgers.long_poll import Waiters
+from ..ledgers.long_poll import LongPolls
 from .index import Index
-from .journal import Journal, Position
-from .journal_buffer import GatheringBlock, GatherRing
+from .journal import Journal, JournalPosition
+from .journal_buffer import CommitBlock, JournalBuffer
 
 IDLE_WATERMARK_S = 0.02
 """The time after a sync until a block proves it, so that its corruption is detected (H3, H24)."""
@@ -25,18 +25,18 @@ SEVERAL_S = 0.005
 """Adds of two connections within this time are those of several writers, who share a commit."""
 
 
-class Commits:
+class GroupCommit:
     """The commits of one store. All calls are synchronous."""
 
     def __init__(
         self,
         journal: Journal,
-        ring: GatherRing,
+        ring: JournalBuffer,
         index: Index,
-        waiters: Waiters,
+        waiters: LongPolls,
         options: BookieOptions,
     ) -> None:
-        self.applied = Position(1, 0, 0, 1)
+        self.applied = JournalPosition(1, 0, 0, 1)
         """Behind the last block that is in the index."""
         self.something_to_prove = trio.Event()
         """Set when a block was written that none after it proves, or an explicit LAC came."""
@@ -54,7 +54,7 @@ class Commits:
         self._older_lacs: dict[Ledger, int] = {}
         self._lacs_due = -inf
         """When the older ones are written."""
-        self._late: deque[tuple[Callable[[GatheringBlock], None], bool]] = deque()
+        self._late: deque[tuple[Callable[[CommitBlock], None], bool]] = deque()
         """Who waits for a block, in the order they asked."""
         self._waiting_for_room: list[Callable[[], None]] = []
         self._added_last: StreamOwner | None = None
@@ -88,7 +88,7 @@ class Commits:
             self._added_last = None
         self._journal.wake()
 
-    def with_block(self, use: Callable[[GatheringBlock], None], *, control: bool = True) -> None:
+    def with_block(self, use: Callable[[CommitBlock], None], *, control: bool = True) -> None:
         """Give ``use`` the block that gathers (with room for a control record), or a later one.
 
         In the order of the calls: what joins a commit may rely on a record that was asked for before.
@@ -110,7 +110,7 @@ class Commits:
     def write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
         """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
 
-        def write(block: GatheringBlock) -> None:
+        def write(block: CommitBlock) -> None:
             block.controls.append(ledger.state_record())
             block.after_sync.append(durable)
 
@@ -161,7 +161,7 @@ class Commits:
 
     # --- what follows -----------------------------------------------------------------------------
 
-    def on_synced(self, block: GatheringBlock, file_number: int, shift: int) -> None:
+    def on_synced(self, block: CommitBlock, file_number: int, shift: int) -> None:
         """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
         if block.acks:  # first: the sender waits, and what follows is done before it can ask for it
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
@@ -237,5 +237,5 @@ class Commits:
         self._waiting_for_room.append(resume)
 
 
-def _mark_watermark(block: GatheringBlock) -> None:
+def _mark_watermark(block: CommitBlock) -> None:
     block.watermark = True

@@ -18,7 +18,7 @@ import trio
 
 from ...runtime.interfaces.host import OrderedMap
 from ...runtime.interfaces.log_lines import get_logger
-from ..format.extent_map import Located, Runs
+from ..format.extent_map import ExtentLocation, ExtentMap
 from ..format.index_format import (
     DIGESTS_MODULUS,
     KEPT_KEYS,
@@ -27,9 +27,9 @@ from ..format.index_format import (
     RUN_KEY,
     STATE,
     STATE_KEY,
+    IndexCheckpoint,
     IndexDamaged,
-    Saved,
-    Totals,
+    IndexTotals,
     checked,
     flags_of,
     ledger_end,
@@ -41,7 +41,7 @@ from ..format.index_format import (
     verified_digests,
 )
 from ..format.journal_format import DELETED, state_record
-from ..ledgers.ledger_table import Ledger, Ledgers, Note
+from ..ledgers.ledger_table import Ledger, LedgerTable, PendingExtent
 
 MAP_NAME = "bookie"
 SLICE = 500
@@ -84,7 +84,7 @@ class Index:
     follows from the state, so that no crash can come between.
     """
 
-    def __init__(self, stored: OrderedMap, ledgers: Ledgers) -> None:
+    def __init__(self, stored: OrderedMap, ledgers: LedgerTable) -> None:
         self.stored = stored
         """The ordered map, to be read; `apply` and `checkpoint` write it."""
         self._ledgers = ledgers
@@ -106,9 +106,9 @@ class Index:
         """Record bytes indexed since the last checkpoint began."""
         self.live_bytes: dict[int, int] = {}
         """Journal file -> bytes of records in it that are not deleted."""
-        self.in_map = Totals()
+        self.in_map = IndexTotals()
         """What the map holds, as it says itself."""
-        self._saved: Saved | None = None
+        self._saved: IndexCheckpoint | None = None
         """The position that the map holds."""
         self.kept: dict[bytes, bytes] = {}
         """What `keep` was given, as a start finds it."""
@@ -121,7 +121,7 @@ class Index:
 
     # --- looking up -------------------------------------------------------------------------------
 
-    def find(self, ledger: Ledger, entry: int) -> Located | None:
+    def find(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
         """Return the run that holds ``entry``, or None. Raises `IndexDamaged`."""
         for runs in (ledger.runs, ledger.frozen):
             if runs is not None and (found := runs.find(entry)) is not None:
@@ -134,9 +134,9 @@ class Index:
         run = located(*pair)
         return run if entry <= run.last else None
 
-    def following(self, ledger: Ledger, entry: int) -> Located | None:
+    def following(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
         """The first run that begins after ``entry``, or None. Raises `IndexDamaged`."""
-        best: Located | None = None
+        best: ExtentLocation | None = None
         for runs in (ledger.runs, ledger.frozen):
             if runs is not None:
                 found = runs.following(entry)
@@ -190,7 +190,7 @@ class Index:
         self._add(ledger, first, count, file_number, offset, length)
         self._count(file_number, 1, length)
 
-    def add_notes(self, notes: list[Note], file_number: int, shift: int) -> None:
+    def add_notes(self, notes: list[PendingExtent], file_number: int, shift: int) -> None:
         """The runs of one block became durable; those of deleted ledgers are passed over.
 
         ``shift``: what to add to a note's position to get the place in the file.
@@ -214,7 +214,7 @@ class Index:
     ) -> None:
         runs = ledger.runs
         if runs is None:
-            runs = ledger.runs = Runs()
+            runs = ledger.runs = ExtentMap()
             self._dirty_runs[ledger] = None
         runs.add(first, count, file_number, offset, length)
         last = first + count - 1
@@ -281,7 +281,7 @@ class Index:
         else:
             self.kept[key] = value
 
-    def runs_from(self, ledger_id: int, entry: int, limit: int) -> list[tuple[int, Located]]:
+    def runs_from(self, ledger_id: int, entry: int, limit: int) -> list[tuple[int, ExtentLocation]]:
         """Runs that are in the map, in order of ledger and entry, with their ledgers' ids.
 
         From the first run on that begins at ``entry`` of the ledger, or after it. Raises `IndexDamaged`.
@@ -291,7 +291,7 @@ class Index:
         return [(RUN_KEY.unpack(key)[1], run) for (key, _), run in zip(pairs, runs, strict=True)]
 
     async def replace_runs(
-        self, ledger: Ledger, changes: list[tuple[Located, list[Located]]]
+        self, ledger: Ledger, changes: list[tuple[ExtentLocation, list[ExtentLocation]]]
     ) -> None:
         """Put parts of runs in the place of these, in one synced transaction; a run that changed stays.
 
@@ -329,7 +329,7 @@ class Index:
             ledger_id, flags, lac, ledger_key = stated(key, value)
             yield state_record(ledger_id, flags, lac, ledger_key)
 
-    async def load(self) -> Saved | None:
+    async def load(self) -> IndexCheckpoint | None:
         """Verify the map, and read what a start needs of it; None for a new one. Raises `IndexDamaged`.
 
         An older program leaves out what it does not know of the totals: that is counted again.
@@ -339,7 +339,7 @@ class Index:
             if self.stored.scan(b"\0", b"\xff", 1):
                 raise IndexDamaged("the index holds runs and no position")
             return None
-        saved = self._saved = Saved.decode(checked(META_KEY, meta))
+        saved = self._saved = IndexCheckpoint.decode(checked(META_KEY, meta))
         async for key, value in pairs_between(self.stored, *KEPT_KEYS):
             self.kept[key] = checked(key, value)
         self.in_map = await self.recount() if saved.totals is None else saved.totals
@@ -356,12 +356,12 @@ class Index:
         self.live_bytes = dict(totals.live_bytes)
         return saved
 
-    async def recount(self) -> Totals:
+    async def recount(self) -> IndexTotals:
         """Read and verify all of the map, and say what it holds. Raises `IndexDamaged`.
 
         Runs of deleted ledgers, which an older version left, go with the next checkpoint.
         """
-        totals = Totals()
+        totals = IndexTotals()
         async for key, value in pairs_between(self.stored, b"s", b"t"):
             _, flags, _, _ = stated(key, value)
             totals.count_state(flags)
@@ -411,7 +411,7 @@ class Index:
         finally:
             self._pass = None
 
-    async def checkpoint(self, saved: Saved, *, rest_s: float = 0.0) -> None:
+    async def checkpoint(self, saved: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
         """Write what is in memory, in one synced transaction that makes ``saved`` the position.
 
         ``rest_s``: between two slices of it, for what is done beside, unless more comes than is written.
@@ -467,8 +467,8 @@ class Index:
         self,
         puts: Sequence[tuple[bytes, bytes]],
         deletes: Sequence[bytes],
-        totals: Totals,
-        saved: Saved | None = None,
+        totals: IndexTotals,
+        saved: IndexCheckpoint | None = None,
         added: Mapping[int, int] | None = None,
     ) -> None:
         """One synced transaction, which says what the map holds after it. Raises `DiskFull`.
@@ -584,7 +584,7 @@ class Index:
         self,
         taken: dict[Ledger, None],
         puts: list[tuple[bytes, bytes]],
-        totals: Totals,
+        totals: IndexTotals,
         rest_s: float,
     ) -> Counter[int]:
         """Add what was kept to ``puts``; return how many bytes of each file that is."""
@@ -606,7 +606,7 @@ class Index:
         """Between two slices of a checkpoint; for one turn where as much has come meanwhile as it writes."""
         await trio.sleep(rest_s if self.runs_in_memory < self.runs_frozen else 0)
 
-    async def _doomed_keys(self, doomed: dict[Ledger, None], totals: Totals) -> list[bytes]:
+    async def _doomed_keys(self, doomed: dict[Ledger, None], totals: IndexTotals) -> list[bytes]:
         """The runs of deleted ledgers that the map holds."""
         deletes: list[bytes] = []
         for place, ledger in enumerate(doomed, 1):
@@ -621,7 +621,7 @@ class Index:
         return deletes
 
     async def _add_gone_keys(
-        self, written: set[bytes], deletes: list[bytes], totals: Totals
+        self, written: set[bytes], deletes: list[bytes], totals: IndexTotals
     ) -> None:
         """The runs of files that are gone, which nothing else deletes or writes anew."""
         passed_over = {*written, *deletes}

@@ -15,17 +15,17 @@ import trio
 
 from ...runtime.declarations.meters import Buckets
 from ...runtime.disk import checksummed_blocks as blocks
-from ...runtime.disk.preallocation import ZeroAhead
+from ...runtime.disk.preallocation import Preallocation
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.options import BookieOptions
-from ..disk.bookie_disk_space import Space
+from ..disk.bookie_disk_space import BookieDiskSpace
 from ..disk.disk_reserve import Reserve
 from ..format import journal_format as jb
-from ..format.compacted_format import ColdFile, cold_name
-from ..ledgers.ledger_table import Ledgers
+from ..format.compacted_format import CompactedFile, cold_name
+from ..ledgers.ledger_table import LedgerTable
 from .file_preallocator import FilePreallocator, NewFile
-from .journal_buffer import GatheringBlock, GatherRing
+from .journal_buffer import CommitBlock, JournalBuffer
 
 REST_S = 60.0
 """After so long without a commit a long file is sealed, cut at its end, and a short one begins."""
@@ -39,7 +39,7 @@ log = get_logger("distributedlog.bookie.storage.journal")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class JournalPosition:
     """How far the journal is applied: the next block's sequence, and where it would begin."""
 
     sequence: int
@@ -73,12 +73,12 @@ class Journal:
     def __init__(
         self,
         disk: Disk,
-        ring: GatherRing,
+        ring: JournalBuffer,
         options: BookieOptions,
         *,
-        identity: jb.Seed,
-        ledgers: Ledgers,
-        space: Space,
+        identity: jb.JournalIdentity,
+        ledgers: LedgerTable,
+        space: BookieDiskSpace,
         reserve: Reserve,
     ) -> None:
         self._disk = disk
@@ -101,7 +101,7 @@ class Journal:
         """Is `run` waiting for something to gather?"""
         self._failed: Exception | None = None
         """What ended a commit outside of `run`, which raises it."""
-        self.zeros = ZeroAhead(options.zero_ahead_bytes, identity.seed)
+        self.zeros = Preallocation(options.zero_ahead_bytes, identity.seed)
         self.number = 0
         self.start_count = 0
         self.sequence = 1
@@ -113,7 +113,7 @@ class Journal:
         """What the current file's head names."""
         self.sealed: dict[int, tuple[int, int]] = {}
         """Files before the current one that are still there: first and last sequence."""
-        self.cold: dict[int, ColdFile] = {}
+        self.cold: dict[int, CompactedFile] = {}
         """The cold files that are there, by number."""
         self.left: dict[int, LeftFile] = {}
         """Of the sealed ones, those that this process has written and left."""
@@ -143,7 +143,7 @@ class Journal:
         predecessor: int,
         predecessor_end: int,
         sealed: dict[int, tuple[int, int]],
-        cold: dict[int, ColdFile],
+        cold: dict[int, CompactedFile],
         base: jb.Base | None,
         states: list[bytes],
     ) -> None:
@@ -168,7 +168,7 @@ class Journal:
         self.durable_to = self.sequence - 1
         self.unproven = True
 
-    async def flush(self, on_synced: Callable[[GatheringBlock, int, int], None]) -> None:
+    async def flush(self, on_synced: Callable[[CommitBlock, int, int], None]) -> None:
         """Commit all that has gathered; for the time before `run`."""
         while self._ring.has_work:
             await self._commit_one(on_synced)
@@ -180,7 +180,7 @@ class Journal:
         self._wake.set()
 
     async def run(
-        self, before_take: Callable[[], None], on_synced: Callable[[GatheringBlock, int, int], None]
+        self, before_take: Callable[[], None], on_synced: Callable[[CommitBlock, int, int], None]
     ) -> None:
         """Commit what gathers, one block and one sync at a time, until cancelled.
 
@@ -214,7 +214,7 @@ class Journal:
             raise self._failed
 
     def commit_now(
-        self, before_take: Callable[[], None], on_synced: Callable[[GatheringBlock, int, int], None]
+        self, before_take: Callable[[], None], on_synced: Callable[[CommitBlock, int, int], None]
     ) -> bool:
         """Commit what has gathered within this call; False: not done, wake `run`.
 
@@ -247,7 +247,7 @@ class Journal:
             self._wake.set()
         return True
 
-    async def _commit_one(self, on_synced: Callable[[GatheringBlock, int, int], None]) -> None:
+    async def _commit_one(self, on_synced: Callable[[CommitBlock, int, int], None]) -> None:
         block = self._ring.take()
         shift = 0
         if block.padded_length:
@@ -258,15 +258,15 @@ class Journal:
 
     def _synced(
         self,
-        block: GatheringBlock,
+        block: CommitBlock,
         shift: int,
-        on_synced: Callable[[GatheringBlock, int, int], None],
+        on_synced: Callable[[CommitBlock, int, int], None],
     ) -> None:
         self._ring.synced(block)
         self.counters.commits += 1
         on_synced(block, self.number, shift)
 
-    async def _write(self, block: GatheringBlock) -> int:
+    async def _write(self, block: CommitBlock) -> int:
         length = block.padded_length
         if not self._fits(block, length):
             await self._roll()
@@ -283,12 +283,12 @@ class Journal:
             self.commit_times.append(trio.current_time() - begun)
         return self._wrote(block)
 
-    def _fits(self, block: GatheringBlock, length: int) -> bool:
+    def _fits(self, block: CommitBlock, length: int) -> bool:
         """Does the file have room for the block, and for what seals it then?"""
         footer = _footer_bytes(len(self._footer) + len(block.notes))
         return self._offset + length + footer + jb.TRAILER_SPACE <= self._limit
 
-    def _place(self, block: GatheringBlock) -> None:
+    def _place(self, block: CommitBlock) -> None:
         """Give a taken block its place, which is next in the file, and its header; it is written at once."""
         self._write_began_at = trio.current_time()
         blocks.header_into(
@@ -305,7 +305,7 @@ class Journal:
         )
         self._ring.placed(block, self.number, self._offset)
 
-    def _wrote(self, block: GatheringBlock) -> int:
+    def _wrote(self, block: CommitBlock) -> int:
         """A block is durable in its place; return what to add to a position in its buffer to get that."""
         length = block.padded_length
         self.zeros.committed(length)
@@ -339,9 +339,9 @@ class Journal:
         self.last_sync_at = trio.current_time()
         self.counters.sync_seconds.observe(self.last_sync_at - self._write_began_at)
 
-    def position(self) -> Position:
+    def position(self) -> JournalPosition:
         """Behind the last block that was written; what is not yet synced counts as not written."""
-        return Position(
+        return JournalPosition(
             self.sequence, self.number, self._offset, self._first_sequence, self._last_offset
         )
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from ...runtime.disk import checksummed_blocks as blocks
 from ...runtime.interfaces.host import Buffer
 from ..format import journal_format as jb
-from ..ledgers.ledger_table import IncomingStream, Ledger, Note
+from ..ledgers.ledger_table import IncomingStream, Ledger, PendingExtent
 
 CONTROL_SPACE = 64 * 1024
 """Room for control records at the end of a block; a block with more of them is closed."""
 
 
 @dataclass(slots=True, eq=False)
-class GatheringBlock:
+class CommitBlock:
     """One commit in the making. ``start`` and ``end`` are positions in ``buffer``."""
 
     buffer: "_RingBuffer"
@@ -30,7 +30,7 @@ class GatheringBlock:
     """Up to here it may reach, its end included."""
     records_limit: int
     """Up to here its records may, while its control records fit the space that is kept for them."""
-    notes: list[Note] = field(default_factory=list)
+    notes: list[PendingExtent] = field(default_factory=list)
     controls: list[bytes] = field(default_factory=list)
     acks: dict[IncomingStream, int] = field(default_factory=dict)
     """Add stream -> how many of its records are durable when this block is (H1)."""
@@ -76,7 +76,7 @@ class _RingBuffer:
     """Blocks in it that are gathering or being synced."""
 
 
-class GatherRing:
+class JournalBuffer:
     """The buffers, the block that gathers now, and those that wait for their commit."""
 
     def __init__(
@@ -92,7 +92,7 @@ class GatherRing:
         self._block_max = min(block_max, bytes_each)
         self._at = 0
         self._position = 0
-        self._waiting: deque[GatheringBlock] = deque()
+        self._waiting: deque[CommitBlock] = deque()
         self.unsynced_bytes = 0
         """Record bytes gathered and not yet synced."""
         self._control_space = min(CONTROL_SPACE, self._block_max // 8)
@@ -107,11 +107,11 @@ class GatherRing:
         return len(self._waiting) > 1 or (bool(self._waiting) and not self._waiting[0].empty)
 
     @property
-    def lone(self) -> GatheringBlock | None:
+    def lone(self) -> CommitBlock | None:
         """The block that waits to be taken, where it is the only one."""
         return self._waiting[0] if len(self._waiting) == 1 else None
 
-    def room(self, length: int) -> GatheringBlock | None:
+    def room(self, length: int) -> CommitBlock | None:
         """The block that takes ``length`` bytes of records now; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
         if block is not None:
@@ -122,7 +122,7 @@ class GatherRing:
                     return block
         return self._open(length)
 
-    def records_end_max(self, block: GatheringBlock, unsynced_bytes_max: int) -> int:
+    def records_end_max(self, block: CommitBlock, unsynced_bytes_max: int) -> int:
         """Up to where records may be appended to the newest block, as `room` would say of each, while no more
         than so many bytes are not synced and no control record joins it."""
         used = jb.CONTROL_BYTES * (len(block.controls) + 1)
@@ -131,7 +131,7 @@ class GatherRing:
             end_max = min(end_max, block.limit - used - jb.END_BYTES)
         return min(end_max, block.end + unsynced_bytes_max - self.unsynced_bytes)
 
-    def control_block(self) -> GatheringBlock | None:
+    def control_block(self) -> CommitBlock | None:
         """The block that takes one more control record; None while the ring is full."""
         block = self._waiting[-1] if self._waiting else None
         if block is not None:
@@ -140,11 +140,11 @@ class GatherRing:
                 return block
         return self._open(0)
 
-    def newest(self) -> GatheringBlock | None:
+    def newest(self) -> CommitBlock | None:
         """The block that gathers now, to join its commit without writing; None while the ring is full."""
         return self._waiting[-1] if self._waiting else self._open(0)
 
-    def _open(self, length: int) -> GatheringBlock | None:
+    def _open(self, length: int) -> CommitBlock | None:
         wanted = blocks.HEADER_BYTES + length + self._control_space + jb.END_BYTES
         if wanted > self._block_max:
             return None
@@ -163,7 +163,7 @@ class GatherRing:
         buffer.unsynced += 1
         self._position = start
         limit = min(start + self._block_max, self._bytes_each)
-        block = GatheringBlock(
+        block = CommitBlock(
             buffer,
             start,
             start + blocks.HEADER_BYTES,
@@ -173,14 +173,14 @@ class GatherRing:
         self._waiting.append(block)
         return block
 
-    def padded(self, block: GatheringBlock) -> int:
+    def padded(self, block: CommitBlock) -> int:
         """What a block that gathers would write, if it were taken now; 0: nothing."""
         if not block.writes:
             return 0
         controls = jb.CONTROL_BYTES * len(block.controls) + jb.END_BYTES
         return blocks.padded(block.end - block.records_start + controls)
 
-    def append(self, block: GatheringBlock, records: Buffer) -> int:
+    def append(self, block: CommitBlock, records: Buffer) -> int:
         """Copy records into ``block`` (room was asked for); return where they begin in its buffer."""
         position = block.end
         end = position + len(records)
@@ -189,7 +189,7 @@ class GatherRing:
         self.unsynced_bytes += end - position
         return position
 
-    def take(self) -> GatheringBlock:
+    def take(self) -> CommitBlock:
         """Close the oldest block for its commit: its payload is complete, only the header is missing.
 
         Records that come from now on gather after it.
@@ -205,12 +205,12 @@ class GatherRing:
             self._position = block.start + block.padded_length
         return block
 
-    def payload_bytes(self, block: GatheringBlock) -> int:
+    def payload_bytes(self, block: CommitBlock) -> int:
         """Of a taken block: records, control records and the end."""
         controls = jb.CONTROL_BYTES * len(block.controls) + jb.END_BYTES
         return block.end - block.records_start + controls
 
-    def placed(self, block: GatheringBlock, file_number: int, file_offset: int) -> None:
+    def placed(self, block: CommitBlock, file_number: int, file_offset: int) -> None:
         """A taken block lies at this place of a file: from now on `find` knows its bytes."""
         parts = block.buffer.parts
         if parts:
@@ -226,7 +226,7 @@ class GatherRing:
             _FilePart(file_number, file_offset, block.start, block.start + block.padded_length)
         )
 
-    def synced(self, block: GatheringBlock) -> None:
+    def synced(self, block: CommitBlock) -> None:
         """A taken block is durable."""
         block.buffer.unsynced -= 1
         self.unsynced_bytes -= block.end - block.records_start

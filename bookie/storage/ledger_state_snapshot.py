@@ -15,10 +15,10 @@ import xxhash
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, DiskFull, TooBusy
 from ...runtime.interfaces.host import Disk
 from ...runtime.interfaces.log_lines import get_logger
-from ..disk.bookie_disk_space import Space
+from ..disk.bookie_disk_space import BookieDiskSpace
 from ..format import journal_format as jb
 from ..format.index_format import IndexDamaged
-from ..ledgers.ledger_table import Ledgers
+from ..ledgers.ledger_table import LedgerTable
 from .index import Index
 from .journal import Journal
 
@@ -117,11 +117,16 @@ async def is_there(disk: Disk, base: jb.Base) -> bool:
         file.close()
 
 
-class Bases:
+class LedgerStateSnapshots:
     """The bases of one bookie: when a new one is made, and which ones go."""
 
     def __init__(
-        self, disk: Disk, journal: Journal, index: Index, ledgers: Ledgers, space: Space
+        self,
+        disk: Disk,
+        journal: Journal,
+        index: Index,
+        ledgers: LedgerTable,
+        space: BookieDiskSpace,
     ) -> None:
         self._disk = disk
         self._journal = journal

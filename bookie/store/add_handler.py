@@ -27,16 +27,16 @@ from ...runtime.interfaces.errors import (
 from ..declarations.counters import Stats
 from ..format import entry as entries
 from ..format import journal_format as jb
-from ..format.extent_map import Located
+from ..format.extent_map import ExtentLocation
 from ..format.index_format import IndexDamaged
-from ..format.read_sources import Extent
+from ..format.read_sources import LoadedExtent
 from ..format.record_slices import find_record
-from ..ledgers.ledger_existence import Answer, Standing
-from ..ledgers.ledger_table import IncomingStream, Ledger, Note, StreamOwner
+from ..ledgers.ledger_existence import Answer, LedgerStatus
+from ..ledgers.ledger_table import IncomingStream, Ledger, PendingExtent, StreamOwner
 from ..storage.bookie_storage import BookieStorage
-from ..storage.entry_reader import ColdReader, Reader
-from ..storage.group_commit import Commits
-from ..storage.journal_buffer import GatheringBlock
+from ..storage.entry_reader import ColdReader, EntryReader
+from ..storage.group_commit import GroupCommit
+from ..storage.journal_buffer import CommitBlock
 
 
 class Adds:
@@ -45,8 +45,8 @@ class Adds:
     def __init__(
         self,
         storage: BookieStorage,
-        commits: Commits,
-        reader: Reader,
+        commits: GroupCommit,
+        reader: EntryReader,
         cold: ColdReader,
         stats: Stats,
         on_rot: Callable[[int, int, int], None],
@@ -142,7 +142,7 @@ class Adds:
             self._stats.refusals += 1
             stream.owner.on_refused(stream, error, stream.taken)
 
-    def _make_known(self, stream: IncomingStream, block: GatheringBlock) -> None:
+    def _make_known(self, stream: IncomingStream, block: CommitBlock) -> None:
         """The first record of a ledger is about to be gathered: its key goes into the same block.
 
         The copy of a recovery or a repair brings the fence along: whoever copies, the writer is past, and a
@@ -159,7 +159,7 @@ class Adds:
         self._index.note_state(ledger)
         self.made_known(ledger)
 
-    def _write_state(self, ledger: Ledger, block: GatheringBlock) -> None:
+    def _write_state(self, ledger: Ledger, block: CommitBlock) -> None:
         """Before the first record that relies on it."""
         block.controls.append(ledger.state_record())
         ledger.journaled = True
@@ -187,14 +187,14 @@ class Adds:
         if asks:
             self._look_up(stream.ledger.id, partial(self._on_looked_up, stream))
 
-    def _on_looked_up(self, stream: IncomingStream, standing: Standing | None) -> None:
+    def _on_looked_up(self, stream: IncomingStream, standing: LedgerStatus | None) -> None:
         """Take what waited, or refuse it. The ledger's flags are looked at after this, by `take` (H95)."""
         if stream.refused:
             return
         ledger = stream.ledger
-        if standing is Standing.GONE:
+        if standing is LedgerStatus.GONE:
             self.refuse(stream, NoSuchLedger(f"ledger {ledger.id} was deleted"))
-        elif standing is Standing.ENDED and not stream.recovery:
+        elif standing is LedgerStatus.ENDED and not stream.recovery:
             self.refuse(
                 stream, LedgerFenced(f"ledger {ledger.id} was closed, or is being recovered")
             )
@@ -230,7 +230,8 @@ class Adds:
 
         Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
         before anything else of the connection, when ``resume`` is called. A refusal takes everything.
-        What was gathered is committed when `Commits.gathered` is told, of all frames of a receive at once.
+        What was gathered is committed when `GroupCommit.gathered` is told, of all frames of a receive at
+        once.
         """
         size = len(body)
         if stream.refused:
@@ -356,10 +357,10 @@ class Adds:
 
         That is each entry of a thousand busy logs: one loop and one copy for all of a frame. Returned is the
         first that `take` is to decide, the number of its stream and where it lies, taken from ``items``;
-        None: all were gathered. As `take`, it leaves the commit to `Commits.gathered`.
+        None: all were gathered. As `take`, it leaves the commit to `GroupCommit.gathered`.
         """
         ring = self._ring
-        block: GatheringBlock | None = None
+        block: CommitBlock | None = None
         began = at
         gathered = position = limit = payload = count = 0
         previous = -1
@@ -398,7 +399,7 @@ class Adds:
                         previous = notes[-1].ledger.id
                 gathered += size  # from here on it is copied, whatever happens
                 if of_ledger != previous or not _joined(notes[-1], entry, position, size):
-                    note = Note(ledger, entry, 1, view, position, size)
+                    note = PendingExtent(ledger, entry, 1, view, position, size)
                     notes.append(note)
                     ledger.pending.append(note)  # in order: it is above the top
                     previous = of_ledger
@@ -423,7 +424,7 @@ class Adds:
                 stats.payload_bytes += payload
 
     def _gather(
-        self, block: GatheringBlock, ledger: Ledger, first: int, count: int, records: memoryview
+        self, block: CommitBlock, ledger: Ledger, first: int, count: int, records: memoryview
     ) -> None:
         position = self._ring.append(block, records)
         length = len(records)
@@ -434,7 +435,7 @@ class Adds:
                 if first + count - 1 > ledger.top:
                     ledger.top = first + count - 1
                 return
-        note = Note(ledger, first, count, block.buffer.view, position, length)
+        note = PendingExtent(ledger, first, count, block.buffer.view, position, length)
         block.notes.append(note)
         ledger.add_pending(note)
 
@@ -449,7 +450,7 @@ class Adds:
         ledger = stream.ledger
         note = ledger.find_pending(entry)
         if note is not None:
-            run = Located(note.first, note.count, 0, 0, note.length)
+            run = ExtentLocation(note.first, note.count, 0, 0, note.length)
             start = note.position
             view: memoryview | bytes = note.buffer[start : start + note.length]
         else:
@@ -463,8 +464,8 @@ class Adds:
             here = self._reader.view(run, stream.loaded)
             if here is None:
 
-                def loaded(answer: Extent | DistributedLogError) -> None:
-                    if isinstance(answer, Extent):
+                def loaded(answer: LoadedExtent | DistributedLogError) -> None:
+                    if isinstance(answer, LoadedExtent):
                         stream.loaded = answer
                     else:
                         self.refuse(stream, answer)
@@ -483,7 +484,7 @@ class Adds:
         return int.from_bytes(record[:8], "little")
 
 
-def _joined(last: Note, first: int, position: int, length: int, count: int = 1) -> bool:
+def _joined(last: PendingExtent, first: int, position: int, length: int, count: int = 1) -> bool:
     """Is what follows, of the same ledger, one run with the last one? It is from now on."""
     if (
         last.first + last.count == first

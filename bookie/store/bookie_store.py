@@ -35,19 +35,19 @@ from ..declarations.counters import BookieHealth
 from ..format import entry as entries
 from ..format import journal_format as jb
 from ..format.index_format import IndexDamaged
-from ..format.read_sources import Extent
+from ..format.read_sources import LoadedExtent
 from ..gc.checkpointer import Checkpointer
 from ..gc.compactor import Compactor
 from ..gc.file_removal import FileRemoval
-from ..integrity.corruption_tracker import Rot
+from ..integrity.corruption_tracker import CorruptionTracker
 from ..integrity.limbo import Limbo
-from ..integrity.replica_removal import Dropping
-from ..integrity.scrubber import Scrub
+from ..integrity.replica_removal import ReplicaRemoval
+from ..integrity.scrubber import Scrubber
 from ..ledgers.ledger_table import IncomingStream, Ledger, Waiter
-from ..ledgers.long_poll import Waiters
+from ..ledgers.long_poll import LongPolls
 from ..storage.bookie_storage import BookieStorage
-from ..storage.entry_reader import ColdReader, Collected, Reader
-from ..storage.group_commit import Commits
+from ..storage.entry_reader import ColdReader, Collected, EntryReader
+from ..storage.group_commit import GroupCommit
 from .add_handler import Adds
 
 TICK_S = 0.25
@@ -57,7 +57,7 @@ LAG_TICKS = 240
 Done = Callable[[Ledger, DistributedLogError | None], None]
 
 
-class Store:
+class BookieStore:
     """One bookie's ledgers, journal and index. Made by `opening.open_store`; serves while `run` runs."""
 
     def __init__(self, storage: BookieStorage, *, lost: str, failures: WorkFailures) -> None:
@@ -77,19 +77,21 @@ class Store:
         self.bookie_id = storage.bookie_id
         health = BookieHealth(failures)
         self.stats, self.conditions, self.failures = health.stats, health.conditions, failures
-        self.reader = Reader(self._ring, self._files, self._index)
+        self.reader = EntryReader(self._ring, self._files, self._index)
         self.cold = ColdReader(self._files, options, failures)
-        self.waiters = Waiters(options.waiters_max)
-        self.commits = Commits(self._journal, self._ring, self._index, self.waiters, options)
+        self.waiters = LongPolls(options.waiters_max)
+        self.commits = GroupCommit(self._journal, self._ring, self._index, self.waiters, options)
         self.limbo = Limbo(self.ledgers, self.commits, lost)
         self.checkpointer = Checkpointer(storage, self.commits, health)
         self.file_removal = FileRemoval(storage, self.commits, self.checkpointer, self.stats)
-        self.rot = Rot(storage, self.commits, self.checkpointer, self.conditions)
+        self.rot = CorruptionTracker(storage, self.commits, self.checkpointer, self.conditions)
         self.adds = Adds(
             storage, self.commits, self.reader, self.cold, self.stats, on_rot=self.rot.note
         )
-        self.dropping = Dropping(self.ledgers, self.commits, self.checkpointer)
-        self.scrub = Scrub(self._index, self.ledgers, self.rot, options, failures, begin=bool(lost))
+        self.dropping = ReplicaRemoval(self.ledgers, self.commits, self.checkpointer)
+        self.scrub = Scrubber(
+            self._index, self.ledgers, self.rot, options, failures, begin=bool(lost)
+        )
         self.compactor = Compactor(
             storage, self.commits, self.checkpointer, health, self.met_damage
         )
@@ -209,7 +211,7 @@ class Store:
     def write_lacs(
         self, streams: Mapping[int, IncomingStream], lacs: Iterable[tuple[int, int]]
     ) -> None:
-        """The writers say what is confirmed, each by the number of its stream; see `Commits.publish`."""
+        """The writers say what is confirmed, each by the number of its stream; see `GroupCommit.publish`."""
         told: dict[Ledger, int] = {}
         for number, lac in lacs:
             stream = streams.get(number)
@@ -255,9 +257,14 @@ class Store:
     # --- looking ----------------------------------------------------------------------------------
 
     def collect(
-        self, ledger: Ledger, first: int, last: int, bytes_max: int, extent: Extent | None = None
+        self,
+        ledger: Ledger,
+        first: int,
+        last: int,
+        bytes_max: int,
+        extent: LoadedExtent | None = None,
     ) -> Collected:
-        """See `Reader.collect`."""
+        """See `EntryReader.collect`."""
         try:
             return self.reader.collect(ledger, first, last, bytes_max, extent)
         except IndexDamaged as error:

@@ -7,11 +7,11 @@ from ..format import journal_format as jb
 from ..format.compacted_format import UNFINISHED, cold_name, cold_number
 from ..format.journal_format import file_name
 from ..gc.checkpointer import Checkpointer
-from ..ledgers.ledger_table import LIMBO_ALL, Note
+from ..ledgers.ledger_table import LIMBO_ALL, PendingExtent
 from ..replay.journal_replay import Replayed, leave_tails, open_file, read_records
 from ..storage.bookie_storage import BookieStorage
 from ..storage.file_preallocator import NewFile
-from ..storage.group_commit import Commits
+from ..storage.group_commit import GroupCommit
 from .journal_verifier import FilesFound, VerifiedJournal
 
 SHORT_FILE_BYTES = 64 * 1024
@@ -31,7 +31,7 @@ class FirstJournalFile:
     def __init__(
         self,
         storage: BookieStorage,
-        commits: Commits,
+        commits: GroupCommit,
         checkpointer: Checkpointer,
         found: FilesFound,
         verified: VerifiedJournal,
@@ -251,6 +251,8 @@ class FirstJournalFile:
                 target = self._ring.room(len(record.raw))
                 assert target is not None, "an empty ring takes any record"
             position = self._ring.append(target, record.raw)
-            note = Note(ledger, record.entry, 1, target.buffer.view, position, len(record.raw))
+            note = PendingExtent(
+                ledger, record.entry, 1, target.buffer.view, position, len(record.raw)
+            )
             target.notes.append(note)
             ledger.add_pending(note)

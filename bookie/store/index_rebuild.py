@@ -6,7 +6,7 @@ newest file head that is whole, or from the snapshot that it names.
 
 from ...runtime.interfaces.errors import CorruptData
 from ..format import journal_format as jb
-from ..format.compacted_format import ColdFile, cold_name
+from ..format.compacted_format import CompactedFile, cold_name
 from ..replay.compacted_file_scan import find_records, read_cold_footer
 from ..replay.journal_replay import (
     Replayed,
@@ -88,14 +88,14 @@ class IndexRebuild:
         verifier.miss_files(replay)
         return replay
 
-    async def _cold_in_order(self) -> tuple[list[ColdFile], list[ColdFile]]:
+    async def _cold_in_order(self) -> tuple[list[CompactedFile], list[CompactedFile]]:
         """Return the whole cold files and those with punched holes, each with the newest first.
 
         The first run of an entry keeps its place. A footer still names punched runs, whose records were moved
         to a newer cold file, or were copied to the journal again.
         """
-        whole: list[ColdFile] = []
-        with_holes: list[ColdFile] = []
+        whole: list[CompactedFile] = []
+        with_holes: list[CompactedFile] = []
         for _, cold in sorted(self._verifier.cold.items(), reverse=True):
             try:
                 file = await open_file(self._disk, cold_name(cold.number))
@@ -157,24 +157,24 @@ class IndexRebuild:
             for run in block.runs:
                 await self._add_old_run(run, number)
 
-    async def _add_old_run(self, run: jb.Run, number: int) -> None:
+    async def _add_old_run(self, run: jb.JournalExtent, number: int) -> None:
         """Add a run that is older than the states. Without a state, its ledger was deleted or is lost."""
         known = self._ledgers.get(run.ledger)
         if run.ledger >= self._ended_below or (known is not None and known.stored):
             await self._verifier.add_run(run, number)
 
-    async def _rebuild_cold(self, cold: ColdFile) -> None:
+    async def _rebuild_cold(self, cold: CompactedFile) -> None:
         """Add the runs of a cold file. Dead ones belong to deleted ledgers, or are in another file too."""
         runs = await read_cold_footer(self._disk, cold, self._verifier.seed)
         if runs is not None:
             for run in runs:
                 at = run.at
-                found = jb.Run(run.ledger, at.first, at.count, at.offset, at.length)
+                found = jb.JournalExtent(run.ledger, at.first, at.count, at.offset, at.length)
                 await self._add_old_run(found, cold.number)
             return
         self._verifier.lose(f"{cold_name(cold.number)} has no sound footer, and there is no index")
         async for ledger_id, at in find_records(self._disk, cold):
-            found = jb.Run(ledger_id, at.first, at.count, at.offset, at.length)
+            found = jb.JournalExtent(ledger_id, at.first, at.count, at.offset, at.length)
             await self._add_old_run(found, cold.number)
 
 

@@ -14,13 +14,13 @@ from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import LOSS
 from ..format import entry as entries
 from ..format import journal_format as jb
-from ..format.compacted_format import ColdFile, cold_name
-from ..format.index_format import IndexDamaged, Saved
-from ..format.journal_format import Seed
-from ..ledgers.ledger_table import LIMBO_ALL, Ledger, Ledgers
+from ..format.compacted_format import CompactedFile, cold_name
+from ..format.index_format import IndexCheckpoint, IndexDamaged
+from ..format.journal_format import JournalIdentity
+from ..ledgers.ledger_table import LIMBO_ALL, Ledger, LedgerTable
 from ..replay.compacted_file_scan import what_is_wrong
 from ..replay.journal_replay import (
-    Decision,
+    ReplayDecision,
     Replayed,
     ReplayedJournal,
     decide,
@@ -53,13 +53,13 @@ class VerifiedJournal:
     """The verified journal of a start, from which its first file is made."""
 
     replay: ReplayedJournal
-    saved: Saved | None
+    saved: IndexCheckpoint | None
     """The position of the index; None: it was built again."""
     blank: set[int]
     """Files without any write."""
     removed: set[int]
     """Files that were removed: no file takes the number of one again."""
-    cold: dict[int, ColdFile]
+    cold: dict[int, CompactedFile]
     """The cold files that are listed, and there."""
     base: jb.Base | None
     """A snapshot of states that the head of the first file may name."""
@@ -76,15 +76,15 @@ class JournalVerifier:
         self,
         disk: Disk,
         found: FilesFound,
-        ledgers: Ledgers,
+        ledgers: LedgerTable,
         index: Index,
-        seed: Seed,
+        seed: JournalIdentity,
         witnessed: int,
         doubt: str,
     ) -> None:
         self.disk = disk
         self.names, self.cold_names = found.journal, found.cold
-        self.cold: dict[int, ColdFile] = {}
+        self.cold: dict[int, CompactedFile] = {}
         """The cold files that are listed, and there."""
         self.ledgers = ledgers
         self.index = index
@@ -105,7 +105,7 @@ class JournalVerifier:
         self.survivors: set[tuple[int, int]] = set()
         """Ledgers and entries that are copied before this bookie serves."""
 
-    async def replay(self, saved: Saved) -> ReplayedJournal:
+    async def replay(self, saved: IndexCheckpoint) -> ReplayedJournal:
         """The blocks after the index's position."""
         self.ledgers.limbo_below, self.ledgers.gone_below = saved.limbo_below, saved.gone_below
         found: list[Replayed] = []
@@ -142,7 +142,7 @@ class JournalVerifier:
                     f"it has {length} bytes of records in file {number}, which was removed: an older copy"
                 )
 
-    async def _prove_position(self, saved: Saved) -> None:
+    async def _prove_position(self, saved: IndexCheckpoint) -> None:
         """Check the file at the index's position, its first block, and the last block before it."""
         number = saved.file_number
         if number in self.removed:
@@ -165,7 +165,9 @@ class JournalVerifier:
             self.disk, self.names[number], number, self.seed, self.bookie_id, offset
         )
 
-    async def verify(self, replay: ReplayedJournal, saved: Saved | None) -> VerifiedJournal:
+    async def verify(
+        self, replay: ReplayedJournal, saved: IndexCheckpoint | None
+    ) -> VerifiedJournal:
         """Judge the replayed journal. If synced data may be lost, all ledgers are in limbo afterwards.
 
         ``saved``: the index's position, or None for one that was built again. Raises `LedgerStateUnknown`.
@@ -179,7 +181,9 @@ class JournalVerifier:
             replay, saved, self.blank, self.removed, self.cold, base, states, tuple(self.losses)
         )
 
-    async def _states_of_head(self, saved: Saved | None) -> tuple[jb.Base | None, list[bytes]]:
+    async def _states_of_head(
+        self, saved: IndexCheckpoint | None
+    ) -> tuple[jb.Base | None, list[bytes]]:
         """Return the base that the new file's head may name, and the replayed states that it lacks.
 
         Without a base, for example after a loss, the head repeats all states. Raises `LedgerStateUnknown`.
@@ -233,7 +237,7 @@ class JournalVerifier:
             self.witnessed = 0
         return self.witnessed
 
-    def _ask_what_is_missing(self, decision: Decision) -> None:
+    def _ask_what_is_missing(self, decision: ReplayDecision) -> None:
         if not decision.corrupt:
             return
         missing = ", ".join(
@@ -252,7 +256,7 @@ class JournalVerifier:
 
     def _list_cold(self, listed: Iterable[jb.ColdRow]) -> None:
         for row in listed:
-            self.cold[row[0]] = ColdFile(*row)
+            self.cold[row[0]] = CompactedFile(*row)
 
     async def miss_cold(self) -> None:
         """Note the loss of listed cold files that are missing or damaged."""
@@ -283,7 +287,7 @@ class JournalVerifier:
                 self.missing.add(number)
                 self.lose(f"journal file {number} is gone")
 
-    async def _miss_older(self, saved: Saved) -> None:
+    async def _miss_older(self, saved: IndexCheckpoint) -> None:
         """Check length and head of the files before the index's position, which no start reads in full.
 
         Without this check, the loss of an emptied file would be noticed only by a read.
@@ -352,7 +356,7 @@ class JournalVerifier:
     def _end_tombstones(self, below: int) -> None:
         self.ledgers.gone_below = max(self.ledgers.gone_below, below)
 
-    def know_survivors(self, decision: Decision) -> None:
+    def know_survivors(self, decision: ReplayDecision) -> None:
         """Make the ledgers of survivors known before limbo is marked (inv. 22)."""
         for block in decision.survivors:
             for run in block.runs:
@@ -366,7 +370,7 @@ class JournalVerifier:
             self.ledgers.mark(ledger, ledger.flags)
             self.index.note_state(ledger)
 
-    async def add_run(self, run: jb.Run, number: int) -> None:
+    async def add_run(self, run: jb.JournalExtent, number: int) -> None:
         """Index a run. IDs that are indexed already keep their first place."""
         ledger = self.ledgers.get_or_make(run.ledger)
         if ledger.deleted:
@@ -384,7 +388,7 @@ class JournalVerifier:
             self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
             ledger.top = max(ledger.top, last)
 
-    async def _add_missing(self, ledger: Ledger, run: jb.Run, number: int) -> None:
+    async def _add_missing(self, ledger: Ledger, run: jb.JournalExtent, number: int) -> None:
         name = cold_name(number) if number in self.cold else self.names[number]
         try:
             file = await open_file(self.disk, name)

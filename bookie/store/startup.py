@@ -15,18 +15,18 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import INDEX_REBUILT
 from ..declarations.options import BookieOptions
-from ..disk.bookie_disk_space import Facts, Space
+from ..disk.bookie_disk_space import BookieDiskSpace, Facts
 from ..disk.disk_reserve import Reserve
 from ..format.compacted_format import cold_number
-from ..format.index_format import IndexDamaged, Saved
-from ..format.journal_format import PREFIX, SEED_NAME, Seed, file_number, seed_of
-from ..ledgers.ledger_table import Ledgers
+from ..format.index_format import IndexCheckpoint, IndexDamaged
+from ..format.journal_format import PREFIX, SEED_NAME, JournalIdentity, file_number, seed_of
+from ..ledgers.ledger_table import LedgerTable
 from ..storage.bookie_storage import BookieStorage
 from ..storage.entry_reader import JournalFiles
 from ..storage.index import MAP_NAME, Index
 from ..storage.journal import Journal
-from ..storage.journal_buffer import GatherRing
-from .bookie_store import Store
+from ..storage.journal_buffer import JournalBuffer
+from .bookie_store import BookieStore
 from .first_journal_file import FirstJournalFile
 from .index_rebuild import IndexRebuild
 from .journal_verifier import FilesFound, JournalVerifier, VerifiedJournal
@@ -42,7 +42,7 @@ async def open_store(
     witnessed: int = 0,
     doubt: str = "",
     failures: WorkFailures | None = None,
-) -> Store:
+) -> BookieStore:
     """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
 
     ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
@@ -74,12 +74,14 @@ async def open_store(
             verifier = JournalVerifier(disk, found, ledgers, index, seed, witnessed, doubt)
             verified = await _verify(verifier, None)
         storage = _storage_of(host, options, seed, ledgers, index)
-        store = Store(storage, lost="; ".join(verified.losses), failures=failures or WorkFailures())
+        store = BookieStore(
+            storage, lost="; ".join(verified.losses), failures=failures or WorkFailures()
+        )
         store.stats.corrupt_ranges = len(verified.replay.decision.corrupt)
         first_file = FirstJournalFile(storage, store.commits, store.checkpointer, found, verified)
         await first_file.begin()
         if not seed.started:  # from now on adds may be acknowledged
-            started = Seed(seed.bookie_id, seed.seed, True)
+            started = JournalIdentity(seed.bookie_id, seed.seed, True)
             await replace_file(disk, SEED_NAME, started.encode())
         await storage.make_reserves()
         return store
@@ -90,7 +92,7 @@ async def open_store(
         raise
 
 
-async def _verify(verifier: JournalVerifier, saved: Saved | None) -> VerifiedJournal:
+async def _verify(verifier: JournalVerifier, saved: IndexCheckpoint | None) -> VerifiedJournal:
     """Replay the journal into the index of this position, or build an empty one again, and judge it."""
     if saved is None:
         replay = await IndexRebuild(verifier).rebuild()
@@ -100,11 +102,11 @@ async def _verify(verifier: JournalVerifier, saved: Saved | None) -> VerifiedJou
 
 
 def _storage_of(
-    host: Host, options: BookieOptions, seed: Seed, ledgers: Ledgers, index: Index
+    host: Host, options: BookieOptions, seed: JournalIdentity, ledgers: LedgerTable, index: Index
 ) -> BookieStorage:
     """Make the parts that write, for the replayed index."""
     disk = host.disks["journal"]
-    ring = GatherRing(
+    ring = JournalBuffer(
         disk.aligned_buffer,
         buffers=options.gather_buffers,
         bytes_each=options.gather_bytes,
@@ -116,7 +118,7 @@ def _storage_of(
     }
     # The disk keeps this space free for the journal's next files, so adds need not be refused for it.
     disk.keep_free(options.free_bytes_min + 2 * options.journal_file_bytes)
-    space = Space(seed.bookie_id, lambda: _measure(host, options, index, reserves))
+    space = BookieDiskSpace(seed.bookie_id, lambda: _measure(host, options, index, reserves))
     journal = Journal(
         disk,
         ring,
@@ -161,7 +163,7 @@ def _journal_names(disk: Disk) -> dict[int, str]:
     return names
 
 
-async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, Seed | None]:
+async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, JournalIdentity | None]:
     """The seed's file and what it says, None where it is missing or damaged. Raises `ForeignData`."""
     try:
         data = await read_file(disk, SEED_NAME)
@@ -175,8 +177,8 @@ async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, Seed | N
 
 
 async def _open_index(
-    disk: Disk, options: BookieOptions, seed: Seed | None, bookie_id: str
-) -> tuple[Ledgers, Index, Saved | None]:
+    disk: Disk, options: BookieOptions, seed: JournalIdentity | None, bookie_id: str
+) -> tuple[LedgerTable, Index, IndexCheckpoint | None]:
     index: Index | None = None
     try:
         ledgers, index = _index_of(await disk.open_map(MAP_NAME), options)
@@ -194,7 +196,7 @@ async def _open_index(
 
 async def _new_index(
     disk: Disk, options: BookieOptions, damaged: Index | None
-) -> tuple[Ledgers, Index]:
+) -> tuple[LedgerTable, Index]:
     """An empty one in its place."""
     if damaged is not None:
         damaged.close()
@@ -202,22 +204,22 @@ async def _new_index(
     return _index_of(await disk.open_map(MAP_NAME), options)
 
 
-def _index_of(stored: OrderedMap, options: BookieOptions) -> tuple[Ledgers, Index]:
-    ledgers = Ledgers(stored, options.ledgers_in_memory_max)
+def _index_of(stored: OrderedMap, options: BookieOptions) -> tuple[LedgerTable, Index]:
+    ledgers = LedgerTable(stored, options.ledgers_in_memory_max)
     return ledgers, Index(stored, ledgers)
 
 
 def _seed_to_take(
     host: Host,
     data: bytes | None,
-    found: Seed | None,
-    saved: Saved | None,
+    found: JournalIdentity | None,
+    saved: IndexCheckpoint | None,
     bookie_id: str,
     any_file: bool,
-) -> Seed:
+) -> JournalIdentity:
     """The seed of block digests: made once, kept in a file of its own and in the index."""
     if found is None and saved is not None:
-        found = Seed(saved.bookie_id, saved.seed, True)
+        found = JournalIdentity(saved.bookie_id, saved.seed, True)
     elif found is None and (data is not None or any_file):
         raise CorruptData(
             f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
@@ -225,11 +227,11 @@ def _seed_to_take(
             ' (docs/operations.md, "A bookie does not start any more")'
         )
     elif found is None:
-        found = Seed(bookie_id, host.random.getrandbits(63), False)
+        found = JournalIdentity(bookie_id, host.random.getrandbits(63), False)
     _check_owner(found, bookie_id)
     return found
 
 
-def _check_owner(found: Seed, bookie_id: str) -> None:
+def _check_owner(found: JournalIdentity, bookie_id: str) -> None:
     if bookie_id and found.bookie_id != bookie_id:
         raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {bookie_id}")

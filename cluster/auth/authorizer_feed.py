@@ -10,7 +10,7 @@ from functools import partial
 
 import trio
 
-from ...bookie.session.bookie_authorizer import Gate
+from ...bookie.session.bookie_authorizer import BookieAuthorizer
 from ...metadata.client.metadata_client import MetadataClient
 from ...metadata.model.acl_records import ENDED_PREFIX, MODE_KEY, decode_mode
 from ...runtime.interfaces.errors import DistributedLogError, NotAllowed, NotAuthenticated
@@ -28,7 +28,9 @@ AGAIN_S = 1.0
 log = get_logger("distributedlog.cluster")
 
 
-async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str) -> None:
+async def look(
+    gate: BookieAuthorizer, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
+) -> None:
     """Ask once. Raises what keeps the leader from answering."""
     found = await metadata.get(MODE_KEY)
     mode = decode_mode(None if found is None else found.value)
@@ -54,7 +56,7 @@ async def look(gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_
 
 
 async def keep_gate(
-    gate: Gate, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
+    gate: BookieAuthorizer, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
 ) -> None:
     """Go on asking, until cancelled."""
     turn = trio.Lock()
@@ -89,7 +91,7 @@ async def keep_gate(
             gate.wanted = trio.Event()
 
 
-async def _tick(gate: Gate) -> None:
+async def _tick(gate: BookieAuthorizer) -> None:
     """By itself: where the quorum is silent a question to it waits."""
     while True:
         await trio.sleep(EVERY_S)

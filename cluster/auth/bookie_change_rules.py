@@ -27,7 +27,7 @@ from ...log.model.stored_settings import (
 from ...metadata.auth.key_space import Change
 from ...metadata.model.rights import OPERATOR
 from ...runtime.interfaces.errors import CorruptData
-from ..repair.pull_replication import Move
+from ..repair.pull_replication import ReplicaMove
 
 ID_AT = slice(len("log/"), len("log/") + 16)
 STATES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
@@ -119,7 +119,7 @@ def _may_come(change: Change, ledger: LedgerMetadata, old: str, new: str) -> boo
     if change.janitor:
         return change.look(keys.bookie_key(new)) is not None
     asked = change.look(keys.move_key(new, ledger.ledger_id))
-    return asked is not None and change.is_own(new) and Move.decode(asked).leaving == old
+    return asked is not None and change.is_own(new) and ReplicaMove.decode(asked).leaving == old
 
 
 def is_nobodys(change: Change, ledger: LedgerMetadata) -> bool:

@@ -19,7 +19,7 @@ from ...log.model.log_keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX,
 from ...log.model.segment_expiry import CLOCK_KEY, STEP_MAX_MS, decode_clock
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
-from ...metadata.auth.key_space import NOWHERE, Classes, KeyClass, Place, Told
+from ...metadata.auth.key_space import NOWHERE, KeyClass, KeyScope, KeySpace, Told
 from ...metadata.model.acl_records import AUDIT_PREFIX, ENDED_PREFIX, MODE_KEY, TRUST_PREFIX
 from ...metadata.model.rights import (
     ADMIN,
@@ -57,15 +57,15 @@ TRUNCATE = "truncate"
 
 STAGES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED, LedgerState.DELETING)
 
-Where = Callable[[bytes], Place | None]
+Where = Callable[[bytes], KeyScope | None]
 
 
 def _of_log(before: bytes) -> tuple[Where, Callable[[bytes], bytes]]:
     """Keys PREFIX log id, and more: their place, and how far a key must go to say it."""
 
-    def place(key: bytes) -> Place | None:
+    def place(key: bytes) -> KeyScope | None:
         log = key[len(before) : len(before) + ID_DIGITS]
-        return Place(log=log) if _is_id(log) else None
+        return KeyScope(log=log) if _is_id(log) else None
 
     def span(key: bytes) -> bytes:
         whole = key[: len(before) + ID_DIGITS + 1]
@@ -74,50 +74,50 @@ def _of_log(before: bytes) -> tuple[Where, Callable[[bytes], bytes]]:
     return place, span
 
 
-def _of_reader(key: bytes) -> Place | None:
+def _of_reader(key: bytes) -> KeyScope | None:
     """Positions and their like: log/ID/KIND/NAME, a user's own where the name begins with ~user/."""
     parts = key.split(b"/", 4)
     if len(parts) < 2 or not _is_id(parts[1]):
         return None
     if len(parts) < 4:
-        return Place(log=parts[1])
+        return KeyScope(log=parts[1])
     own = parts[3][1:].decode(errors="replace") if parts[3][:1] == b"~" and len(parts) > 4 else ""
-    return Place(log=parts[1], user=own)
+    return KeyScope(log=parts[1], user=own)
 
 
-def _of_ledger(key: bytes) -> Place | None:
+def _of_ledger(key: bytes) -> KeyScope | None:
     """…/ledger id."""
     ledger = key.rpartition(b"/")[2]
-    return Place(ledger=keys.LEDGER_PREFIX + ledger) if _is_id(ledger) else None
+    return KeyScope(ledger=keys.LEDGER_PREFIX + ledger) if _is_id(ledger) else None
 
 
-def _of_copy(key: bytes) -> Place | None:
+def _of_copy(key: bytes) -> KeyScope | None:
     """PREFIX bookie / ledger id, or as far as the bookie goes."""
     parts = key.split(b"/")
     if len(parts) != 3 or not parts[1]:
         return None
     if not parts[2]:
-        return Place(bookie=parts[1])
+        return KeyScope(bookie=parts[1])
     if not _is_id(parts[2]):
         return None
-    return Place(ledger=keys.LEDGER_PREFIX + parts[2], bookie=parts[1])
+    return KeyScope(ledger=keys.LEDGER_PREFIX + parts[2], bookie=parts[1])
 
 
-def _of_bookie(key: bytes) -> Place | None:
+def _of_bookie(key: bytes) -> KeyScope | None:
     bookie = key.partition(b"/")[2]
-    return Place(bookie=bookie) if bookie and b"/" not in bookie else None
+    return KeyScope(bookie=bookie) if bookie and b"/" not in bookie else None
 
 
 def _of_path(parts_before: int) -> Where:
     """… namespace 00 log name, after so many parts. In a namespace's own key there is no log name."""
 
-    def place(key: bytes) -> Place | None:
+    def place(key: bytes) -> KeyScope | None:
         try:
             whole = key.split(b"/", parts_before)[parts_before].decode()
         except (IndexError, UnicodeDecodeError):
             return None
         namespace, _, name = whole.partition("\0")
-        return Place(path=(namespace, name)) if namespace else None
+        return KeyScope(path=(namespace, name)) if namespace else None
 
     return place
 
@@ -329,7 +329,7 @@ _BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie, shape=shape
 _WRITERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE, _LOG, _LOG_SPAN)
 _REPAIRED = replace(_WRITERS, write=_SEGMENTS)
 
-KEY_CLASSES = Classes(
+KEY_CLASSES = KeySpace(
     by_third={
         (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
         (b"log/", b"state"): KeyClass(

@@ -42,7 +42,7 @@ class _Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class TokenAttempt:
     """One that is being looked at."""
 
     own: _Share
@@ -58,7 +58,7 @@ class TokenAttempts:
         self._first = _Share(FIRST_IN_VAIN, 0.0)
         self._of: dict[str, _Share] = {}
 
-    def begin(self, address: str, now: float) -> Attempt:
+    def begin(self, address: str, now: float) -> TokenAttempt:
         """A token of that address is about to be looked at; what to `end`. Raises `TooBusy`."""
         who = network_of(address)
         if who not in self._of and len(self._of) >= ADDRESSES_MAX:
@@ -80,9 +80,9 @@ class TokenAttempts:
         for share in (own, among):
             share.left -= 1
             share.under_way += 1
-        return Attempt(own, among, now)
+        return TokenAttempt(own, among, now)
 
-    def end(self, attempt: Attempt, *, refused: bool) -> None:
+    def end(self, attempt: TokenAttempt, *, refused: bool) -> None:
         """It was looked at. ``refused``: the cluster does not take it."""
         for share in (attempt.own, attempt.among):
             share.under_way -= 1

@@ -25,7 +25,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.tokens import read_token
 from ...runtime.schedule.work_failures import WorkFailures
-from .token_attempts import Attempt, TokenAttempts
+from .token_attempts import TokenAttempt, TokenAttempts
 
 SESSIONS_OF_A_USER = 8
 """Tokens of one user that are kept at a time: its others wait, and nobody else."""
@@ -178,7 +178,7 @@ class TokenSessions(Generic[Opened]):
         self._nursery.start_soon(self._serve, session, attempt)
         return session
 
-    async def _serve(self, session: TokenSession[Opened], attempt: Attempt) -> None:
+    async def _serve(self, session: TokenSession[Opened], attempt: TokenAttempt) -> None:
         tried = True
         try:
             with session._scope:

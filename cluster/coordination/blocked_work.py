@@ -14,7 +14,7 @@ CAUSES_MAX = 5
 """Told one by one."""
 
 
-class HeldUp:
+class BlockedWorkLog:
     """What keeps one kind of work waiting, pass by pass."""
 
     def __init__(self, log: Logger, what: str) -> None:

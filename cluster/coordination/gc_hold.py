@@ -21,7 +21,7 @@ DIGITS_MAX = 9
 WHY_BYTES_MAX = 500
 
 
-class Turn(Protocol):
+class ElectionStatus(Protocol):
     """Who says whether this process is to work (`repair.Election`)."""
 
     async def elected(self) -> bool:
@@ -29,15 +29,15 @@ class Turn(Protocol):
         ...
 
 
-class UnlessHeld:
+class GcHold:
     """A turn at work that deletes: nobody's while it is held."""
 
-    def __init__(self, metadata: Metadata, turn: Turn) -> None:
+    def __init__(self, metadata: Metadata, turn: ElectionStatus) -> None:
         self._metadata = metadata
         self._turn = turn
 
     async def elected(self) -> bool:
-        """See `Turn`."""
+        """See `ElectionStatus`."""
         return await self._turn.elected() and not await why_held(self._metadata)
 
 

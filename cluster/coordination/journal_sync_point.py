@@ -38,7 +38,7 @@ log = get_logger("distributedlog.cluster.coordination.journal_sync_point")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class JournalSyncPoint:
     """The content of ``seen/<bookie>``."""
 
     start: int
@@ -51,7 +51,7 @@ class Reach:
         return pack({"format": FORMAT, "start": self.start, "durable_to": self.durable_to})
 
     @classmethod
-    def decode(cls, key: bytes, value: Buffer) -> "Reach":
+    def decode(cls, key: bytes, value: Buffer) -> "JournalSyncPoint":
         """Raises `CorruptData`, `UnsupportedFormat`."""
         what = f"the note {keys.shown(key)} of how far a journal was synced"
         found = versioned(value, FORMAT, _REACH, what)
@@ -68,7 +68,7 @@ async def known_reach(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
     if found is None:
         return 0, ""
     try:
-        return Reach.decode(key, found.value).durable_to, ""
+        return JournalSyncPoint.decode(key, found.value).durable_to, ""
     except (CorruptData, UnsupportedFormat) as error:
         return 0, str(error)
 
@@ -96,7 +96,7 @@ class ReachNotes:
         durable_to = self._durable_to()
         if durable_to == self._noted:
             return
-        put = Put(self._key, Reach(self._start, durable_to).encode())
+        put = Put(self._key, JournalSyncPoint(self._start, durable_to).encode())
         reply = await self._metadata.transact(Transaction((self._guard,), (put,)))
         if not reply.succeeded:
             raise ForeignData(

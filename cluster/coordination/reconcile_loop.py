@@ -12,7 +12,7 @@ from ...metadata.model.interface import Metadata, prefix_end
 from ...runtime.interfaces.errors import Compacted, DistributedLogError
 from ...runtime.interfaces.log_lines import Logger, get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from .gc_hold import Turn
+from .gc_hold import ElectionStatus
 
 RETRY_S = 1.0
 GATHER_S = 0.1
@@ -71,7 +71,7 @@ async def at_each_change(
 
 
 async def each_turn(
-    turn: Turn,
+    turn: ElectionStatus,
     work: Callable[[], Awaitable[None]],
     forget: Callable[[], None],
     *,

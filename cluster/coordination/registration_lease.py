@@ -30,7 +30,7 @@ TELL_REST_S = 0.5
 log = get_logger("distributedlog.cluster.coordination.registration_lease")
 
 
-class Membership:
+class RegistrationLease:
     """Keeps one leased key alive. ``value`` is asked for what to say each time.
 
     ``guard``: what must hold, that this node may be registered. ``urgent``: what is

@@ -22,7 +22,7 @@ EPOCH_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Anew:
+class RestoredCounters:
     """What a restore makes."""
 
     state: KeyValueState
@@ -33,7 +33,7 @@ class Anew:
     """Keys of records that cannot be read, and are left as they are."""
 
 
-def anew(before: KeyValueState, why: str) -> Anew:
+def anew(before: KeyValueState, why: str) -> RestoredCounters:
     """The state that the cluster goes on with. ``why``: what those are told who ask why nothing is deleted.
 
     Raises `InvalidRequest` where a newer program must do it.
@@ -61,4 +61,4 @@ def anew(before: KeyValueState, why: str) -> Anew:
 
     added = {RESTORES: b"%d" % restores, HOLD: encode_hold(why)}
     state = moved_ahead(before, change, added)
-    return Anew(state, restores, logs, tuple(unreadable))
+    return RestoredCounters(state, restores, logs, tuple(unreadable))

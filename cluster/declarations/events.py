@@ -2,82 +2,84 @@
 
 import logging
 
-from ...runtime.declarations.events import Event
+from ...runtime.declarations.events import EventDefinition
 
-SERVES = Event("node.ready", logging.INFO, "It serves.", ("node_name", "kind", "address"))
-DIED = Event(
+SERVES = EventDefinition("node.ready", logging.INFO, "It serves.", ("node_name", "kind", "address"))
+DIED = EventDefinition(
     "node.died",
     logging.ERROR,
     "A node of `dlog local` ended by itself.",
     ("node_name", "why"),
     "its last lines say why",
 )
-OPENED = Event(
+OPENED = EventDefinition(
     "bookie.opened",
     logging.INFO,
     "A bookie's store was opened.",
     ("bookie", "start", "ledgers"),
 )
-BOUND = Event(
+BOUND = EventDefinition(
     "bookie.bound",
     logging.WARNING,
     "A bookie of before shows a certificate for the first time: from now on its id goes with that name.",
     ("bookie", "principal"),
     "nothing, if that is its name; else decommission it, and start an empty one",
 )
-LIMBO = Event(
+LIMBO = EventDefinition(
     "bookie.limbo",
     logging.WARNING,
     "A bookie does not know what it lost, and denies nothing until it is healed.",
     ("bookie",),
     "docs/operations.md, a bookie that misses data",
 )
-LEASE_LOST = Event(
+LEASE_LOST = EventDefinition(
     "bookie.lease.lost",
     logging.WARNING,
     "A bookie was taken for gone, and has registered again.",
     (),
     "was it stopped, or cut off from the metadata, or overloaded?",
 )
-REPAIRER = Event(
+REPAIRER = EventDefinition(
     "repair.elected", logging.INFO, "This bookie repairs from now on, or no more.", ("elected",)
 )
-LOST = Event(
+LOST = EventDefinition(
     "bookie.lost",
     logging.WARNING,
     "A bookie was away for too long, or is to leave: what it holds is stored elsewhere.",
     ("bookie", "why"),
 )
-DECOMMISSIONED = Event(
+DECOMMISSIONED = EventDefinition(
     "bookie.decommissioned",
     logging.WARNING,
     "A bookie holds nothing any more, and is forgotten.",
     ("bookie",),
 )
-COPIED = Event(
+COPIED = EventDefinition(
     "repair.copied",
     logging.INFO,
     "Entries that a bookie missed are there.",
     ("bookie", "ledger", "entries"),
 )
-WAITS = Event(
+WAITS = EventDefinition(
     "repair.waits",
     logging.WARNING,
     "Work of one kind cannot go on, for these causes. Said again each five minutes.",
     ("work", "count"),
     "the causes name what is missing: a bookie that is away, no other one to take copies",
 )
-GOES_ON = Event("repair.goes_on", logging.INFO, "No work of this kind waits any more.", ("work",))
-LIMBO_HEALED = Event(
+GOES_ON = EventDefinition(
+    "repair.goes_on", logging.INFO, "No work of this kind waits any more.", ("work",)
+)
+LIMBO_HEALED = EventDefinition(
     "limbo.healed", logging.INFO, "A ledger is whole again on this bookie.", ("ledger", "entries")
 )
-ROT_HEALED = Event(
+ROT_HEALED = EventDefinition(
     "rot.healed",
     logging.WARNING,
     "Rotten entries were healed from other copies.",
     ("ledger", "entries"),
 )
-AUDIT_FOUND = Event(
+AUDIT_FOUND = EventDefinition(
     "audit.found",
     logging.WARNING,
     "Copies are missing that nobody had noted; they are made.",

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import trio
 
-from ...bookie.ledgers.ledger_existence import Standing
+from ...bookie.ledgers.ledger_existence import LedgerStatus
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_ids import next_of
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
@@ -38,12 +38,12 @@ async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
     return set(missing.values())
 
 
-async def standings(metadata: Metadata, asked: Sequence[int]) -> dict[int, Standing]:
+async def standings(metadata: Metadata, asked: Sequence[int]) -> dict[int, LedgerStatus]:
     """How each of the ids ``asked``, ascending, stands now. Linearizable.
 
     One whose record cannot be read is left out: of it nothing can be told.
     """
-    found = dict.fromkeys(asked, Standing.GONE)
+    found = dict.fromkeys(asked, LedgerStatus.GONE)
     wanted = {keys.ledger_key(ledger_id): ledger_id for ledger_id in asked}
     async for item in _records(metadata, asked):
         ledger_id = wanted.get(item.key)
@@ -56,9 +56,9 @@ async def standings(metadata: Metadata, asked: Sequence[int]) -> dict[int, Stand
             del found[ledger_id]
             continue
         if state is LedgerState.OPEN:
-            found[ledger_id] = Standing.OPEN
+            found[ledger_id] = LedgerStatus.OPEN
         elif state is not LedgerState.DELETING:
-            found[ledger_id] = Standing.ENDED
+            found[ledger_id] = LedgerStatus.ENDED
     return found
 
 

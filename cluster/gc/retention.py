@@ -61,8 +61,8 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
-from ..coordination.gc_hold import Turn
+from ..coordination.blocked_work import BlockedWorkLog
+from ..coordination.gc_hold import ElectionStatus
 
 RESCAN_S = 60.0
 """How long a change of settings, or a new log, may stay unknown here."""
@@ -167,7 +167,7 @@ class Retention:
     def __init__(
         self,
         metadata: Metadata,
-        election: Turn,
+        election: ElectionStatus,
         *,
         closing: Closing | None = None,
         failures: WorkFailures | None = None,
@@ -184,9 +184,9 @@ class Retention:
         self._abandoned: dict[int, int] = {}
         """Log to the segment that is open for too long."""
         self._wake = trio.Event()
-        self._held_up = HeldUp(log, "logs are passed over by retention")
-        self._unreadable = HeldUp(log, "settings cannot be read: what they were last holds")
-        self._out_of_range = HeldUp(log, "stored numbers are out of range")
+        self._held_up = BlockedWorkLog(log, "logs are passed over by retention")
+        self._unreadable = BlockedWorkLog(log, "settings cannot be read: what they were last holds")
+        self._out_of_range = BlockedWorkLog(log, "stored numbers are out of range")
         self.given_up_segments = 0
         """Since the start."""
         self.closed_segments = 0

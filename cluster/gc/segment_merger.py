@@ -32,10 +32,10 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
-from ..coordination.gc_hold import Turn
+from ..coordination.blocked_work import BlockedWorkLog
+from ..coordination.gc_hold import ElectionStatus
 from ..coordination.reconcile_loop import each_turn
-from .staged_ledger_collector import Records
+from .staged_ledger_collector import LedgerRecordSource
 
 EVERY_S = 60.0
 RETIRED_S = 3600.0
@@ -69,13 +69,13 @@ OpenMerging = Callable[[], AbstractAsyncContextManager[Merge]]
 """Opens what that takes, for as long as it is needed."""
 
 
-class Merging:
+class SegmentMerger:
     """Merges small segments, and deletes what merges have left, while this bookie is the elected one."""
 
     def __init__(
         self,
         metadata: Metadata,
-        election: Turn,
+        election: ElectionStatus,
         deletion_share: DeletionShare,
         *,
         opening: OpenMerging,
@@ -90,7 +90,7 @@ class Merging:
         self._retired_s = retired_s
         self._seen: dict[bytes, float] = {}
         """Since when a ledger was seen left, by our own time."""
-        self._held_up = HeldUp(log, "logs or ledgers are passed over by merging")
+        self._held_up = BlockedWorkLog(log, "logs or ledgers are passed over by merging")
         self.merged_segments = 0
         """Since the start."""
         self.deleted_ledgers = 0
@@ -187,7 +187,10 @@ class Merging:
             try:
                 with self._failures.contained(unit) as attempt:
                     if await delete_retired(
-                        self._metadata, Records(self._metadata), self._deletion_share, item
+                        self._metadata,
+                        LedgerRecordSource(self._metadata),
+                        self._deletion_share,
+                        item,
                     ):
                         self.deleted_ledgers += 1
                 if attempt.failed:

@@ -18,8 +18,8 @@ from ...metadata.model.transaction import Compare, Delete, KeyValue, Transaction
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
-from ..coordination.gc_hold import Turn
+from ..coordination.blocked_work import BlockedWorkLog
+from ..coordination.gc_hold import ElectionStatus
 
 PAGE = 500
 EVERY_S_MIN = 1.0
@@ -28,13 +28,13 @@ UNIT = "purging of truncated segments"
 log = get_logger("distributedlog.cluster.gc.segment_purger")
 
 
-class Purger:
+class SegmentPurger:
     """Removes truncated segments while this bookie is the elected one."""
 
     def __init__(
         self,
         metadata: Metadata,
-        election: Turn,
+        election: ElectionStatus,
         *,
         grace_s: float,
         failures: WorkFailures | None = None,
@@ -45,7 +45,7 @@ class Purger:
         self._grace_s = grace_s
         self._seen: dict[int, list[tuple[int, float]]] = {}
         """Log to (last segment below the point, when that was first seen), ascending."""
-        self._held_up = HeldUp(log, "truncated logs are not purged yet")
+        self._held_up = BlockedWorkLog(log, "truncated logs are not purged yet")
         self.purged_segments = 0
         """Since the start."""
 

@@ -13,13 +13,13 @@ from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ...ledger.model.stored_ledger import StoredLedger, Unreadable
 from ...log.model.log_keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ...log.segments.app_versions import AppVersion
-from ...log.segments.staged_ledgers import UnlinkedLedger, delete_unlinked
+from ...log.segments.staged_ledgers import StagedLedger, delete_unlinked
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import CorruptData, NoSuchLedger, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.gc_hold import Turn
+from ..coordination.gc_hold import ElectionStatus
 from ..coordination.reconcile_loop import each_turn
 
 PAGE = 500
@@ -29,7 +29,7 @@ log = get_logger("distributedlog.cluster.gc.staged_ledger_collector")
 
 
 @dataclass(frozen=True, slots=True)
-class Records:
+class LedgerRecordSource:
     """Ledgers' records straight from the store."""
 
     metadata: Metadata
@@ -43,13 +43,13 @@ class Records:
         return StoredLedger(record, found.version)
 
 
-class Collector:
+class StagedLedgerCollector:
     """Deletes unlinked segments while this bookie is the elected one."""
 
     def __init__(
         self,
         metadata: Metadata,
-        election: Turn,
+        election: ElectionStatus,
         *,
         unlinked_s: float,
         failures: WorkFailures | None = None,
@@ -98,7 +98,7 @@ class Collector:
 
     async def _passed(self, item: KeyValue) -> bool:
         """Has its application linked this version, or a later one?"""
-        unlinked = UnlinkedLedger.decode(item.value)
+        unlinked = StagedLedger.decode(item.value)
         if not unlinked.app:
             return False
         note = await self._metadata.get(txn_key(ids_of_unlinked(item.key)[0], unlinked.app))
@@ -106,6 +106,8 @@ class Collector:
 
     async def _delete(self, item: KeyValue) -> None:
         log_id, ledger_id = ids_of_unlinked(item.key)
-        if await delete_unlinked(self._metadata, Records(self._metadata), log_id, ledger_id):
+        if await delete_unlinked(
+            self._metadata, LedgerRecordSource(self._metadata), log_id, ledger_id
+        ):
             self.collected_ledgers += 1
             log.info("log %016x: unlinked ledger %d deleted", log_id, ledger_id)

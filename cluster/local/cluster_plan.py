@@ -36,7 +36,7 @@ class PlannedNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """The nodes of a cluster, metadata nodes first."""
 
     nodes: tuple[PlannedNode, ...]
@@ -71,7 +71,7 @@ LOCAL_JOURNAL_FILE_BYTES = 32 * 1024 * 1024
 """Small files for small clusters (32 MiB under `dlog local`)."""
 
 
-def encode(plan: Plan) -> str:
+def encode(plan: ClusterPlan) -> str:
     """The plan as the text of its file."""
     nodes = [
         {"name": node.name, "kind": node.kind, "address": format_address(node.address)}
@@ -80,11 +80,11 @@ def encode(plan: Plan) -> str:
     return json.dumps({"format": 1, "uri": plan.uri, "nodes": nodes}, indent=1) + "\n"
 
 
-def decode(text: str, where: str) -> Plan:
+def decode(text: str, where: str) -> ClusterPlan:
     """The other way round. Raises `CorruptData`."""
     try:
         nodes = _PLAN(json.loads(text))["nodes"]
-        return Plan(
+        return ClusterPlan(
             tuple(
                 PlannedNode(node["name"], node["kind"], parse_address(node["address"], where))
                 for node in nodes
@@ -104,7 +104,7 @@ _PLAN = fields(
 
 
 async def make(
-    kept: Plan | None,
+    kept: ClusterPlan | None,
     *,
     bookies: int,
     metadata_nodes: int,
@@ -113,7 +113,7 @@ async def make(
     listen: Callable[[Address], Awaitable[Listener]],
     hold: Callable[[Address], object],
     chance: random.Random,
-) -> Plan:
+) -> ClusterPlan:
     """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
 
     Ports that nobody asked for are kept by ``hold``, so that nobody else chooses them before they are
@@ -146,16 +146,18 @@ async def make(
     for name, found in zip(wanted, ports, strict=True):
         nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, found)))
     nodes.sort(key=lambda node: node.kind != "metadata")
-    return Plan(tuple(nodes))
+    return ClusterPlan(tuple(nodes))
 
 
-def started(plan: Plan, bookies: int) -> Plan:
+def started(plan: ClusterPlan, bookies: int) -> ClusterPlan:
     """The plan without the bookies that this start leaves out."""
     chosen = [*plan.of("metadata"), *plan.of("bookie")[:bookies]]
     return replace(plan, nodes=tuple(chosen))
 
 
-def with_proxies(plan: Plan, write_proxies: int, read_proxies: int, host: str) -> Plan:
+def with_proxies(
+    plan: ClusterPlan, write_proxies: int, read_proxies: int, host: str
+) -> ClusterPlan:
     """The plan and so many proxies, on free ports: they keep nothing, and are in no file."""
     found = [
         PlannedNode(f"{kind}{number + 1}", kind, (host, 0))

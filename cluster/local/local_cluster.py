@@ -29,7 +29,7 @@ from ..process.node_directories import host_of, memory_host
 from ..process.process_lifetime import first_of
 from . import cluster_plan as plans
 from .child_processes import Child, start_child, start_fork_server
-from .cluster_plan import Plan, PlannedNode
+from .cluster_plan import ClusterPlan, PlannedNode
 from .fork_server import ForkServer
 
 HOST = "127.0.0.1"
@@ -206,7 +206,7 @@ class _Run:
     async def start(
         self,
         nursery: trio.Nursery,
-        plan: Plan | None,
+        plan: ClusterPlan | None,
         shape: Mapping[str, int],
         apart: Sequence[str] | None,
     ) -> LocalCluster:
@@ -217,7 +217,7 @@ class _Run:
         return await self.planned(nursery, plan, names)
 
     async def planned(
-        self, nursery: trio.Nursery, plan: Plan, apart: Sequence[str]
+        self, nursery: trio.Nursery, plan: ClusterPlan, apart: Sequence[str]
     ) -> LocalCluster:
         """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
         ready: dict[str, dict[str, Any]] = {}
@@ -291,7 +291,7 @@ class _Run:
     async def _keep_in(
         self,
         scope: trio.CancelScope,
-        plan: Plan,
+        plan: ClusterPlan,
         node: PlannedNode,
         *,
         task_status: trio.TaskStatus[dict[str, Any]],
@@ -300,7 +300,7 @@ class _Run:
             await self._keep_node(plan, node, task_status=task_status)
 
     async def _keep_before_metadata(
-        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+        self, plan: ClusterPlan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
         self._before_metadata += 1
         try:
@@ -311,7 +311,7 @@ class _Run:
                 self.end_metadata_last()
 
     async def _keep_node(
-        self, plan: Plan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
+        self, plan: ClusterPlan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
         """Run one node; once it has served, its death is its own (and, with restart, not for long)."""
         served = False
@@ -380,7 +380,7 @@ class _Run:
             self._own_forks.close()
 
 
-async def _plan(directory: str | None, shape: Mapping[str, int], ports: HeldPorts) -> Plan:
+async def _plan(directory: str | None, shape: Mapping[str, int], ports: HeldPorts) -> ClusterPlan:
     """Return the plan that the directory keeps, or a new one, kept there from now on, and add proxies."""
     here = real_host("local", disks={})
     file = Path(directory) / plans.FILE_NAME if directory is not None else None

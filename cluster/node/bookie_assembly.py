@@ -16,8 +16,8 @@ import trio
 
 from ...bookie.declarations.options import BookieOptions
 from ...bookie.server import serve_bookie_protocol
-from ...bookie.session.bookie_authorizer import Gate
-from ...bookie.store.bookie_store import Store
+from ...bookie.session.bookie_authorizer import BookieAuthorizer
+from ...bookie.store.bookie_store import BookieStore
 from ...bookie.store.startup import open_store
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
@@ -36,22 +36,22 @@ from ...runtime.protocol.handshake import Hello
 from ...runtime.schedule.work_failures import WorkFailures
 from ..auth.authorizer_feed import keep_gate, look
 from ..coordination.cookie import cookie_guard, take_identity
-from ..coordination.gc_hold import UnlessHeld
+from ..coordination.gc_hold import GcHold
 from ..coordination.journal_sync_point import ReachNotes, known_reach
 from ..coordination.reconcile_loop import at_each_change
-from ..coordination.registration_lease import Membership
+from ..coordination.registration_lease import RegistrationLease
 from ..declarations.config import overlay
 from ..declarations.events import LIMBO, OPENED
 from ..declarations.options import BookieNodeConfig, NodeReady
 from ..gc.ledger_lookup import end_tombstones, missing_ledgers, standings
 from ..gc.retention import UNIT as RETENTION
 from ..gc.retention import Close, Retention
-from ..gc.segment_merger import Merge, Merging
+from ..gc.segment_merger import Merge, SegmentMerger
 from ..gc.segment_purger import UNIT as PURGING
-from ..gc.segment_purger import Purger
-from ..gc.staged_ledger_collector import Collector
-from ..repair.auditor_election import Election
-from ..repair.ledger_deletion import Deletion
+from ..gc.segment_purger import SegmentPurger
+from ..gc.staged_ledger_collector import StagedLedgerCollector
+from ..repair.auditor_election import AuditorElection
+from ..repair.ledger_deletion import LedgerDeletion
 from ..repair.repair_metrics import RepairParts
 from .node_lifecycle import (
     FIRST_QUESTION,
@@ -118,7 +118,7 @@ class BookieParts:
     endpoint: Endpoint
     metadata: MetadataClient
     identity: NodeIdentity
-    store: Store
+    store: BookieStore
 
     @property
     def bookie_id(self) -> str:
@@ -167,7 +167,7 @@ async def _serve_bookie(
         if store.ledgers.limbo_below:
             await confine(store, metadata)
         parts = BookieParts(host, config, listeners, endpoint, metadata, identity, store)
-        gate = Gate(options.trust_silence_s, steady_time(host))
+        gate = BookieAuthorizer(options.trust_silence_s, steady_time(host))
         await _serve_registered(parts, gate, cookie_revision, task_status)
 
 
@@ -177,7 +177,7 @@ async def _opened_store(
     endpoint: Endpoint,
     metadata: MetadataClient,
     identity: NodeIdentity,
-) -> Store:
+) -> BookieStore:
     """Open the store of a bookie whose identity was checked, and log how."""
     before = trio.current_time()
     witnessed, doubt = await known_reach(metadata, identity.node_id)
@@ -206,7 +206,7 @@ async def _opened_store(
 
 async def _serve_registered(
     parts: BookieParts,
-    gate: Gate,
+    gate: BookieAuthorizer,
     cookie_revision: int,
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
@@ -264,8 +264,8 @@ async def _serve_registered(
 
 async def _serve_clients(
     parts: BookieParts,
-    gate: Gate,
-    membership: Membership,
+    gate: BookieAuthorizer,
+    membership: RegistrationLease,
     of_repair: Callable[[], Mapping[str, object]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -297,12 +297,12 @@ def _address_check(parts: BookieParts, addresses: Mapping[str, Address]) -> Addr
 
 def _membership(
     parts: BookieParts, addresses: Mapping[str, Address], guard: Compare, reach: ReachNotes
-) -> Membership:
+) -> RegistrationLease:
     """Return the registration of the bookie, which a lease keeps."""
     registration = partial(
         registration_of, parts.host, parts.config, parts.identity, parts.store, addresses
     )
-    return Membership(
+    return RegistrationLease(
         parts.metadata,
         keys.bookie_key(parts.bookie_id),
         lambda: registration().encode(),
@@ -313,7 +313,9 @@ def _membership(
     )
 
 
-def _start_upkeep(parts: BookieParts, gate: Gate, membership: Membership, start: Start) -> None:
+def _start_upkeep(
+    parts: BookieParts, gate: BookieAuthorizer, membership: RegistrationLease, start: Start
+) -> None:
     """Start what keeps this bookie's own state up to date with the cluster."""
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
     failures = parts.endpoint.failures
@@ -321,7 +323,7 @@ def _start_upkeep(parts: BookieParts, gate: Gate, membership: Membership, start:
     # Clients choose a bookie with free space at once, and a full one no more.
     start("news in the registration", membership.tell_at_once, lambda: store.space_changed.wait())
     start("the gate", keep_gate, gate, parts.endpoint, metadata, bookie_id)
-    deletion = Deletion(metadata, bookie_id, store.delete_ledger, failures)
+    deletion = LedgerDeletion(metadata, bookie_id, store.delete_ledger, failures)
     start("deletion of ledgers", deletion.run)
     start("the end of tombstones", end_tombstones, metadata, store.end_tombstones, failures)
     start("the look whether it is to leave", leave_when_told, store, metadata, bookie_id, failures)
@@ -337,13 +339,15 @@ def _start_upkeep(parts: BookieParts, gate: Gate, membership: Membership, start:
     )
 
 
-def _start_maintenance(parts: BookieParts, membership: Membership, start: Start) -> None:
+def _start_maintenance(parts: BookieParts, membership: RegistrationLease, start: Start) -> None:
     """Start what one elected bookie does for the cluster: purge, retain, merge and collect segments."""
     host, config, endpoint = parts.host, parts.config, parts.endpoint
     metadata, failures = parts.metadata, parts.endpoint.failures
-    election = Election(metadata, parts.bookie_id, lambda: membership.lease, repairs=config.repair)
-    janitor = UnlessHeld(metadata, election)
-    purger = Purger(metadata, janitor, grace_s=config.purge_grace_s, failures=failures)
+    election = AuditorElection(
+        metadata, parts.bookie_id, lambda: membership.lease, repairs=config.repair
+    )
+    janitor = GcHold(metadata, election)
+    purger = SegmentPurger(metadata, janitor, grace_s=config.purge_grace_s, failures=failures)
     start(PURGING, purger.run)
     retention = Retention(
         metadata,
@@ -352,7 +356,7 @@ def _start_maintenance(parts: BookieParts, membership: Membership, start: Start)
         failures=failures,
     )
     start(RETENTION, retention.run)
-    merger = Merging(
+    merger = SegmentMerger(
         metadata,
         janitor,
         purger.deletion_share,
@@ -360,11 +364,13 @@ def _start_maintenance(parts: BookieParts, membership: Membership, start: Start)
         failures=failures,
     )
     start("merging of segments", merger.run)
-    collector = Collector(metadata, janitor, unlinked_s=config.unlinked_s, failures=failures)
+    collector = StagedLedgerCollector(
+        metadata, janitor, unlinked_s=config.unlinked_s, failures=failures
+    )
     start("collection of unlinked segments", collector.run)
 
 
-async def _leave(store: Store, reach: ReachNotes, membership: Membership) -> None:
+async def _leave(store: BookieStore, reach: ReachNotes, membership: RegistrationLease) -> None:
     """Deregister while the client of the quorum still runs, then write a checkpoint for a short replay."""
     await reach.note_last()
     await membership.leave()
@@ -379,7 +385,7 @@ def registration_of(
     host: Host,
     config: BookieNodeConfig,
     identity: NodeIdentity,
-    store: Store,
+    store: BookieStore,
     addresses: Mapping[str, Address],
 ) -> BookieRegistration:
     """Return the present registration of a bookie."""
@@ -441,7 +447,7 @@ def merging(
 
 
 async def leave_when_told(
-    store: Store, metadata: Metadata, bookie_id: str, failures: WorkFailures
+    store: BookieStore, metadata: Metadata, bookie_id: str, failures: WorkFailures
 ) -> None:
     """Accept no new entries while this bookie is decommissioned. Its copies are stored elsewhere."""
     key = keys.leaving_key(bookie_id)
@@ -461,7 +467,7 @@ async def leave_when_told(
     )
 
 
-async def confine(store: Store, metadata: Metadata) -> None:
+async def confine(store: BookieStore, metadata: Metadata) -> None:
     """After a start that found a loss: ledgers that are created from now on are not in limbo (H7).
 
     If the next ledger ID is unreadable, all ledgers that are not stored here stay in limbo.

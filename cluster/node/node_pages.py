@@ -22,7 +22,7 @@ from ...runtime.declarations.metrics_text import KIND, text_of
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host
 from ...runtime.protocol.handshake import Hello
-from ..process.http_server import Page, Pages, as_page
+from ..process.http_server import NodePage, Pages, as_page
 from ..repair.repair_metrics import METRICS as REPAIR
 from ..status.node_health import ask_info, dialled, health_of
 
@@ -42,13 +42,13 @@ Value = TypeVar("Value")
 class Once:
     """Asks at most once in `FRESH_S`; who comes meanwhile gets the same answer."""
 
-    def __init__(self, ask: Callable[[], Awaitable[Page]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[NodePage]]) -> None:
         self._ask = ask
         self._turn = trio.Lock()
-        self._page: Page | None = None
+        self._page: NodePage | None = None
         self._at = -FRESH_S
 
-    async def page(self) -> Page:
+    async def page(self) -> NodePage:
         """The answer."""
         async with self._turn:
             if self._page is None or trio.current_time() - self._at >= FRESH_S:
@@ -63,11 +63,11 @@ def pages_of(host: Host, name: str, place: list[Address]) -> Pages:
     async def asked() -> tuple[Hello, dict[str, Any]]:
         return await ask_info(host, dialled(place[0]))
 
-    async def health() -> Page:
+    async def health() -> NodePage:
         found = await health_of(host, place)
         return as_page(200 if found.healthy else 503, found.as_json())
 
-    async def ready() -> Page:
+    async def ready() -> NodePage:
         reasons = ["it is starting"] if not place else []
         if place:
             try:
@@ -77,17 +77,17 @@ def pages_of(host: Host, name: str, place: list[Address]) -> Pages:
                 reasons = [f"{type(error).__name__}: {error}"]
         return as_page(503 if reasons else 200, {"ready": not reasons, "reasons": reasons})
 
-    async def metrics() -> Page:
+    async def metrics() -> NodePage:
         if not place:
-            return Page(200, text_of([], {"name": name, "kind": "starting"}), KIND)
+            return NodePage(200, text_of([], {"name": name, "kind": "starting"}), KIND)
         try:
             peer, info = await asked()
         except DistributedLogError as error:
             return as_page(503, {"error": f"{type(error).__name__}: {error}"})
         node = {"name": name, "kind": peer.kind, "node_id": peer.node_id}
-        return Page(200, text_of(samples(TABLES.get(peer.kind, ()), info), node), KIND)
+        return NodePage(200, text_of(samples(TABLES.get(peer.kind, ()), info), node), KIND)
 
-    async def state() -> Page:
+    async def state() -> NodePage:
         if not place:
             return as_page(503, {"state": "starting"})
         try:

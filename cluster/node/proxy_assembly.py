@@ -18,16 +18,16 @@ from ...log.declarations.options import LogOptions
 from ...log.namespace import Namespace
 from ...metadata.client.metadata_client import MetadataClient
 from ...proxy.declarations.options import ProxyOptions
-from ...proxy.membership.proxy_members import Members
+from ...proxy.membership.proxy_members import ProxyMembers
 from ...proxy.membership.proxy_registration import LEASE_S, READ, WRITE, ProxyRegistration
 from ...proxy.read.read_server import ReadServer, ReadSession
-from ...proxy.session.client_authorizer import ClientRights
+from ...proxy.session.client_authorizer import ClientAuthorizer
 from ...proxy.session.log_calls import LogCalls
 from ...proxy.session.namespace_cache import Namespaces
 from ...proxy.session.proxy_session import CommonSession
-from ...proxy.write.log_manager import Owner
+from ...proxy.write.log_manager import LogManager
 from ...proxy.write.produce_session import Limits, ProduceSession
-from ...proxy.write.write_proxy_peers import Peers
+from ...proxy.write.write_proxy_peers import WriteProxyPeers
 from ...runtime.declarations.condition_texts import report_of
 from ...runtime.declarations.health_conditions import NodeConditions, limited
 from ...runtime.declarations.options import names, overlaid, unknown
@@ -35,12 +35,12 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
 from ...runtime.interfaces.principals import BY_CERTIFICATE
 from ...runtime.net.address_check import AddressCheck, advertised_by
-from ...runtime.net.link import Link, Session
+from ...runtime.net.link import Link, LinkSession
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.handshake import Hello
 from ...runtime.protocol.tokens import METHOD as TOKEN
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.registration_lease import Membership
+from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from .node_lifecycle import (
     FIRST_QUESTION,
@@ -110,9 +110,9 @@ class ProxyParts:
     metadata: MetadataClient
     proxy_id: str
     namespaces: Namespaces
-    members: Members
-    rights: ClientRights
-    owner: Owner | None
+    members: ProxyMembers
+    rights: ClientAuthorizer
+    owner: LogManager | None
     """The owner of the logs of a write proxy; None in a read proxy."""
 
 
@@ -148,17 +148,17 @@ async def _serve(
         open_namespace = _namespaces(host, config, of_logs, metadata, ledgers, proxy_id, failures)
         namespaces = Namespaces(open_namespace, namespaces_max=options.namespaces_max)
         await keep(namespaces.run)
-        members = Members(metadata)
+        members = ProxyMembers(metadata)
         await keep(partial(failures.keep_started, "the watch of proxies", members.run))
-        rights = ClientRights(metadata)
+        rights = ClientAuthorizer(metadata)
         await keep(partial(failures.keep_started, "the watch of rights", rights.run))
         if BY_CERTIFICATE in endpoint.methods:
             endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
-        owner: Owner | None = None
+        owner: LogManager | None = None
         if config.kind == WRITE_PROXY:
-            peers = Peers(endpoint)
+            peers = WriteProxyPeers(endpoint)
             await keep(peers.run)
-            owner = Owner(proxy_id, namespaces, members, options, peers, failures)
+            owner = LogManager(proxy_id, namespaces, members, options, peers, failures)
             await keep(owner.run)
         parts = ProxyParts(
             host, config, options, listeners, endpoint, metadata, proxy_id, namespaces, members,
@@ -228,7 +228,7 @@ async def _serve_registered(
     info = _info(parts, address_check, membership, calls, reading)
     limits = Limits(parts.options.records_per_s_max, parts.options.bytes_per_s_max)
 
-    def session(link: Link) -> Session:
+    def session(link: Link) -> LinkSession:
         client = parts.rights.meet(link)
         common = CommonSession(link, client, members, calls, info)
         if owner is not None:
@@ -249,7 +249,7 @@ async def _serve_registered(
         await membership.leave()
 
 
-def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Membership:
+def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> RegistrationLease:
     """Return the registration of the proxy, which a lease keeps."""
     owner, config = parts.owner, parts.config
 
@@ -266,7 +266,7 @@ def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Membersh
             config.rack,
         )
 
-    return Membership(
+    return RegistrationLease(
         parts.metadata,
         registration().key,
         lambda: registration().encode(),
@@ -279,7 +279,7 @@ def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Membersh
 def _info(
     parts: ProxyParts,
     address_check: AddressCheck,
-    membership: Membership,
+    membership: RegistrationLease,
     calls: LogCalls,
     reading: ReadServer,
 ) -> Callable[[], dict[str, object]]:
@@ -307,7 +307,7 @@ def _info(
     return info
 
 
-async def _end(owner: Owner, membership: Membership) -> None:
+async def _end(owner: LogManager, membership: RegistrationLease) -> None:
     """No new logs here from now on, and those that are here go to others, who are told in time."""
     owner.accepting = False
     # Where the metadata are away, too, as when a whole cluster stops, its producers find out by themselves.
@@ -319,7 +319,7 @@ async def _end(owner: Owner, membership: Membership) -> None:
 async def _listen(
     endpoint: Endpoint,
     listeners: Mapping[str, Listener],
-    session: Callable[[Link], Session],
+    session: Callable[[Link], LinkSession],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:

@@ -10,27 +10,27 @@ from functools import partial
 
 import trio
 
-from ...bookie.store.bookie_store import Store
+from ...bookie.store.bookie_store import BookieStore
 from ...ledger.placement.bookie_pool import BookiePool, pool_of
 from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.host import Host
 from ...runtime.net.rpc import Endpoint
-from ..coordination.registration_lease import Membership
+from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import BookieNodeConfig
-from ..repair.auditor_election import Election
+from ..repair.auditor_election import AuditorElection
 from ..repair.copier import Copier
-from ..repair.corruption_repair import RotHealing
+from ..repair.corruption_repair import CorruptionRepair
 from ..repair.ledger_audit import UNIT as AUDIT
-from ..repair.ledger_audit import EntryAudit
+from ..repair.ledger_audit import LedgerAudit
 from ..repair.limbo_repair import UNIT as LIMBO
-from ..repair.limbo_repair import LimboHealing
-from ..repair.lost_bookies import Absences, LostBookies, RepairTargets
-from ..repair.open_ledger_closer import Closer, OpenLedgers
+from ..repair.limbo_repair import LimboRepair
+from ..repair.lost_bookies import BookieLiveness, LostBookieRepair, RepairTargets
+from ..repair.open_ledger_closer import Closer, OpenLedgerCloser
 from ..repair.over_replication import UNIT as SURPLUS
-from ..repair.over_replication import Surplus
-from ..repair.pull_replication import Pulling
+from ..repair.over_replication import OverReplication
+from ..repair.pull_replication import PullReplication
 from ..repair.repair_metrics import RepairParts
-from ..repair.replication_worker import Repair
+from ..repair.replication_worker import ReplicationWorker
 
 
 async def repair_all(
@@ -38,8 +38,8 @@ async def repair_all(
     config: BookieNodeConfig,
     endpoint: Endpoint,
     metadata: MetadataClient,
-    membership: Membership,
-    store: Store,
+    membership: RegistrationLease,
+    store: BookieStore,
     bookie_id: str,
     on_parts: Callable[[RepairParts], object],
 ) -> None:
@@ -54,32 +54,30 @@ async def repair_all(
         pool = pool_of(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
-        election = Election(metadata, bookie_id, lambda: membership.lease)
-        noted = Repair(metadata, pool, election, copier, failures)
+        election = AuditorElection(metadata, bookie_id, lambda: membership.lease)
+        noted = ReplicationWorker(metadata, pool, election, copier, failures)
         nursery.start_soon(keep, "repair of missing entries", noted.run)
-        absences = Absences(config.lost_after_s, config.urgent_after_s)
+        absences = BookieLiveness(config.lost_after_s, config.urgent_after_s)
         targets = _targets(pool, host)
-        lost = LostBookies(metadata, pool, election, copier, targets, absences, failures)
+        lost = LostBookieRepair(metadata, pool, election, copier, targets, absences, failures)
         nursery.start_soon(lost.run)
-        pulling = Pulling(metadata, pool, copier, bookie_id, failures)
+        pulling = PullReplication(metadata, pool, copier, bookie_id, failures)
         nursery.start_soon(keep, "the work on ledgers that this bookie is to take", pulling.run)
         opening = partial(_closer, host, endpoint, metadata, config.name)
-        open_ledgers = OpenLedgers(metadata, lost.absences, opening, failures)
+        open_ledgers = OpenLedgerCloser(metadata, lost.absences, opening, failures)
         nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledgers.run)
-        audit = EntryAudit(
+        audit = LedgerAudit(
             metadata, pool, election, every_s=config.audit_every_s, failures=failures
         )
         nursery.start_soon(keep, AUDIT, audit.run)
         turn = trio.Lock()
-        own = LimboHealing(
-            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
-        )
+        own = LimboRepair(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures)
         nursery.start_soon(keep, LIMBO, own.run)
-        rotten = RotHealing(
+        rotten = CorruptionRepair(
             metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
         )
         nursery.start_soon(keep, "the repair of corrupt entries", rotten.run)
-        surplus = Surplus(
+        surplus = OverReplication(
             metadata,
             pool,
             store.ledgers,

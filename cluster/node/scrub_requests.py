@@ -8,8 +8,8 @@ from math import inf
 
 import trio
 
-from ...bookie.integrity.corruption_tracker import Rot
-from ...bookie.integrity.scrubber import Scrub
+from ...bookie.integrity.corruption_tracker import CorruptionTracker
+from ...bookie.integrity.scrubber import Scrubber
 from ...ledger.model import ledger_keys as keys
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Delete, Put, Transaction
@@ -33,8 +33,8 @@ async def under_way(metadata: Metadata, bookie_id: str) -> bool:
 
 
 async def scrub_when_told(
-    scrub: Scrub,
-    rot: Rot,
+    scrub: Scrubber,
+    rot: CorruptionTracker,
     metadata: Metadata,
     bookie_id: str,
     tell: Callable[[], Awaitable[None]],

@@ -30,7 +30,7 @@ log = get_logger("distributedlog.cluster.process.http_server")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class NodePage:
     """What is answered."""
 
     status: int
@@ -38,13 +38,13 @@ class Page:
     kind: str = JSON
 
 
-Pages = Mapping[str, Callable[[], Awaitable[Page]]]
+Pages = Mapping[str, Callable[[], Awaitable[NodePage]]]
 """Path to who answers it."""
 
 
-def as_page(status: int, value: Mapping[str, object]) -> Page:
+def as_page(status: int, value: Mapping[str, object]) -> NodePage:
     """As JSON."""
-    return Page(status, json.dumps(value).encode() + b"\n")
+    return NodePage(status, json.dumps(value).encode() + b"\n")
 
 
 async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = ()) -> None:
@@ -145,7 +145,7 @@ async def _request(connection: Connection, http: h11.Connection) -> h11.Request 
 
 
 async def _send(
-    connection: Connection, http: h11.Connection, page: Page, *, head: bool = False
+    connection: Connection, http: h11.Connection, page: NodePage, *, head: bool = False
 ) -> None:
     """The answer; without its body when only the ``head`` was asked for."""
     headers = [

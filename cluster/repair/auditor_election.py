@@ -16,7 +16,7 @@ ELECTION_KEY = b"repair/leader"
 log = get_logger("distributedlog.cluster.repair.replication_worker")
 
 
-class Election:
+class AuditorElection:
     """Is this bookie the one that repairs? It saves work only: all changes are guarded by compare-and-set.
 
     It also does what else one of them does: retention, purging. One that is not to repair (``repairs``) is

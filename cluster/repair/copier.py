@@ -18,7 +18,7 @@ from ...bookie.client.bookie_client import BookieClient, EntryList
 from ...bookie.format.entry import EntryRecord, records
 from ...bookie.session.session_reads import LIST_RANGES_MAX
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...runtime.interfaces.errors import (
     ConnectionLost,
     CorruptData,
@@ -28,7 +28,7 @@ from ...runtime.interfaces.errors import (
     RequestTimeout,
 )
 from ...runtime.interfaces.host import Buffer
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ..declarations.options import RATE_BYTES_PER_S
 
 REQUEST_S = 10.0
@@ -60,7 +60,7 @@ class Stretches:
         return next(self._find(), None) is not None
 
 
-def wanted(metadata: LedgerMetadata, hole: Hole) -> Stretches:
+def wanted(metadata: LedgerMetadata, hole: MissingRange) -> Stretches:
     """The entries of a ledger that the hole's bookie should hold; one of the two has an end.
 
     None where an ensemble change has put another bookie in its place since.
@@ -138,7 +138,7 @@ def lacking(metadata: LedgerMetadata, bookie: str, held: EntryList) -> Stretches
 
     A list that was cut at its bound says nothing of what lies after its last run.
     """
-    return without(wanted(metadata, Hole(bookie, 0, known_to(held))), held.ranges)
+    return without(wanted(metadata, MissingRange(bookie, 0, known_to(held))), held.ranges)
 
 
 def known_to(held: EntryList) -> int | None:
@@ -305,7 +305,7 @@ async def _store(metadata: LedgerMetadata, target: BookieClient, batch: list[Ent
         refused.append(error)
         done.set()
 
-    await target.have_capability(Kind.RECOVER, metadata.ledger_id, REQUEST_S)
+    await target.have_capability(CapabilityKind.RECOVER, metadata.ledger_id, REQUEST_S)
     stream = target.open_stream(
         metadata.ledger_id,
         metadata.key,

@@ -14,17 +14,17 @@ what nobody else has is kept as it is, for a device may read better tomorrow.
 import trio
 
 from ...bookie.client.bookie_client import BookieClient
-from ...bookie.integrity.corruption_tracker import Rot, RottenRun
+from ...bookie.integrity.corruption_tracker import CorruptExtent, CorruptionTracker
 from ...bookie.integrity.limbo import Limbo
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...metadata.model.interface import Metadata
 from ...runtime.interfaces.errors import ConnectionLost, CorruptData, DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
+from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import ROT_HEALED
 from .copier import Connections, Copier, Missing, wanted
 from .replication_worker import EVERY_S
@@ -37,7 +37,7 @@ RUNS_AT_ONCE = 64
 log = get_logger("distributedlog.cluster.repair.corruption_repair")
 
 
-class RotHealing:
+class CorruptionRepair:
     """Heals one bookie's rot, by itself."""
 
     def __init__(
@@ -46,7 +46,7 @@ class RotHealing:
         pool: Connections,
         copier: Copier,
         limbo: Limbo,
-        rot: Rot,
+        rot: CorruptionTracker,
         bookie_id: str,
         turn: trio.Lock,
         failures: WorkFailures | None = None,
@@ -60,7 +60,7 @@ class RotHealing:
         self._rot = rot
         self._bookie_id = bookie_id
         self._turn = turn
-        self._held_up = HeldUp(log, "ledgers with rotten entries wait")
+        self._held_up = BlockedWorkLog(log, "ledgers with rotten entries wait")
 
     async def run(self) -> None:
         """Until cancelled: at once when rot is noted, then often while something gets better."""
@@ -134,11 +134,11 @@ class RotHealing:
         return True
 
     async def _heal_runs(
-        self, ledger: LedgerMetadata, runs: list[RottenRun], own: BookieClient
+        self, ledger: LedgerMetadata, runs: list[CorruptExtent], own: BookieClient
     ) -> tuple[int, str]:
         """Heal those of which all can be had; return how many entries, and what is said of the others."""
         ledger_id = ledger.ledger_id
-        at_hand: list[RottenRun] = []
+        at_hand: list[CorruptExtent] = []
         why = ""
         for run in runs:
             try:
@@ -164,10 +164,10 @@ class RotHealing:
             await self._limbo.lift_limbo(ledger_id, ledger.key)
         return sum(run.entries for run in dropped), why
 
-    def _wanted(self, ledger: LedgerMetadata, run: RottenRun) -> list[Missing]:
+    def _wanted(self, ledger: LedgerMetadata, run: CorruptExtent) -> list[Missing]:
         """What of a rotten run this bookie should hold; what is after the ledger's end nobody asks for."""
         return [
             stretch
             for first, last in run.rotten
-            for stretch in wanted(ledger, Hole(self._bookie_id, first, last + 1))
+            for stretch in wanted(ledger, MissingRange(self._bookie_id, first, last + 1))
         ]

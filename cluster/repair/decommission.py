@@ -13,7 +13,7 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...log.model.lock_record import LockRecord
 from ...log.model.log_keys import lock_key
 from ...metadata.model.interface import Metadata, Scan, prefix_end
@@ -25,11 +25,11 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from ..coordination.cookie import decode_cookie
-from .pull_replication import Move
+from .pull_replication import ReplicaMove
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class DecommissionStatus:
     """How far a bookie has come."""
 
     bookie: str
@@ -133,7 +133,7 @@ async def ask_to_stay(metadata: Metadata, bookie: str) -> None:
     await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
 
-async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Leaving:
+async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> DecommissionStatus:
     """What is left to do for a bookie that is to leave; why, of the first ``named`` ledgers."""
     ledgers = 0
     waiting: list[Waiting] = []
@@ -144,7 +144,7 @@ async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Leaving
         if len(waiting) < named:
             with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
                 waiting.append(await _waits(metadata, item, bookie, live, moves))
-    return Leaving(
+    return DecommissionStatus(
         bookie,
         ledgers,
         running=await metadata.get(keys.bookie_key(bookie)) is not None,
@@ -170,7 +170,7 @@ async def _moves_off(metadata: Metadata, bookie: str) -> dict[int, str]:
     found: dict[int, str] = {}
     async for item in Scan(metadata, keys.MOVE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
-            if Move.decode(item.value).leaving == bookie:
+            if ReplicaMove.decode(item.value).leaving == bookie:
                 found[keys.ledger_id_of(item.key)] = keys.bookie_id_of(item.key)
     return found
 
@@ -232,7 +232,9 @@ def most_are_away(away: int, known: int) -> bool:
     return 2 * away > known
 
 
-def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[Hole]) -> int:
+def sound_copies(
+    ledger: LedgerMetadata, away: Collection[str], holes: Iterable[MissingRange]
+) -> int:
     """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
     assert ledger.last_entry is not None, "only of a closed ledger"
     striping = ledger.striping
@@ -253,7 +255,7 @@ def sound_copies(ledger: LedgerMetadata, away: Collection[str], holes: Iterable[
     return fewest
 
 
-def _overlaps(hole: Hole, first: int, stop: int) -> bool:
+def _overlaps(hole: MissingRange, first: int, stop: int) -> bool:
     return hole.first < stop and (hole.to is None or hole.to > first)
 
 

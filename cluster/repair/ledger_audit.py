@@ -14,14 +14,14 @@ from ...bookie.client.bookie_client import EntryList
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import AUDIT_FOUND
-from .auditor_election import Election
+from .auditor_election import AuditorElection
 from .copier import Connections, known_to, lacking, list_held
 from .replication_worker import PAGE
 
@@ -35,14 +35,14 @@ UNIT = "the audit of entries"
 log = get_logger("distributedlog.cluster.repair.ledger_audit")
 
 
-class EntryAudit:
+class LedgerAudit:
     """Compares entry lists with records, all ledgers in turn, while this bookie is the elected repairer."""
 
     def __init__(
         self,
         metadata: Metadata,
         pool: Connections,
-        election: Election,
+        election: AuditorElection,
         *,
         every_s: float,
         failures: WorkFailures | None = None,
@@ -81,12 +81,12 @@ class EntryAudit:
             if looked % PAGE == 0 and not await self._election.elected():
                 return
 
-    async def look_at(self, item: KeyValue) -> tuple[Hole, ...]:
+    async def look_at(self, item: KeyValue) -> tuple[MissingRange, ...]:
         """One ledger's record as it was read; return the holes that its bookies' lists show."""
         ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or ledger.last_entry == NO_ENTRY:
             return ()
-        found: list[Hole] = []
+        found: list[MissingRange] = []
         for bookie in ledger.bookies():
             target = self._pool.get(bookie)
             if target is None:
@@ -102,7 +102,9 @@ class EntryAudit:
             await self._note(item, ledger, holes)
         return holes
 
-    async def _note(self, item: KeyValue, ledger: LedgerMetadata, holes: tuple[Hole, ...]) -> None:
+    async def _note(
+        self, item: KeyValue, ledger: LedgerMetadata, holes: tuple[MissingRange, ...]
+    ) -> None:
         """Add to the ledger's note, while record and note are as they were read."""
         key = keys.under_key(ledger.ledger_id)
         before = await self._metadata.get(key)
@@ -128,9 +130,9 @@ class EntryAudit:
             )
 
 
-def _holes(ledger: LedgerMetadata, bookie: str, held: EntryList) -> list[Hole]:
+def _holes(ledger: LedgerMetadata, bookie: str, held: EntryList) -> list[MissingRange]:
     missing = list(islice(lacking(ledger, bookie, held), HOLES_MAX + 1))
     if len(missing) > HOLES_MAX:
         assert ledger.last_entry is not None, "only a closed ledger is looked at"
-        return [Hole(bookie, missing[0].first, known_to(held) or ledger.last_entry + 1)]
-    return [Hole(bookie, one.first, one.last + 1) for one in missing]
+        return [MissingRange(bookie, missing[0].first, known_to(held) or ledger.last_entry + 1)]
+    return [MissingRange(bookie, one.first, one.last + 1) for one in missing]

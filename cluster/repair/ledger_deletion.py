@@ -27,7 +27,7 @@ PAGE = 100
 log = get_logger("distributedlog.cluster.repair.ledger_deletion")
 
 
-class Deletion:
+class LedgerDeletion:
     """Works off one bookie's list."""
 
     def __init__(

@@ -8,19 +8,19 @@ only its bookies know how far it goes.
 
 import trio
 
-from ...bookie.integrity.corruption_tracker import Rot
+from ...bookie.integrity.corruption_tracker import CorruptionTracker
 from ...bookie.integrity.limbo import Limbo
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_ids import next_ledger
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...ledger.model.stored_ledger import Unreadable
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
+from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import LIMBO_HEALED
 from .copier import Connections, Copier, wanted
 from .replication_worker import EVERY_S, PAGE
@@ -33,7 +33,7 @@ UNIT = "the work on limbo"
 log = get_logger("distributedlog.cluster.repair.limbo_repair")
 
 
-class LimboHealing:
+class LimboRepair:
     """Heals one bookie, by itself."""
 
     def __init__(
@@ -42,7 +42,7 @@ class LimboHealing:
         pool: Connections,
         copier: Copier,
         limbo: Limbo,
-        rot: Rot,
+        rot: CorruptionTracker,
         bookie_id: str,
         turn: trio.Lock,
         failures: WorkFailures | None = None,
@@ -58,7 +58,7 @@ class LimboHealing:
         self._bookie_id = bookie_id
         self.healed = 0
         """Ledgers since the start."""
-        self._held_up = HeldUp(log, "ledgers stay in limbo for now")
+        self._held_up = BlockedWorkLog(log, "ledgers stay in limbo for now")
         self._unreadable = Unreadable()
 
     async def run(self) -> None:
@@ -123,7 +123,7 @@ class LimboHealing:
         own = self._pool.get(self._bookie_id)
         if not ledger.closed or own is None:
             return False
-        stretches = wanted(ledger, Hole(self._bookie_id, 0, None))
+        stretches = wanted(ledger, MissingRange(self._bookie_id, 0, None))
         copied = await self._copier.copy(ledger, stretches, self._bookie_id, own)
         damaged = await self._copier.verify(ledger, stretches, own)
         if damaged is not None:

@@ -11,8 +11,14 @@ from contextlib import suppress
 from ...bookie.client.bookie_client import BookieClient, EntryList, FenceAnswer
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
-from ...ledger.model.ledger_metadata import LOSSES_MAX, NO_ENTRY, LedgerMetadata, LedgerState, Loss
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.ledger_metadata import (
+    LOSSES_MAX,
+    NO_ENTRY,
+    DeclaredLoss,
+    LedgerMetadata,
+    LedgerState,
+)
+from ...ledger.model.missing_range import MissingRange
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import (
     CorruptData,
@@ -28,7 +34,7 @@ async def give_up(
     metadata: Metadata,
     pool: Connections,
     ledger_id: int,
-    loss: Loss,
+    loss: DeclaredLoss,
     *,
     even_so: bool = False,
 ) -> LedgerMetadata:
@@ -62,10 +68,10 @@ async def give_up(
 
 
 async def _check_without(
-    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, bookie: str, loss: Loss
+    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, bookie: str, loss: DeclaredLoss
 ) -> None:
     """Raises `InvalidRequest` where a bookie has an entry that it should hold, or may have it."""
-    stretches = wanted(ledger, Hole(bookie, loss.first, loss.last + 1))
+    stretches = wanted(ledger, MissingRange(bookie, loss.first, loss.last + 1))
     if not stretches:
         return
     client = pool.get(bookie)
@@ -85,7 +91,7 @@ async def _check_without(
 
 
 async def _check_others(
-    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, loss: Loss
+    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, loss: DeclaredLoss
 ) -> None:
     """Raises `InvalidRequest` where a bookie has an entry that the record does not want there (any more).
 

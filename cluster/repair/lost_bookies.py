@@ -27,7 +27,7 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
 from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...ledger.model.stored_ledger import Unreadable
 from ...ledger.placement.ensemble_placement import (
     Candidate,
@@ -47,13 +47,13 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
+from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import DECOMMISSIONED, LOST
-from .auditor_election import Election
+from .auditor_election import AuditorElection
 from .copier import Connections, Copier, held_by_slot
 from .decommission import most_are_away, named, sound_copies
-from .ledger_deletion import Deletion
-from .pull_replication import Move, MovesOut
+from .ledger_deletion import LedgerDeletion
+from .pull_replication import MoveQueue, ReplicaMove
 from .replication_worker import EVERY_S
 
 STALE_S = 4 * EVERY_S
@@ -70,7 +70,7 @@ UNIT = "the repair of what lost bookies held"
 log = get_logger("distributedlog.cluster.repair.lost_bookies")
 
 
-class Absences:
+class BookieLiveness:
     """For how long each bookie has been away, as seen without a gap (pure but for its caller's clock)."""
 
     def __init__(self, lost_after_s: float, urgent_after_s: float = URGENT_AFTER_S) -> None:
@@ -179,17 +179,17 @@ class RepairTargets:
     """Whether a bookie fetches its own copies. One of an older version does not."""
 
 
-class LostBookies:
+class LostBookieRepair:
     """Moves closed ledgers off lost bookies while this bookie is the elected repairer."""
 
     def __init__(
         self,
         metadata: Metadata,
         pool: Connections,
-        election: Election,
+        election: AuditorElection,
         copier: Copier,
         targets: RepairTargets,
-        absences: Absences,
+        absences: BookieLiveness,
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
@@ -198,11 +198,11 @@ class LostBookies:
         self._election = election
         self._copier = copier
         self._targets = targets
-        self._moves_out = MovesOut(metadata, targets.pulls)
+        self._moves_out = MoveQueue(metadata, targets.pulls)
         self._successors: dict[str, str] = {}
         """Who is to leave, and who should take its place; "" for anybody."""
         self.absences = absences
-        self._held_up = HeldUp(log, "closed ledgers stay on lost bookies")
+        self._held_up = BlockedWorkLog(log, "closed ledgers stay on lost bookies")
         self._unreadable = Unreadable()
         self.moved = 0
         """Ledgers taken off lost bookies since the start."""
@@ -315,7 +315,7 @@ class LostBookies:
                     self._unreadable.note(item.key, error)
             if empty and bookie in lost:
                 await self._bid_farewell(bookie)
-        noted: dict[int, tuple[Hole, ...]] = {}
+        noted: dict[int, tuple[MissingRange, ...]] = {}
         if named_by:
             async for item in Scan(self._metadata, keys.UNDER_PREFIX):
                 with suppress(CorruptData, UnsupportedFormat):  # `replication_worker.py` names it
@@ -344,7 +344,7 @@ class LostBookies:
         return deque(sorted(jobs))
 
     async def _job(
-        self, ledger_id: int, bookies: tuple[str, ...], holes: Iterable[Hole]
+        self, ledger_id: int, bookies: tuple[str, ...], holes: Iterable[MissingRange]
     ) -> Job | None:
         """None: nothing can be done for the ledger now."""
         away = self.absences.away
@@ -416,7 +416,7 @@ class LostBookies:
         if not out.may_take(job.ledger_id, bookie, [target]):
             return False
         return await out.hand_over(
-            ledger, found.version, target, Move(bookie, job.kind, job.size_bytes)
+            ledger, found.version, target, ReplicaMove(bookie, job.kind, job.size_bytes)
         )
 
     def _due(self, job: Job, bookie: str) -> bool:
@@ -519,7 +519,7 @@ class LostBookies:
             return
         if await self._metadata.get(keys.bookie_key(bookie)) is not None:
             return  # it runs, drained; whoever runs it stops it
-        await Deletion(self._metadata, bookie, _nothing).work()
+        await LedgerDeletion(self._metadata, bookie, _nothing).work()
         last = Transaction(
             (Compare.exists(keys.leaving_key(bookie)), Compare.version(keys.bookie_key(bookie), 0)),
             (

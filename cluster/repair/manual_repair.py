@@ -34,14 +34,14 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from ..declarations.options import RATE_BYTES_PER_S
-from .auditor_election import Election
+from .auditor_election import AuditorElection
 from .copier import Connections, Copier, lacking, list_held
 from .decommission import shortages, sound_copies, waits_open
 from .lost_bookies import (
     LEDGERS_AT_ONCE,
     LOOKS_AT_ONCE,
-    Absences,
-    LostBookies,
+    BookieLiveness,
+    LostBookieRepair,
     RepairTargets,
     at_once,
 )
@@ -51,7 +51,7 @@ MOVES_MAX = 32
 
 
 @dataclass(slots=True)
-class Progress:
+class RepairProgress:
     """How far a repair has come."""
 
     ledgers: int = 0
@@ -83,12 +83,12 @@ class RepairNow:
         self._apart = apart
         """Copies that stand together are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
-        nobody = Election(metadata, "", lambda: 0)  # of what is used here nothing asks it
-        self._lost = LostBookies(
-            metadata, pool, nobody, self.copier, self._targets, Absences(lost_after_s=0.0)
+        nobody = AuditorElection(metadata, "", lambda: 0)  # of what is used here nothing asks it
+        self._lost = LostBookieRepair(
+            metadata, pool, nobody, self.copier, self._targets, BookieLiveness(lost_after_s=0.0)
         )
         self._registered: set[str] = set()
-        self.progress = Progress()
+        self.progress = RepairProgress()
 
     async def look(self, *, force: bool = False) -> None:
         """See who is there. Raises `ConfirmationRequired` if most bookies are away: it may be our network."""
@@ -101,10 +101,10 @@ class RepairNow:
                 " than their disks, and all their data would be stored on the few that are left"
             )
 
-    async def work(self, ledgers: Iterable[int]) -> Progress:
+    async def work(self, ledgers: Iterable[int]) -> RepairProgress:
         """One pass over these ledgers, what has the fewest copies first."""
         wanted = list(dict.fromkeys(ledgers))
-        self.progress = progress = Progress(len(wanted))
+        self.progress = progress = RepairProgress(len(wanted))
         todo = await self._ordered(wanted)
 
         async def repair() -> None:

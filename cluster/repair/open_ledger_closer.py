@@ -20,8 +20,8 @@ from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
-from .lost_bookies import Absences, at_once
+from ..coordination.blocked_work import BlockedWorkLog
+from .lost_bookies import BookieLiveness, at_once
 from .replication_worker import EVERY_S
 
 AT_ONCE = 16
@@ -53,13 +53,13 @@ class _Seen:
     at: float
 
 
-class OpenLedgers:
+class OpenLedgerCloser:
     """Closes what nobody writes any more. What is away is known to the elected repairer alone."""
 
     def __init__(
         self,
         metadata: Metadata,
-        absences: Absences,
+        absences: BookieLiveness,
         opening: Opening,
         failures: WorkFailures | None = None,
     ) -> None:
@@ -73,7 +73,7 @@ class OpenLedgers:
         """Which gap in what is known of bookies."""
         self._closed: set[int] = set()
         """Ledgers that need not be looked at again while somebody is away."""
-        self._held_up = HeldUp(log, "logs that nobody writes stay open on lost bookies")
+        self._held_up = BlockedWorkLog(log, "logs that nobody writes stay open on lost bookies")
         self._unreadable = Unreadable()
         self.closed_logs = 0
         """Since the start."""

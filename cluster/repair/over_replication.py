@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import trio
 
 from ...bookie.format import journal_format as jb
-from ...bookie.integrity.replica_removal import Dropping
-from ...bookie.ledgers.ledger_table import Ledgers
+from ...bookie.integrity.replica_removal import ReplicaRemoval
+from ...bookie.ledgers.ledger_table import LedgerTable
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_ids import next_of
@@ -54,15 +54,15 @@ class Seen:
     restores: bytes
 
 
-class Surplus:
+class OverReplication:
     """Drops the copies too many of one bookie."""
 
     def __init__(
         self,
         metadata: Metadata,
         pool: Connections,
-        ledgers: Ledgers,
-        dropping: Dropping,
+        ledgers: LedgerTable,
+        dropping: ReplicaRemoval,
         delete: Callable[[int], Awaitable[None]],
         bookie_id: str,
         *,

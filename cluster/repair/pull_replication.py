@@ -31,7 +31,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import fields, number, reads_back, text, versioned
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
+from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.reconcile_loop import at_each_change
 from .copier import Connections, Copier, held_by_slot
 
@@ -53,7 +53,7 @@ _MOVE = fields(
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ReplicaMove:
     """What a target is to do with one ledger."""
 
     leaving: str
@@ -78,14 +78,14 @@ class Move:
         )
 
     @classmethod
-    def decode(cls, value: Buffer) -> "Move":
+    def decode(cls, value: Buffer) -> "ReplicaMove":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
         found = versioned(value, FORMAT, _MOVE, "a move of a ledger")
         del found["format"]
         return cls(**found)
 
 
-class MovesOut:
+class MoveQueue:
     """What the one who repairs has handed over, and to whom."""
 
     def __init__(self, metadata: Metadata, pulls: Callable[[str], bool]) -> None:
@@ -111,7 +111,7 @@ class MovesOut:
         async for item in Scan(self._metadata, keys.MOVE_PREFIX):
             try:
                 target, ledger_id = keys.bookie_id_of(item.key), keys.ledger_id_of(item.key)
-                move = Move.decode(item.value)
+                move = ReplicaMove.decode(item.value)
             except (CorruptData, UnsupportedFormat) as error:
                 self._unreadable.note(item.key, error)
                 continue
@@ -139,7 +139,7 @@ class MovesOut:
         return (ledger_id, bookie) not in self._refused and any(map(self._pulls, targets))
 
     async def hand_over(
-        self, ledger: LedgerMetadata, version: int, target: str, move: Move
+        self, ledger: LedgerMetadata, version: int, target: str, move: ReplicaMove
     ) -> bool:
         """Ask ``target`` to do it, while the record is as it was read.
 
@@ -168,7 +168,7 @@ async def take_back(metadata: Metadata, item: KeyValue) -> None:
     await metadata.transact(Transaction((unchanged,), (Delete(item.key),)))
 
 
-class Pulling:
+class PullReplication:
     """Fetches what this bookie is asked to take."""
 
     def __init__(
@@ -184,7 +184,7 @@ class Pulling:
         self._pool = pool
         self._copier = copier
         self._bookie_id = bookie_id
-        self._held_up = HeldUp(log, "ledgers that this bookie is to take wait")
+        self._held_up = BlockedWorkLog(log, "ledgers that this bookie is to take wait")
         self.taken = 0
         """Ledgers since the start."""
 
@@ -202,10 +202,10 @@ class Pulling:
 
     async def work(self) -> None:
         """Try each once, the most urgent first."""
-        asked: list[tuple[int, int, bytes, Move, KeyValue]] = []
+        asked: list[tuple[int, int, bytes, ReplicaMove, KeyValue]] = []
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id)):
             try:
-                move = Move.decode(item.value)
+                move = ReplicaMove.decode(item.value)
                 asked.append((move.kind, move.size_bytes, item.key, move, item))
             except (CorruptData, UnsupportedFormat) as error:
                 self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
@@ -229,7 +229,7 @@ class Pulling:
                 nursery.start_soon(pull)
         self._held_up.end_pass()
 
-    async def pull(self, item: KeyValue, move: Move) -> bool:
+    async def pull(self, item: KeyValue, move: ReplicaMove) -> bool:
         """Do one move. False: it was taken back, or is not to be done any more. Raises what a copy raises."""
         failed: list[Exception] = []
         held = _Held(item.key, item.mod_revision)
@@ -251,13 +251,13 @@ class Pulling:
             raise failed[0]
         return taken
 
-    async def _beat(self, held: "_Held", move: Move) -> None:
+    async def _beat(self, held: "_Held", move: ReplicaMove) -> None:
         """Say that it is worked on, until cancelled, or until it is not ours any more."""
         beat = move.beat
         while True:
             await trio.sleep(BEAT_S)
             beat += 1
-            said = Move(move.leaving, move.kind, move.size_bytes, beat)
+            said = ReplicaMove(move.leaving, move.kind, move.size_bytes, beat)
             async with held.lock:
                 try:
                     reply = await self._metadata.transact(
@@ -270,7 +270,7 @@ class Pulling:
                     return
                 held.revision = reply.revision
 
-    async def _take(self, held: "_Held", move: Move) -> bool:
+    async def _take(self, held: "_Held", move: ReplicaMove) -> bool:
         # Each start counts its cookie up: a bookie that was started again holds what it holds.
         cookie = await self._metadata.get(keys.cookie_key(self._bookie_id))
         own = self._pool.get(self._bookie_id)

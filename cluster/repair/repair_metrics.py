@@ -8,14 +8,14 @@ it alone.
 from dataclasses import dataclass
 
 from ...runtime.declarations.meters import Metric
-from .auditor_election import Election
+from .auditor_election import AuditorElection
 from .copier import Copier
-from .ledger_audit import EntryAudit
-from .limbo_repair import LimboHealing
-from .lost_bookies import LostBookies
-from .open_ledger_closer import OpenLedgers
-from .over_replication import Surplus
-from .replication_worker import Repair
+from .ledger_audit import LedgerAudit
+from .limbo_repair import LimboRepair
+from .lost_bookies import LostBookieRepair
+from .open_ledger_closer import OpenLedgerCloser
+from .over_replication import OverReplication
+from .replication_worker import ReplicationWorker
 
 METRICS = (
     Metric(
@@ -117,14 +117,14 @@ METRICS = (
 class RepairParts:
     """What counts on one bookie: each part its own work."""
 
-    election: Election
+    election: AuditorElection
     copier: Copier
-    notes: Repair
-    lost: LostBookies
-    open_ledgers: OpenLedgers
-    audit: EntryAudit
-    limbo: LimboHealing
-    surplus: Surplus
+    notes: ReplicationWorker
+    lost: LostBookieRepair
+    open_ledgers: OpenLedgerCloser
+    audit: LedgerAudit
+    limbo: LimboRepair
+    surplus: OverReplication
 
     def info(self) -> dict[str, object]:
         """For `Op.INFO`; from memory alone."""

@@ -14,7 +14,7 @@ import trio
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import (
@@ -24,10 +24,10 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.blocked_work import HeldUp
+from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.reconcile_loop import at_each_change
 from ..declarations.events import COPIED
-from .auditor_election import Election
+from .auditor_election import AuditorElection
 from .copier import Connections, Copier, wanted
 
 EVERY_S = 5.0
@@ -47,17 +47,17 @@ class _Rest:
     backoff: Backoff
     until: float
     why: list[tuple[str, str]]
-    """Cause and example, as `HeldUp.note` takes them."""
+    """Cause and example, as `BlockedWorkLog.note` takes them."""
 
 
-class Repair:
+class ReplicationWorker:
     """Fills holes while this bookie is the elected one."""
 
     def __init__(
         self,
         metadata: Metadata,
         pool: Connections,
-        election: Election,
+        election: AuditorElection,
         copier: Copier,
         failures: WorkFailures | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class Repair:
         self._copier = copier
         self._rests: dict[bytes, _Rest] = {}
         """By the key of the note."""
-        self._held_up = HeldUp(log, "holes wait for their copies")
+        self._held_up = BlockedWorkLog(log, "holes wait for their copies")
         self.left = 0
         """Notes that are there, as far as is known."""
         self.blocked = 0
@@ -151,7 +151,7 @@ class Repair:
         if metadata.state is not LedgerState.CLOSED:
             # Its writer, or whoever recovers it, closes it first.
             return [("the ledger is open", f"ledger {ledger_id}")]
-        left: list[Hole] = []
+        left: list[MissingRange] = []
         why: list[tuple[str, str]] = []
         for hole in notes.merged(notes.decode(note.value)):
             try:
@@ -162,7 +162,7 @@ class Repair:
                 left.append(hole)
         return why + await self._shorten(note, left)
 
-    async def _fill_hole(self, metadata: LedgerMetadata, hole: Hole) -> None:
+    async def _fill_hole(self, metadata: LedgerMetadata, hole: MissingRange) -> None:
         stretches = wanted(metadata, hole)
         if not stretches:
             return  # also where another bookie has taken its place
@@ -182,7 +182,7 @@ class Repair:
                 entries=copied,
             )
 
-    async def _shorten(self, note: KeyValue, left: Sequence[Hole]) -> list[tuple[str, str]]:
+    async def _shorten(self, note: KeyValue, left: Sequence[MissingRange]) -> list[tuple[str, str]]:
         """Write what is left of a note, if nobody has written it since; else it is looked at again."""
         if left and tuple(left) == notes.merged(notes.decode(note.value)):
             return []

@@ -48,7 +48,7 @@ from ..declarations.config import format_address
 from ..repair.decommission import how_far, most_are_away
 from .bookie_names import name_order
 from .damaged_records import damaged_records
-from .placement_status import Standing, copies_together, standing
+from .placement_status import PlacementStatus, copies_together, standing
 
 NAME_PREFIX = b"name/"
 LEADERLESS_S = 1.5
@@ -307,7 +307,7 @@ async def status(
             thin = await _thin_ledgers(metadata, found)
             if thin:
                 of_cluster.append(condition(Code.ONE_COPY_LEFT, ledgers=len(thin), ledger=thin[0]))
-            where: Standing | None = None
+            where: PlacementStatus | None = None
             with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
                 where = await standing(metadata)
                 of_cluster += await copies_together(metadata, where)
@@ -386,7 +386,7 @@ def conditions_of_members(members: Sequence[MemberStatus]) -> list[HealthConditi
 
 
 def conditions_of_bookies(
-    read: Sequence[_Read], where: Standing | None, found: dict[str, Any]
+    read: Sequence[_Read], where: PlacementStatus | None, found: dict[str, Any]
 ) -> list[HealthCondition]:
     """Return the conditions of bookies and their ledgers.
 
@@ -432,7 +432,7 @@ def conditions_of_bookies(
 
 
 def _conditions_of_placement(
-    candidates: Sequence[Candidate], where: Standing | None
+    candidates: Sequence[Candidate], where: PlacementStatus | None
 ) -> list[HealthCondition]:
     """Return a condition if no log can be created, or none after the loss of one more domain."""
     at_limit = None if where is None else where.condition()

@@ -31,7 +31,7 @@ from ...log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX, StoredSettings
 from ...log.segments.app_versions import AppVersion
-from ...log.segments.staged_ledgers import UnlinkedLedger
+from ...log.segments.staged_ledgers import StagedLedger
 from ...log.services.named_positions import PositionRecord
 from ...metadata.model.interface import Metadata, Scan
 from ...proxy.membership.proxy_registration import PREFIX as PROXIES
@@ -39,8 +39,8 @@ from ...proxy.membership.proxy_registration import ProxyRegistration
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ..coordination.cookie import decode_cookie
 from ..coordination.gc_hold import HOLD, RESTORES, decode_hold, decode_restores
-from ..coordination.journal_sync_point import Reach
-from ..repair.pull_replication import Move
+from ..coordination.journal_sync_point import JournalSyncPoint
+from ..repair.pull_replication import ReplicaMove
 
 SEEN_PREFIX = keys.seen_key("")
 DAMAGED_MAX = 100
@@ -104,12 +104,12 @@ FEW: Mapping[bytes, Decode] = {
     keys.MOVE_PREFIX: lambda key, value: (
         keys.ledger_id_of(key),
         keys.bookie_id_of(key),
-        Move.decode(value),
+        ReplicaMove.decode(value),
     ),
-    SEEN_PREFIX: Reach.decode,
+    SEEN_PREFIX: JournalSyncPoint.decode,
     keys.PLACEMENT: lambda _, value: PlacementPolicy.decode(value),
     keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
-    UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), UnlinkedLedger.decode(value)),
+    UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), StagedLedger.decode(value)),
     RETIRED_PREFIX: lambda key, _: ids_of_retired(key),
     PURGE_PREFIX: lambda key, _: log_id_of(key),
     BIND_PREFIX: lambda _, value: _settings(value),

@@ -20,7 +20,7 @@ from ...runtime.net.address_check import ask_node
 from ...runtime.net.client_link import ClientLink
 from ...runtime.protocol.frames import Op, pack, unpack
 from ...runtime.protocol.handshake import Hello
-from ...runtime.protocol.schema import Misfit
+from ...runtime.protocol.schema import SchemaError
 
 ASK_S = 2.0
 """A node that does not answer within this many seconds is not well."""
@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NodeHealth:
     """What a node said of itself, or why it said nothing."""
 
     healthy: bool
@@ -51,7 +51,7 @@ class Health:
         }
 
 
-async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> Health:
+async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> NodeHealth:
     """Dial the node, greet it, ask it. Raises nothing that a node can cause.
 
     A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and reports
@@ -61,9 +61,9 @@ async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) 
     try:
         state, conditions = await ask_node(host, address, _state, timeout_s)
     except DistributedLogError as error:
-        return Health(False, f"{type(error).__name__}: {error}")
+        return NodeHealth(False, f"{type(error).__name__}: {error}")
     took_ms = (trio.current_time() - begun) * 1e3
-    return Health(state != MemberRole.DAMAGED, state, took_ms, conditions)
+    return NodeHealth(state != MemberRole.DAMAGED, state, took_ms, conditions)
 
 
 async def ask_info(
@@ -77,10 +77,10 @@ async def ask_info(
     return await ask_node(host, address, info, timeout_s)
 
 
-async def health_of(host: Host, place: list[Address]) -> Health:
+async def health_of(host: Host, place: list[Address]) -> NodeHealth:
     """What the node at ``place`` (empty: it has not started yet) says of itself over its own protocol."""
     if not place:
-        return Health(False, "starting")
+        return NodeHealth(False, "starting")
     return await ask_health(host, dialled(place[0]))
 
 
@@ -104,7 +104,7 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[HealthC
     value = await info_over(link, timeout_s)
     try:
         conditions = either_form(value.get("conditions"), value.get("reasons"))
-    except Misfit as error:
+    except SchemaError as error:
         raise ProtocolError(f"INFO: {error}") from None
     return "read-only" if value.get("read_only") else "up", conditions
 

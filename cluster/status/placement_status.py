@@ -40,7 +40,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PlacementStatus:
     """The policy, and where the live bookies stand."""
 
     policy: PlacementPolicy
@@ -73,7 +73,7 @@ class Standing:
         )
 
 
-async def standing(metadata: Metadata) -> Standing:
+async def standing(metadata: Metadata) -> PlacementStatus:
     """Read the policy, and every registration. Raises `CorruptData`, `UnsupportedFormat`: of the policy."""
     found = await metadata.get(keys.PLACEMENT)
     policy = _policy(found)
@@ -93,7 +93,9 @@ async def standing(metadata: Metadata) -> Standing:
         )
         for name, here in sorted(by_name.items())
     )
-    return Standing(policy, found is not None, {one.id: one.where() for one in live}, domains)
+    return PlacementStatus(
+        policy, found is not None, {one.id: one.where() for one in live}, domains
+    )
 
 
 def _policy(found: KeyValue | None) -> PlacementPolicy:
@@ -136,7 +138,7 @@ async def forget_policy(metadata: Metadata) -> None:
     await metadata.transact(Transaction((), (Delete(keys.PLACEMENT),)))
 
 
-async def copies_together(metadata: Metadata, where: Standing) -> list[HealthCondition]:
+async def copies_together(metadata: Metadata, where: PlacementStatus) -> list[HealthCondition]:
     """Return conditions, all of severity info, for copies that are closer to each other than preferred."""
     if not where.may_miss:
         return []
@@ -156,7 +158,7 @@ async def copies_together(metadata: Metadata, where: Standing) -> list[HealthCon
 
 
 async def not_as_wanted(
-    metadata: Metadata, where: Standing, *, newest: int | None = None
+    metadata: Metadata, where: PlacementStatus, *, newest: int | None = None
 ) -> AsyncIterator[tuple[int, str]]:
     """Ledgers that have copies together, and which: all, or some of the ``newest`` so many.
 

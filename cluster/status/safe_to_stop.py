@@ -13,7 +13,7 @@ from ...ledger.model import ledger_keys as keys
 from ...ledger.model import missing_range as holes
 from ...ledger.model.bookie_registration import BookieRegistration
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.missing_range import Hole
+from ...ledger.model.missing_range import MissingRange
 from ...ledger.placement.ensemble_placement import Candidate, can_place
 from ...ledger.placement.placement_policy import PlacementPolicy
 from ...metadata.model.interface import MemberStatus, Metadata, Scan
@@ -198,7 +198,7 @@ async def _ledgers(
     writable: Collection[str],
 ) -> tuple[list[HealthCondition], int]:
     """What would be wrong with ledgers of the bookies that stop, and how many those are."""
-    noted: dict[int, list[Hole]] = {}
+    noted: dict[int, list[MissingRange]] = {}
     async for item in Scan(metadata, keys.UNDER_PREFIX):
         with suppress(CorruptData):
             noted[keys.ledger_id_of(item.key)] = list(holes.decode(item.value))
@@ -228,7 +228,7 @@ async def _ledgers(
 
 def _why_not(
     ledger: LedgerMetadata,
-    noted: Sequence[Hole],
+    noted: Sequence[MissingRange],
     there: Collection[str],
     live: Collection[str],
     writable: Collection[str],

@@ -13,7 +13,7 @@ import hmac
 import json
 from collections.abc import Callable, Collection, Sequence
 
-from .http import JSON, Page, Request, as_page
+from .http import JSON, ConsolePage, Request, as_page
 
 NOT_IT = "that is not the token: open the link that was printed last"
 SESSIONS_MAX = 64
@@ -36,7 +36,7 @@ OTHERS = ("cross-site", "same-site")
 address is the same site: it sends our cookie along, and what was asked would be done, though not shown."""
 
 
-class Guard:
+class AccessGuard:
     """Sessions of one console. ``draw`` gives a text that nobody can guess."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Guard:
         self.cookie = f"dlog-console-{port}"
         """By port: consoles of two clusters on one machine do not put each other out."""
 
-    def refusal(self, request: Request, open_paths: Collection[str]) -> Page | None:
+    def refusal(self, request: Request, open_paths: Collection[str]) -> ConsolePage | None:
         """Why a request is not answered; None: it may be. ``open_paths`` show nothing of the cluster."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
@@ -86,16 +86,16 @@ class Guard:
         session = self.session(request)
         return None if session is None else self._sessions[session]
 
-    def open(self, request: Request) -> Page:
+    def open(self, request: Request) -> ConsolePage:
         """Answer the POST that carries the token."""
         given = self.given(request)
-        if isinstance(given, Page):
+        if isinstance(given, ConsolePage):
             return given
         if not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode()):
             return as_page(403, {"error": NOT_IT})
         return self.admit()
 
-    def given(self, request: Request) -> str | Page:
+    def given(self, request: Request) -> str | ConsolePage:
         """The token that a POST carries; a page that says that it carries none."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             return as_page(415, {"error": f"a token comes as {JSON}"})
@@ -105,14 +105,14 @@ class Guard:
             given = None
         return given if isinstance(given, str) else as_page(403, {"error": NOT_IT})
 
-    def admit(self, shown: bytes = b"") -> Page:
+    def admit(self, shown: bytes = b"") -> ConsolePage:
         """A cookie for who has shown that."""
         session = self._draw()
         self._sessions[session] = shown
         while len(self._sessions) > SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
         cookie = f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"
-        return Page(200, b"{}", headers={"set-cookie": cookie})
+        return ConsolePage(200, b"{}", headers={"set-cookie": cookie})
 
 
 def may_listen(host: str, allowed: Sequence[str]) -> bool:

@@ -28,7 +28,7 @@ from ..runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from .node_connections import NodeLinks
-from .rate_history import Rates
+from .rate_history import RateHistory
 from .suggested_command import command_for
 
 STATUS_S = 6.0
@@ -57,7 +57,7 @@ class ClusterState:
         self._metadata = metadata
         self._where = where
         self._wall_ms = wall_ms
-        self._rates = Rates()
+        self._rates = RateHistory()
         self._seldom = Seldom()
         self._points: deque[dict[str, float | None]] = deque(maxlen=POINTS_MAX)
         self._answered: dict[str, float] = {}

@@ -48,7 +48,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """An answer that ends."""
 
     status: int
@@ -62,19 +62,19 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class EventStreamResponse:
     """An answer that goes on: ``run`` sends until it returns, or is cancelled when the peer hangs up."""
 
     run: Callable[[Send], Awaitable[None]]
     kind: str = EVENTS
 
 
-Answers = Callable[[Request], Awaitable[Page | Stream]]
+Answers = Callable[[Request], Awaitable[ConsolePage | EventStreamResponse]]
 
 
-def as_page(status: int, value: object) -> Page:
+def as_page(status: int, value: object) -> ConsolePage:
     """As JSON."""
-    return Page(status, json.dumps(value).encode())
+    return ConsolePage(status, json.dumps(value).encode())
 
 
 async def serve_http(listener: Listener, answers: Answers, always: Mapping[str, str]) -> None:
@@ -109,13 +109,13 @@ async def serve_http(listener: Listener, answers: Answers, always: Mapping[str, 
         listener.close()
 
 
-async def _full(_: Request) -> Page:
+async def _full(_: Request) -> ConsolePage:
     return as_page(503, {"error": f"{CONNECTIONS_MAX} connections are open: close some tabs"})
 
 
 async def _serve(connection: Connection, answers: Answers, always: Mapping[str, str]) -> None:
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
-    request: Request | Page | None = None
+    request: Request | ConsolePage | None = None
     with trio.move_on_after(REQUEST_S):
         try:
             request = await _request(connection, http)
@@ -130,7 +130,7 @@ async def _serve(connection: Connection, answers: Answers, always: Mapping[str, 
     async def send(*events: h11.Event) -> None:
         await _send_all(connection, b"".join(http.send(event) or b"" for event in events))
 
-    if isinstance(answer, Page):
+    if isinstance(answer, ConsolePage):
         headers |= {**answer.headers, "content-length": str(len(answer.body))}
         await send(
             h11.Response(status_code=answer.status, headers=list(headers.items())),

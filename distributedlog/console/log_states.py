@@ -14,7 +14,7 @@ from ..log.namespace import Namespace
 from ..metadata.model.interface import Scan
 from ..runtime.interfaces.errors import CorruptData, DistributedLogError, UnsupportedFormat
 from .cluster_state import cut
-from .rate_history import Rates
+from .rate_history import RateHistory
 
 LOGS_SHOWN = 50
 """Of one page; the search says which."""
@@ -37,7 +37,7 @@ class LogList:
         self._namespace = namespace
         self._prefix = prefix
         self._after = after
-        self._rates = Rates()
+        self._rates = RateHistory()
 
     async def look(self) -> dict[str, Any]:
         """The state. Raises `QuorumUnreachable`; what one log meets stands in its row."""
@@ -95,7 +95,7 @@ class OneLog:
         self._namespace = namespace
         self._name = check_log_name(name)
         self._labels = labels
-        self._rates = Rates()
+        self._rates = RateHistory()
 
     async def look(self) -> dict[str, Any]:
         """The state. Raises `LogNotFound`, `QuorumUnreachable`, `LedgerStateUnknown`."""

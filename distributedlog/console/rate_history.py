@@ -17,7 +17,7 @@ APART_S = 0.1
 """Two looks that are nearer than this are one."""
 
 
-class Rates:
+class RateHistory:
     """What was seen of each source, by any key."""
 
     def __init__(self) -> None:

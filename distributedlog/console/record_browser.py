@@ -36,7 +36,7 @@ Encode = Callable[[Mapping[str, Any] | None], bytes]
 FROM = ("first", "last", "dlsn", "txid", "time")
 
 
-class Records:
+class RecordBrowser:
     """Reads logs of a namespace. ``payloads`` off: their sizes alone are told."""
 
     def __init__(self, namespace: Namespace, *, payloads: bool) -> None:

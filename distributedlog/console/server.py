@@ -18,12 +18,12 @@ import trio
 
 from ..log.namespace import Namespace
 from ..runtime.interfaces.errors import DistributedLogError, InvalidRequest, QuorumUnreachable
-from .access_guard import Guard
+from .access_guard import AccessGuard
 from .cluster_state import ClusterState, cut
-from .http import Page, Request, Send, Stream, as_page
+from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
 from .log_states import LogList, OneLog
-from .record_browser import Records
-from .work_state_poller import WorkState
+from .record_browser import RecordBrowser
+from .work_state_poller import WorkStatePoller
 
 EVERY_S = 1.0
 """Between two looks, for all who look together."""
@@ -91,9 +91,9 @@ class Console:
     def __init__(
         self,
         cluster: ClusterState,
-        work: WorkState,
+        work: WorkStatePoller,
         namespace: Callable[[], Namespace | None],
-        guard: Guard,
+        guard: AccessGuard,
         *,
         payloads: bool = True,
     ) -> None:
@@ -110,7 +110,7 @@ class Console:
         self._kept = len(self._looks)
         """The first ones stay; those of logs give way."""
 
-    async def answer(self, request: Request) -> Page | Stream:
+    async def answer(self, request: Request) -> ConsolePage | EventStreamResponse:
         """Any request. Raises nothing that a request can cause."""
         refused = self._guard.refusal(request, self._static)
         if refused is not None:
@@ -127,7 +127,7 @@ class Console:
             status = 400 if isinstance(error, InvalidRequest) else 503
             return as_page(status, {"error": cut(f"{type(error).__name__}: {error}")})
 
-    async def _of_the_cluster(self, request: Request) -> Page | Stream:
+    async def _of_the_cluster(self, request: Request) -> ConsolePage | EventStreamResponse:
         query = request.query
         match request.path:
             case "/events":
@@ -142,7 +142,7 @@ class Console:
                 return as_page(200, await self._records().page(query.get("log", ""), query))
             case "/payload":
                 found = await self._records().payload(query.get("log", ""), query.get("dlsn", ""))
-                return Page(
+                return ConsolePage(
                     200,
                     found,
                     "application/octet-stream",
@@ -175,10 +175,12 @@ class Console:
             raise QuorumUnreachable("no metadata quorum has answered yet; asking again")
         return namespace
 
-    def _records(self) -> Records:
-        return Records(self._logs(), payloads=self._payloads)
+    def _records(self) -> RecordBrowser:
+        return RecordBrowser(self._logs(), payloads=self._payloads)
 
-    def _stream(self, request: Request, run: Callable[[Send], Awaitable[None]]) -> Page | Stream:
+    def _stream(
+        self, request: Request, run: Callable[[Send], Awaitable[None]]
+    ) -> ConsolePage | EventStreamResponse:
         session = self._guard.session(request)
         if session is None or request.method == "HEAD":
             return as_page(405, {"error": "GET it"})
@@ -202,7 +204,7 @@ class Console:
                 if opened in self._open:
                     self._open.remove(opened)
 
-        return Stream(bounded)
+        return EventStreamResponse(bounded)
 
     def _is_full(self, session: str) -> bool:
         """Is there no place for one more stream of this browser? One with four gives up its oldest."""
@@ -223,7 +225,7 @@ async def _states(shared: Shared, send: Send) -> None:
         await trio.sleep(EVERY_S)
 
 
-async def _tail(records: Records, name: str, send: Send) -> None:
+async def _tail(records: RecordBrowser, name: str, send: Send) -> None:
     try:
         await records.tail(name, send, event)
     except DistributedLogError as error:
@@ -235,12 +237,12 @@ def event(value: Mapping[str, Any] | None) -> bytes:
     return b":\n\n" if value is None else b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
-def static_pages() -> dict[str, Page]:
+def static_pages() -> dict[str, ConsolePage]:
     """The page's files, by path."""
     found = {}
     for file in files(__package__).joinpath("static").iterdir():
         kind = KINDS.get(file.name.rpartition(".")[2])
         if kind is not None:
             path = "/" if file.name == "index.html" else f"/static/{file.name}"
-            found[path] = Page(200, file.read_bytes(), kind)
+            found[path] = ConsolePage(200, file.read_bytes(), kind)
     return found

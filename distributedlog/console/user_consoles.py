@@ -12,9 +12,9 @@ import trio
 from ..cluster.auth.token_sessions import TokenSessions
 from ..runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from ..runtime.net.rejection_log import host_of
-from .access_guard import Guard
+from .access_guard import AccessGuard
 from .cluster_state import cut
-from .http import Page, Request, Send, Stream, as_page
+from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
 from .server import Console, static_pages
 
 USERS_MAX = 32
@@ -30,7 +30,9 @@ class UserConsoles:
     """Answers requests (`http.py`), each by the console of who asks. `run` must be running."""
 
     def __init__(
-        self, open_console: Callable[[bytes], AbstractAsyncContextManager[Console]], guard: Guard
+        self,
+        open_console: Callable[[bytes], AbstractAsyncContextManager[Console]],
+        guard: AccessGuard,
     ) -> None:
         """``open_console``: one that reads with that token."""
         self._guard = guard
@@ -43,7 +45,7 @@ class UserConsoles:
         """Until cancelled."""
         await self._sessions.run(task_status=task_status)
 
-    async def answer(self, request: Request) -> Page | Stream:
+    async def answer(self, request: Request) -> ConsolePage | EventStreamResponse:
         """Any request. Raises nothing that a request can cause."""
         refused = self._guard.refusal(request, self._static)
         if refused is not None:
@@ -62,21 +64,21 @@ class UserConsoles:
         except DistributedLogError as error:
             return as_page(503, {"error": cut(f"{type(error).__name__}: {error}")})
 
-    async def _let_in(self, request: Request) -> Page:
+    async def _let_in(self, request: Request) -> ConsolePage:
         given = self._guard.given(request)
-        if isinstance(given, Page):
+        if isinstance(given, ConsolePage):
             return given
         token = given.strip().encode("utf-8", "replace")
         (await self._sessions.enter(token, host_of(request.peer))).leave()
         return self._guard.admit(token)
 
-    async def _answer(self, request: Request, token: bytes) -> Page | Stream:
+    async def _answer(self, request: Request, token: bytes) -> ConsolePage | EventStreamResponse:
         session = await self._sessions.enter(token, host_of(request.peer))
         try:
             found = await session.opened.answer(request)
         finally:
             session.leave()
-        if isinstance(found, Page):
+        if isinstance(found, ConsolePage):
             return found
         stream = found
 
@@ -89,4 +91,4 @@ class UserConsoles:
             finally:
                 again.leave()
 
-        return Stream(run, stream.kind)
+        return EventStreamResponse(run, stream.kind)

@@ -24,7 +24,7 @@ WAITING_SHOWN = 10
 """Ledgers of a bookie that is to leave of which it is said what they wait for."""
 
 
-class WorkState:
+class WorkStatePoller:
     """Looks again and again. For one task at a time."""
 
     def __init__(self, metadata: MetadataClient, wall_ms: Callable[[], int]) -> None:

@@ -72,7 +72,7 @@ HELD_A_BYTE = 3
 log = get_logger("distributedlog.gateway")
 
 
-class Whole:
+class CompleteResponse:
     """An answer that ends, handed over piece by piece: each piece has the deadline of a write."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Whole:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-Answer = Whole | Tail
+Answer = CompleteResponse | Tail
 Call = Callable[[Request], Awaitable[Answer]]
 
 
@@ -151,7 +151,7 @@ class Gateway:
 
     # --- logs -------------------------------------------------------------------------------------
 
-    async def logs(self, request: Request) -> Whole:
+    async def logs(self, request: Request) -> CompleteResponse:
         """A page of names."""
         query = _query(request, "prefix", "after", "limit")
         limit = whole("limit", query.get("limit", str(LOGS_A_PAGE)), 1, LOGS_A_PAGE)
@@ -161,7 +161,7 @@ class Gateway:
             )
         return _json(200, {"logs": list(page.names), "next": page.next})
 
-    async def describe(self, request: Request) -> Whole:
+    async def describe(self, request: Request) -> CompleteResponse:
         """What a log is, and where it ends."""
         with trio.fail_after(self._options.read_s):
             found = await self._log(request).describe(segments_max=SEGMENTS_SHOWN)
@@ -182,7 +182,7 @@ class Gateway:
             },
         )
 
-    async def create(self, request: Request) -> Whole:
+    async def create(self, request: Request) -> CompleteResponse:
         """Make a log."""
         given = await self._object(request, "txids", "durability", "config")
         name, config = _name(request), given.get("config")
@@ -197,7 +197,7 @@ class Gateway:
             )
         return _json(201, {"log": name})
 
-    async def delete(self, request: Request) -> Whole:
+    async def delete(self, request: Request) -> CompleteResponse:
         """Delete a log."""
         query = _query(request, "wait_s")
         wait_s = seconds("wait_s", query.get("wait_s", "0"), WAIT_MAX_S)
@@ -205,11 +205,11 @@ class Gateway:
         with trio.fail_after(self._options.read_s + wait_s):
             await served.appending.let_go(name)
             await served.namespace.delete_log(name, wait_s=wait_s)
-        return Whole(204, b"", "")
+        return CompleteResponse(204, b"", "")
 
     # --- writing ----------------------------------------------------------------------------------
 
-    async def open_producer(self, request: Request) -> Whole:
+    async def open_producer(self, request: Request) -> CompleteResponse:
         """Give a producer a number."""
         name = (await self._object(request, "name")).get("name", "")
         if not isinstance(name, str):
@@ -226,7 +226,7 @@ class Gateway:
             },
         )
 
-    async def append(self, request: Request) -> Whole:
+    async def append(self, request: Request) -> CompleteResponse:
         """Write one record, or many."""
         headers = request.headers
         lines = is_json_lines(headers.get("content-type", BYTES))
@@ -253,7 +253,7 @@ class Gateway:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def read(self, request: Request) -> Whole:
+    async def read(self, request: Request) -> CompleteResponse:
         """Records from a place on."""
         query = _query(request, "from", "txid", "since_ms", "to", "limit", "wait_s")
         most = self._options.records_max
@@ -271,7 +271,7 @@ class Gateway:
         after = str(found[-1].dlsn.next()) if found else again(begins)
         if BYTES in request.headers.get("accept", ""):
             named = {"dlog-end": str(ended).lower(), "dlog-next": after}
-            return Whole(200, as_bytes(found), BYTES, named)
+            return CompleteResponse(200, as_bytes(found), BYTES, named)
         return _json(200, {"records": [shown(one) for one in found], "next": after, "end": ended})
 
     async def _last(self, request: Request) -> DLSN:
@@ -339,7 +339,7 @@ class Gateway:
         if request.method != "GET":
             raise InvalidRequest("a tail is answered to GET alone")
         if seen is not None and await self._is_end(request, event_place(seen)):
-            return Whole(204, b"", "")  # a browser comes back after any other answer
+            return CompleteResponse(204, b"", "")  # a browser comes back after any other answer
         share = _served(request).share
         if share is not None:
             share.begin_tail()
@@ -375,19 +375,19 @@ class Gateway:
 
     # --- about the gateway ------------------------------------------------------------------------
 
-    async def description(self, _: Request) -> Whole:
+    async def description(self, _: Request) -> CompleteResponse:
         """The description of all this."""
-        return Whole(200, self._description, JSON)
+        return CompleteResponse(200, self._description, JSON)
 
-    async def health(self, _: Request) -> Whole:
+    async def health(self, _: Request) -> CompleteResponse:
         """It answers."""
         return _json(200, {"healthy": True, "name": self._name})
 
-    async def metrics(self, _: Request) -> Whole:
+    async def metrics(self, _: Request) -> CompleteResponse:
         """Its numbers, for Prometheus."""
         self._sessions.measure()
         node = {"name": self._name, "kind": "gateway"}
-        return Whole(200, text_of(self.meters.samples(), node), KIND)
+        return CompleteResponse(200, text_of(self.meters.samples(), node), KIND)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ class Gateway:
                 except ClientDisconnect:
                     raise InvalidRequest("the peer has gone") from None
             except TurnedAway as error:
-                return Whole(error.status, error.body, JSON, error.headers)
+                return CompleteResponse(error.status, error.body, JSON, error.headers)
             except DistributedLogError as error:
                 if isinstance(error, NotAuthenticated):
                     self._sessions.refused(request.scope)
@@ -414,13 +414,15 @@ class Gateway:
                 what = f"a defect of the gateway: {type(error).__name__}"
                 if not request.scope.get("dlog.begun", False):
                     # Nothing was asked of the cluster: "it may have happened, send it again" is for ever.
-                    return Whole(500, turned_away(500, what, BROKEN))
+                    return CompleteResponse(500, turned_away(500, what, BROKEN))
                 said = InternalError(what)
                 return self._fault(said, request, writing)
 
         return answer
 
-    def _fault(self, error: DistributedLogError, request: Request, writing: bool) -> Whole:
+    def _fault(
+        self, error: DistributedLogError, request: Request, writing: bool
+    ) -> CompleteResponse:
         status, said = fault(
             error, _where(request), writing=writing, by_users=self._sessions.by_users
         )
@@ -466,15 +468,15 @@ class Gateway:
         return found
 
 
-async def _not_there(request: Request, error: Exception) -> Whole:
+async def _not_there(request: Request, error: Exception) -> CompleteResponse:
     """No such path, or no such method of it."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     what = f"{_where(request)} is not known here"
-    return Whole(status, turned_away(status, what, "GET /openapi.json says what is"))
+    return CompleteResponse(status, turned_away(status, what, "GET /openapi.json says what is"))
 
 
-def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Whole:
-    return Whole(status, json.dumps(value).encode() + b"\n", JSON, headers)
+def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> CompleteResponse:
+    return CompleteResponse(status, json.dumps(value).encode() + b"\n", JSON, headers)
 
 
 def hold(request: Request, size: int) -> None:

@@ -2,7 +2,7 @@
 
 A log has one writer here, which all plain requests share, and which is closed when nobody uses it.
 A producer's request is a frame of its own: whole in one entry, and stored once, whichever gateway it came to.
-Over proxies that is a stream to whoever has the log (`FrameSender`); else the log's one writer here takes it.
+Over proxies that is a stream to whoever has the log (`BatchSender`); else the log's one writer here takes it.
 
 Of both there are so many: above, those that were idle longest are closed. A user has half of them at most,
 and is told so where none of his is idle.
@@ -22,8 +22,8 @@ from ..log.format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from ..log.namespace import Namespace
 from ..log.write.log_writer import LogWriter
 from ..log.write.producer_state_manager import OpenedProducer, check_name
-from ..log.write.sequenced_batch import Frame
-from ..proxy.client.batch_sender import FrameSender, StoredFrame
+from ..log.write.sequenced_batch import SequencedBatch
+from ..proxy.client.batch_sender import BatchSender, StoredFrame
 from ..proxy.client.proxied_namespace import ProxiedNamespace
 from ..runtime.interfaces.errors import (
     DistributedLogError,
@@ -39,7 +39,7 @@ from ..runtime.schedule.work_failures import WorkFailures
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_format import Given, ProducerRef
-from .user_share import Idle, Share
+from .user_share import IdleEviction, UserShare
 
 log = get_logger("distributedlog.gateway")
 
@@ -62,12 +62,12 @@ class _Writing:
 class _Sending:
     """A producer's stream, and who uses it."""
 
-    sender: FrameSender
+    sender: BatchSender
     users: int = 0
     used_at: float = 0.0
 
 
-class Appending:
+class AppendHandler:
     """See the module. `run` must be running."""
 
     def __init__(
@@ -77,14 +77,14 @@ class Appending:
         meters: GatewayMeters,
         *,
         own: str = "",
-        share: Share | None = None,
+        share: UserShare | None = None,
     ) -> None:
         """``own``: what the log has before these producers' names, so that no other one is meant by them.
 
         ``share``: of the user whose these all are.
         """
         self._share = share
-        self._idle = Idle(
+        self._idle = IdleEviction(
             partial(self._close_writers, 1, -inf), partial(self._close_senders, 1, -inf)
         )
         self._nursery: trio.Nursery | None = None
@@ -207,7 +207,7 @@ class Appending:
                     return replace(await writer.sequenced.open_producer(name), name=shown)
             if self._share is not None:
                 self._share.make_room_for_producer(self._idle)
-            sender = FrameSender(self._namespace.client, self._namespace.path, log, name)
+            sender = BatchSender(self._namespace.client, self._namespace.path, log, name)
             try:
                 opened = await sender.open(deadline)
             except BaseException:
@@ -265,7 +265,7 @@ class Appending:
         if found is None:
             if self._share is not None:
                 self._share.make_room_for_producer(self._idle)
-            sender = FrameSender(
+            sender = BatchSender(
                 namespace.client, namespace.path, log, producer.name, producer.number
             )
             found = self._sending[key] = _Sending(sender)
@@ -360,7 +360,7 @@ class Appending:
 
 async def _framed(
     writer: LogWriter, number: int, sequence: int, given: Given, expect: DLSN | None
-) -> Frame:
+) -> SequencedBatch:
     """A frame of a producer (0: of nobody), done. Raises what does not take it."""
     if expect is not None:
         return await writer.sequenced.frame_after(

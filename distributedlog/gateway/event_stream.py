@@ -16,7 +16,7 @@ from .error_responses import fault
 from .metrics import GatewayMeters
 from .request_format import EVENTS, event, named_event
 from .request_guard import Receive, Scope, Send
-from .user_share import Share
+from .user_share import UserShare
 
 BACK_MS = 2000
 """After this a browser comes back to a stream that ended."""
@@ -36,7 +36,7 @@ class Tail:
         *,
         quiet_s: float,
         where: str,
-        share: Share | None = None,
+        share: UserShare | None = None,
         by_users: bool = False,
         last: DLSN | None = None,
         end: Callable[[], Awaitable[DLSN]],

@@ -17,7 +17,7 @@ from .app import Gateway
 from .https_certificates import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
-from .request_guard import Door
+from .request_guard import RequestGuard
 from .request_sessions import AsItself, AsUsers
 from .server import listen, serve
 
@@ -56,7 +56,7 @@ async def run_gateway(
         with trio.CancelScope() as scope:
             async with _sessions(uri, timeout_s, known, options, meters) as sessions:
                 gateway = Gateway(sessions, options, name, meters)
-                door = Door(
+                door = RequestGuard(
                     gateway.app(),
                     meters,
                     options,

@@ -22,7 +22,7 @@ from .error_responses import headers_of, turned_away
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_format import JSON
-from .user_share import Share
+from .user_share import UserShare
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -61,16 +61,16 @@ HEADERS = {
 """On everything that is answered."""
 
 
-class Place:
+class RequestSlot:
     """A request's place among those that are under way, and the bytes that are held for it."""
 
     def __init__(self, meters: GatewayMeters, held_bytes_max: int) -> None:
         self._meters: GatewayMeters | None = meters
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
-        self._share: Share | None = None
+        self._share: UserShare | None = None
 
-    def join(self, share: Share) -> None:
+    def join(self, share: UserShare) -> None:
         """It is of a user, who has a share. Raises `TooBusy`."""
         share.begin()
         self._share = share
@@ -116,7 +116,7 @@ class _Incoming:
             bytes_max -= len((await self()).get("body", b""))
 
 
-class Door:
+class RequestGuard:
     """Stands before the app, as one."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Door:
 
         body = _Incoming(receive)
         body_until = trio.current_time() + self._options.body_s
-        place: Place | None = None
+        place: RequestSlot | None = None
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
@@ -192,7 +192,7 @@ class Door:
             return
         meters.requests += 1
         meters.under_way += 1
-        scope["dlog.place"] = place = Place(meters, self._options.held_bytes_max)
+        scope["dlog.place"] = place = RequestSlot(meters, self._options.held_bytes_max)
         try:
             await self._app(scope, body, counted)
         except* trio.TooSlowError:
@@ -256,7 +256,7 @@ class Door:
 
 
 async def _send_last(
-    message: Message, body: _Incoming, send: Send, body_until: float, place: Place | None
+    message: Message, body: _Incoming, send: Send, body_until: float, place: RequestSlot | None
 ) -> None:
     """Send the last part of an answer; before the connection ends, the rest of its request is dropped.
 

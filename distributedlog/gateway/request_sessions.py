@@ -15,11 +15,11 @@ from ..cluster.auth.token_sessions import TokenSession, TokenSessions
 from ..log.namespace import Namespace
 from ..runtime.interfaces.errors import TooBusy
 from ..runtime.protocol.tokens import read_token
-from .append_handler import Appending
+from .append_handler import AppendHandler
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_guard import Scope
-from .user_share import Share
+from .user_share import UserShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Served:
     """What requests are done with."""
 
     namespace: Namespace
-    appending: Appending
-    share: Share | None = None
+    appending: AppendHandler
+    share: UserShare | None = None
     """Of the user; None: all is done as the gateway itself."""
 
 
@@ -40,7 +40,7 @@ class AsItself:
     def __init__(
         self, namespace: Namespace, options: GatewayOptions, meters: GatewayMeters
     ) -> None:
-        self._served = Served(namespace, Appending(namespace, options, meters))
+        self._served = Served(namespace, AppendHandler(namespace, options, meters))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -76,7 +76,7 @@ class AsUsers:
         self._open_namespace = open_namespace
         self._options = options
         self._meters = meters
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, UserShare] = {}
         self._sessions = TokenSessions(
             self._open,
             sessions_max=options.sessions_max,
@@ -121,10 +121,10 @@ class AsUsers:
     async def _open(self, token: bytes) -> AsyncIterator[Served]:
         async with self._open_namespace(token) as namespace:
             user = read_token(token).user
-            share = self._shares.setdefault(user, Share(user, self._options))
+            share = self._shares.setdefault(user, UserShare(user, self._options))
             share.sessions += 1
             try:
-                appending = Appending(
+                appending = AppendHandler(
                     namespace, self._options, self._meters, own=f"~{user}/", share=share
                 )
                 async with trio.open_nursery() as nursery:

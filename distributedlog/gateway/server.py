@@ -29,7 +29,7 @@ from ..cluster.auth.token_attempts import network_of
 from ..runtime.interfaces.errors import AddressInUse, AddressUnavailable
 from ..runtime.interfaces.host import Address
 from ..runtime.interfaces.log_lines import get_logger
-from ..runtime.net.rejection_log import CROWDED, Refusals
+from ..runtime.net.rejection_log import CROWDED, RejectionLog
 from ..runtime.process.descriptor_limit import connections_max, first_kept
 from .error_responses import turned_away
 from .https_certificates import Certificates
@@ -55,7 +55,7 @@ log = get_logger("distributedlog.gateway")
 class BoundedStream(trio.abc.HalfCloseableStream):
     """A connection whose peer takes what is sent to it in time, or is hung up on."""
 
-    def __init__(self, stream: trio.SocketStream, bounds: "Bounds", address: str) -> None:
+    def __init__(self, stream: trio.SocketStream, bounds: "OpenConnections", address: str) -> None:
         self._stream = stream
         self._bounds = bounds
         self.address = address
@@ -95,7 +95,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         self.socket.close()
 
 
-class Bounds:
+class OpenConnections:
     """The connections that are open, of all listeners."""
 
     def __init__(self, connections_max: int, write_s: float, meters: GatewayMeters) -> None:
@@ -107,7 +107,7 @@ class Bounds:
         self.empty.set()
         self._of: Counter[str] = Counter()
         """How many of them each address has."""
-        self._refusals = Refusals()
+        self._refusals = RejectionLog()
         self._starved_at = -float("inf")
 
     def has_share(self, address: str) -> bool:
@@ -155,7 +155,7 @@ class Bounds:
 class BoundedListener(trio.abc.Listener[BoundedStream]):
     """Accepts while there is room."""
 
-    def __init__(self, listener: trio.SocketListener, bounds: Bounds) -> None:
+    def __init__(self, listener: trio.SocketListener, bounds: OpenConnections) -> None:
         self._listener = listener
         self.bounds = bounds
         self._first_kept = first_kept()
@@ -229,7 +229,7 @@ class NotTaken(Exception):
         self.do = do
 
 
-class Server(TCPServer):  # type: ignore[misc]
+class GatewayServer(TCPServer):  # type: ignore[misc]
     """What hypercorn takes and is not taken here, for whoever stands before the gateway sees it otherwise.
 
     - A request with two lengths: by the other one its end would be a request of its own.
@@ -283,7 +283,7 @@ async def listen(
 ) -> list[BoundedListener]:
     """Listen there; port 0: a free one. Raises `AddressInUse`, `AddressUnavailable`."""
     host, port = address
-    bounds = Bounds(connections_max(options.connections_max), options.write_s, meters)
+    bounds = OpenConnections(connections_max(options.connections_max), options.write_s, meters)
     try:
         found = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:
@@ -318,7 +318,7 @@ async def serve(
     async def one(stream: BoundedStream) -> None:
         try:
             spoken: Any = stream if certificates is None else certificates.speak(stream)
-            await Server(bounds.meters, ASGIWrapper(app), config, context, {}, spoken)
+            await GatewayServer(bounds.meters, ASGIWrapper(app), config, context, {}, spoken)
         except Exception:
             log.exception("a connection")  # and no other one
         finally:

@@ -8,14 +8,14 @@ from .options import GatewayOptions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Idle:
+class IdleEviction:
     """Closes what a session of the user has not used for longest, if anything of it is idle."""
 
     close_writer: Callable[[], None]
     close_producer: Callable[[], None]
 
 
-class Share:
+class UserShare:
     """What one user has of a gateway now, by all its tokens."""
 
     def __init__(self, user: str, options: GatewayOptions) -> None:
@@ -28,7 +28,7 @@ class Share:
         self.sessions = 0
         self.writers = self.producers = 0
         """Logs that are open for writing, producers that there is a stream for."""
-        self.held_by: list[Idle] = []
+        self.held_by: list[IdleEviction] = []
         self._requests = self._tails = self._held_bytes = 0
 
     def begin(self) -> None:
@@ -48,7 +48,7 @@ class Share:
             raise TooBusy(f"the gateway holds {self._held_bytes} bytes for user {self._user}")
         self._held_bytes += size
 
-    def make_room_for_writer(self, who: Idle) -> None:
+    def make_room_for_writer(self, who: IdleEviction) -> None:
         """For one more log that is written: idle ones are closed, first ``who``'s. Raises `TooBusy`."""
         for one in sorted(self.held_by, key=lambda one: one is not who):
             if self.writers >= self._writers_max:
@@ -56,7 +56,7 @@ class Share:
         if self.writers >= self._writers_max:
             raise TooBusy(f"user {self._user} has {self.writers} logs open for writing")
 
-    def make_room_for_producer(self, who: Idle) -> None:
+    def make_room_for_producer(self, who: IdleEviction) -> None:
         """The same of a producer's stream."""
         for one in sorted(self.held_by, key=lambda one: one is not who):
             if self.producers >= self._producers_max:

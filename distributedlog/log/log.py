@@ -32,7 +32,7 @@ from .format.log_clock import ms_of
 from .format.packed_columns import PACKED_BYTES_MAX
 from .format.record import LogRecord, check_txid
 from .interfaces.open_call import Opening
-from .interfaces.segment_store import NewLedger
+from .interfaces.segment_store import NewSegmentLedger
 from .model.deleted_log_lookup import explain_gone, look_up
 from .model.lock_record import owner_of
 from .model.log_keys import incarnation_id, incarnation_text
@@ -43,7 +43,7 @@ from .model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
 from .model.segment_record import SegmentRecord
 from .model.stored_settings import StoredSettings, conf_key
 from .model.txid_policy import policy_name
-from .model.writer_log_state import OwnedLog
+from .model.writer_log_state import WriterLogState
 from .read.fetcher import open_fetcher
 from .read.log_reader import LogReader
 from .read.log_snapshot import take_snapshot
@@ -60,7 +60,7 @@ from .read.position_search import (
 from .read.range_reader import RangeReader, open_ranges
 from .read.segment_watch import SegmentWatch
 from .read.skipped_entries import Skipped
-from .read.state_watch import StateFollower, follow
+from .read.state_watch import StateWatch, follow
 from .segments.app_versions import AppVersion, LinkContent, last_version
 from .segments.external_segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments.segment_link import Linking, LinkResult
@@ -73,7 +73,7 @@ from .takeover.log_lock import claim
 from .takeover.takeover import take_over
 from .write.log_writer import LogWriter
 from .write.producer_state_manager import check_name
-from .write.segment_roller import SegmentKeeper
+from .write.segment_roller import SegmentRoller
 from .write.send_queue import MakeSink
 
 UNLINKED_S = 24 * 3600.0
@@ -780,7 +780,7 @@ class Log:
     async def _open_byte_reader(self, offset: int, follows: bool) -> ByteReader:
         context, log_id = self._context, await self._find()
 
-        async def follower() -> StateFollower:
+        async def follower() -> StateWatch:
             """Of this very log, whatever it is called by now, and whose ever its name is."""
             try:
                 return await follow(context.metadata, log_id, self.name, context.namespace)
@@ -812,9 +812,7 @@ class Log:
         self._context.start(watch.run)
         return watch
 
-    async def _find_in(
-        self, follower: StateFollower, txid: int | None, since_ms: int | None
-    ) -> DLSN:
+    async def _find_in(self, follower: StateWatch, txid: int | None, since_ms: int | None) -> DLSN:
         metadata, ledgers = self._context.metadata, self._context.ledgers
         if txid is not None:
             return await find_txid(metadata, follower, ledgers, txid)
@@ -900,7 +898,7 @@ class Log:
                 raise
         return await self._create(self.name)
 
-    async def _follower(self) -> StateFollower:
+    async def _follower(self) -> StateWatch:
         context = self._context
         return await follow(context.metadata, await self._find(), self.name, context.namespace)
 
@@ -926,10 +924,10 @@ def _check_page(first: int, limit: int | None) -> None:
 
 
 def _into_segments(
-    context: LogContext, owned: OwnedLog, first: tuple[SegmentRecord, NewLedger]
+    context: LogContext, owned: WriterLogState, first: tuple[SegmentRecord, NewSegmentLedger]
 ) -> MakeSink:
     """The entries of a writer that has the log go to its segments, to this one first."""
-    return lambda pipeline: SegmentKeeper(
+    return lambda pipeline: SegmentRoller(
         context,
         owned,
         first,

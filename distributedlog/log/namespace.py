@@ -17,16 +17,16 @@ from ..runtime.interfaces.errors import (
     LogExists,
     LogNotFound,
 )
-from ..runtime.schedule.call_scheduler import Rounds, Turn
+from ..runtime.schedule.call_scheduler import CallScheduler, PeriodicChecks
 from ..runtime.schedule.work_failures import WorkFailures
 from .changes.log_rename import rename
 from .declarations.options import LogOptions
 from .interfaces.log_names import check_log_name, check_new_log_name
 from .interfaces.open_call import Opening
-from .interfaces.segment_store import Ledgers
-from .limits.memory_budget import PROCESS_BYTES_MAX, ProcessBytes
-from .limits.recovery_semaphore import RecoveryTurns
-from .limits.roll_semaphore import RollPermits
+from .interfaces.segment_store import SegmentEntryStore
+from .limits.memory_budget import PROCESS_BYTES_MAX, MemoryBudget
+from .limits.recovery_semaphore import RecoverySemaphore
+from .limits.roll_semaphore import RollSemaphore
 from .log import Log
 from .model.log_keys import (
     LOG_ID_BITS,
@@ -50,11 +50,11 @@ from .model.stored_settings import (
 from .model.txid_policy import stored_policy
 from .read.multi_reader import MultiReader, MultiReadOptions, check_multi_read, open_multi_reader
 from .segments.log_deletion import delete_claimed
-from .services.lease_session import LockSessions
+from .services.lease_session import LeaseSessions
 from .services.log_context import LogContext
 from .services.log_metrics import LogMeters, NamespaceMetrics
 from .services.log_watch import LogWatch, read_name, watch_logs
-from .services.position_commits import Commits
+from .services.position_commits import PositionCommits
 from .services.settings_update import change_stored, read_stored
 from .services.settings_watch import SettingsWatch
 from .takeover.log_lock import claim
@@ -90,7 +90,7 @@ class Namespace:
         path: str,
         *,
         metadata: Metadata,
-        ledgers: Ledgers,
+        ledgers: SegmentEntryStore,
         nursery: trio.Nursery,
         random: Random,
         wall_ms: Callable[[], int],
@@ -110,8 +110,8 @@ class Namespace:
         self.context = LogContext(
             metadata,
             ledgers,
-            LockSessions(metadata, self.start, failures),
-            RecoveryTurns(),
+            LeaseSessions(metadata, self.start, failures),
+            RecoverySemaphore(),
             self.start,
             wall_ms,
             random,
@@ -119,12 +119,12 @@ class Namespace:
             path,
             owner,
             options,
-            Turn(ledgers.gather, ledgers.send_gathered),
-            Rounds(TICK_S),
-            Commits(metadata, wall_ms, self.start),
-            Rounds(QUIET_CHECK_S),
-            RollPermits(options.rolls_at_once),
-            ProcessBytes(process_bytes_max),
+            CallScheduler(ledgers.gather, ledgers.send_gathered),
+            PeriodicChecks(TICK_S),
+            PositionCommits(metadata, wall_ms, self.start),
+            PeriodicChecks(QUIET_CHECK_S),
+            RollSemaphore(options.rolls_at_once),
+            MemoryBudget(process_bytes_max),
             LogMeters(),
             WeakSet(),
             proxy_id,

@@ -34,7 +34,7 @@ class Accounts:
         return "done"
 
 
-class Replica:
+class StateMachine:
     """The state after the commands up to a position of the log."""
 
     def __init__(self, commands: Log, snapshots: Log) -> None:
@@ -91,7 +91,7 @@ def run(uri: str) -> None:
         for log in (name, f"{name}/snapshots"):
             namespace.create_log(log, txids="count")
         commands, snapshots = namespace.open_log(name), namespace.open_log(f"{name}/snapshots")
-        leader = Replica(commands, snapshots)
+        leader = StateMachine(commands, snapshots)
         with commands.open_writer() as writer, snapshots.open_writer() as snapshot_writer:
             for command in (
                 ["", "ann", 100],
@@ -101,12 +101,12 @@ def run(uri: str) -> None:
             ):
                 dlsn = writer.write(json.dumps(command).encode())
                 print(command, leader.apply_up_to(dlsn))
-            follower = Replica(commands, snapshots)
+            follower = StateMachine(commands, snapshots)
             follower.apply_up_to(dlsn)
             assert follower.state.money == leader.state.money
             leader.store(snapshot_writer)
             snapshot_writer.commit()
-            late = Replica(commands, snapshots)
+            late = StateMachine(commands, snapshots)
             dlsn = writer.write(json.dumps(["eve", "ann", 1]).encode())
             for replica in (leader, follower, late):
                 replica.apply_up_to(dlsn)

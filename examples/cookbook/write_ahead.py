@@ -19,7 +19,7 @@ from distributedlog import DLSN, Position
 from distributedlog.blocking import Log, local_cluster, open_namespace
 
 
-class Store:
+class KeyValueStore:
     """Keys to values."""
 
     def __init__(self, log: Log, checkpoint: Path) -> None:
@@ -65,20 +65,20 @@ def run(uri: str) -> None:
     with open_namespace(uri) as namespace, tempfile.TemporaryDirectory() as directory:
         log = namespace.open_log(f"store-{token_hex(3)}")
         file = Path(directory) / "checkpoint"
-        store = Store(log, file)
+        store = KeyValueStore(log, file)
         for number in range(100):
             store.put(f"key {number % 10}", str(number))
         before = dict(store.values)
         store.die()
 
-        store = Store(log, file)
+        store = KeyValueStore(log, file)
         assert store.values == before
         print(f"started again: {len(store.values)} keys, {store.replayed} changes replayed")
         store.checkpoint()
         store.put("key 3", "after the checkpoint")
         store.die()
 
-        store = Store(log, file)
+        store = KeyValueStore(log, file)
         assert store.values == before | {"key 3": "after the checkpoint"}
         print(f"started again: {len(store.values)} keys, {store.replayed} changes replayed")
         store.die()

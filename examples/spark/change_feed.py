@@ -58,7 +58,7 @@ PAYMENT_RECORD = '{"event_id":"p%d","order_id":%d,"event_ms":%d,"amount_cents":%
 
 
 @dataclass(slots=True)
-class Records:
+class FeedRecords:
     """Some records of one log, in order."""
 
     txids: list[int]
@@ -67,11 +67,11 @@ class Records:
 
 
 @dataclass(slots=True)
-class Part:
+class FeedPart:
     """The next records of the feed, by log."""
 
-    orders: Records
-    payments: Records
+    orders: FeedRecords
+    payments: FeedRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ChangeFeed:
     duplicate_share: float = 0.02
     """Written again within the minute after the first time."""
 
-    def parts(self, records: int, *, first: int = 0, batch: int = 50_000) -> Iterator[Part]:
+    def parts(self, records: int, *, first: int = 0, batch: int = 50_000) -> Iterator[FeedPart]:
         """``records`` records of both logs together, after the ``first`` ones; ``batch`` at most at a time.
 
         What comes does not depend on ``batch``. What lies before ``first`` is computed as well, but not
@@ -176,16 +176,16 @@ class ChangeFeed:
 
     # --- what is in them --------------------------------------------------------------------------
 
-    def _rendered(self, arrivals: Any, idents: Any, events: Any) -> Part:
+    def _rendered(self, arrivals: Any, idents: Any, events: Any) -> FeedPart:
         orders, kinds = idents // (2 * KINDS), idents // 2 % KINDS
         pays = kinds >= PAYMENT
         changes = ~pays
-        return Part(
-            Records(
+        return FeedPart(
+            FeedRecords(
                 arrivals[changes].tolist(),
                 self._changes(orders[changes], kinds[changes], events[changes]),
             ),
-            Records(
+            FeedRecords(
                 arrivals[pays].tolist(), self._payments(orders[pays], kinds[pays], events[pays])
             ),
         )

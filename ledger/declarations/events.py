@@ -3,32 +3,32 @@
 
 import logging
 
-from ...runtime.declarations.events import Event
+from ...runtime.declarations.events import EventDefinition
 
-BOOKIE_FAILED = Event(
+BOOKIE_FAILED = EventDefinition(
     "ledger.bookie.failed",
     logging.INFO,
     "A bookie refused entries of a ledger, or its connection broke.",
     ("bookie", "ledger", "why"),
 )
-BOOKIE_SILENT = Event(
+BOOKIE_SILENT = EventDefinition(
     "ledger.bookie.silent",
     logging.INFO,
     "A bookie acknowledges nothing for too long, and is replaced.",
     ("bookie", "ledger"),
     "is its machine overloaded, its disk slow?",
 )
-BOOKIE_BEHIND = Event(
+BOOKIE_BEHIND = EventDefinition(
     "ledger.bookie.behind",
     logging.INFO,
     "A bookie is too many bytes behind the others, and is replaced.",
     ("bookie", "ledger", "bytes"),
     "is its machine overloaded, its disk slow?",
 )
-BOOKIE_BACK = Event(
+BOOKIE_BACK = EventDefinition(
     "ledger.bookie.back", logging.INFO, "It gets new entries again.", ("bookie", "ledger")
 )
-DEGRADED = Event(
+DEGRADED = EventDefinition(
     "ledger.degraded",
     logging.WARNING,
     "A ledger goes on with a copy less, which is noted and repaired later: no other bookie takes its place.",

@@ -64,7 +64,7 @@ class Fragment:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class DeclaredLoss:
     """Entries ``first`` to ``last``, inclusive, of a closed ledger that somebody gave up."""
 
     first: int
@@ -102,7 +102,7 @@ class LedgerMetadata:
     """Wall clock of the creator, in ms since 1970; never for ordering."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     format: int = FORMAT
-    lost: tuple[Loss, ...] = ()
+    lost: tuple[DeclaredLoss, ...] = ()
     """Ascending, without overlap. Nobody reads, copies or wants these entries (G5)."""
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class LedgerMetadata:
             dict.fromkeys(bookie for fragment in self.ensembles for bookie in fragment.bookies)
         )
 
-    def loss_at(self, entry: int) -> Loss | None:
+    def loss_at(self, entry: int) -> DeclaredLoss | None:
         """What was declared of an entry that was given up."""
         return next((loss for loss in self.lost if loss.first <= entry <= loss.last), None)
 
@@ -236,7 +236,7 @@ class LedgerMetadata:
             self, ensembles=(*self.ensembles[:index], changed, *self.ensembles[index + 1 :])
         )
 
-    def given_up(self, loss: Loss) -> "LedgerMetadata":
+    def given_up(self, loss: DeclaredLoss) -> "LedgerMetadata":
         """Entries of a closed ledger are lost, and somebody says so; what was said before stays."""
         assert self.closed, "the end is known before entries are given up"
         parts = [loss]
@@ -313,7 +313,7 @@ class LedgerMetadata:
                 created_ms=found["created_ms"],
                 custom=found["custom"],
                 format=min(found["format"], FORMAT),
-                lost=tuple(Loss(*one) for one in found["lost"]),
+                lost=tuple(DeclaredLoss(*one) for one in found["lost"]),
             )
         except AssertionError as error:  # fields that do not fit each other
             raise CorruptData(f"{what} cannot be: {error}") from None
@@ -354,7 +354,7 @@ _RECORD = fields(
 )
 
 
-def _outside(loss: Loss, taken: Loss) -> list[Loss]:
+def _outside(loss: DeclaredLoss, taken: DeclaredLoss) -> list[DeclaredLoss]:
     """What of ``loss`` is not in ``taken``."""
     left = []
     if loss.first < taken.first:

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from . import ledger_keys as keys
 from .ledger_metadata import LedgerMetadata
-from .missing_range import Hole, ended
+from .missing_range import MissingRange, ended
 from .missing_range import decode as decode_holes
 from .missing_range import encode as encode_holes
 
 
-def creation_share(metadata: LedgerMetadata, holes: Iterable[Hole]) -> Transaction:
+def creation_share(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> Transaction:
     """Create the record, which must not exist; its version is then 1."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
@@ -43,7 +43,9 @@ def change_share(before: LedgerMetadata, after: LedgerMetadata, version: int) ->
     )
 
 
-def closing_share(closed: LedgerMetadata, version: int, holes: Iterable[Hole]) -> Transaction:
+def closing_share(
+    closed: LedgerMetadata, version: int, holes: Iterable[MissingRange]
+) -> Transaction:
     """The writer's close at ``version``; its ensembles are in the store already."""
     share = change_share(closed, closed, version)
     return share + Transaction(operations=tuple(_note(closed.ledger_id, holes)))
@@ -53,7 +55,7 @@ def recovered_share(
     before: LedgerMetadata,
     closed: LedgerMetadata,
     version: int,
-    holes: Iterable[Hole],
+    holes: Iterable[MissingRange],
     note: KeyValue | None,
 ) -> Transaction:
     """A recovery's close at ``version``: its ensembles, and its holes beside those noted already.
@@ -73,7 +75,7 @@ def recovered_share(
     )
 
 
-def note_share(ledger_id: int, version: int, holes: Iterable[Hole]) -> Transaction:
+def note_share(ledger_id: int, version: int, holes: Iterable[MissingRange]) -> Transaction:
     """Note holes while the record is at ``version``: as long as the ledger is its writer's."""
     return Transaction(
         (Compare.version(keys.ledger_key(ledger_id), version),), tuple(_note(ledger_id, holes))
@@ -106,6 +108,6 @@ def link_share(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -
     )
 
 
-def _note(ledger_id: int, holes: Iterable[Hole]) -> list[Put | Delete]:
+def _note(ledger_id: int, holes: Iterable[MissingRange]) -> list[Put | Delete]:
     noted = tuple(holes)
     return [Put(keys.under_key(ledger_id), encode_holes(noted))] if noted else []

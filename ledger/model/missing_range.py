@@ -18,7 +18,7 @@ _NOTE = fields(holes=rows(row(text(chars_min=1), number(), optional(number())), 
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Hole:
+class MissingRange:
     """Entries from ``first`` to before ``to`` that ``bookie`` should hold and may not."""
 
     bookie: str
@@ -27,9 +27,9 @@ class Hole:
     """One past the last missing entry; None: to the end of the ledger."""
 
 
-def merged(holes: Iterable[Hole]) -> tuple[Hole, ...]:
+def merged(holes: Iterable[MissingRange]) -> tuple[MissingRange, ...]:
     """The same holes with overlapping and adjacent ones joined, empty ones dropped, in order."""
-    result: list[Hole] = []
+    result: list[MissingRange] = []
     for hole in sorted(holes, key=lambda h: (h.bookie, h.first, h.to is None, h.to or 0)):
         if hole.to is not None and hole.to <= hole.first:
             continue
@@ -40,22 +40,26 @@ def merged(holes: Iterable[Hole]) -> tuple[Hole, ...]:
             and (last.to is None or last.to >= hole.first)
         ):
             to = None if last.to is None or hole.to is None else max(last.to, hole.to)
-            result[-1] = Hole(last.bookie, last.first, to)
+            result[-1] = MissingRange(last.bookie, last.first, to)
         else:
             result.append(hole)
     return tuple(result)
 
 
-def ended(holes: Iterable[Hole], end: int) -> tuple[Hole, ...]:
+def ended(holes: Iterable[MissingRange], end: int) -> tuple[MissingRange, ...]:
     """The holes of a ledger that is now known to end before entry ``end``."""
-    return merged(Hole(h.bookie, h.first, end if h.to is None else min(h.to, end)) for h in holes)
+    return merged(
+        MissingRange(h.bookie, h.first, end if h.to is None else min(h.to, end)) for h in holes
+    )
 
 
-def encode(holes: Iterable[Hole]) -> bytes:
+def encode(holes: Iterable[MissingRange]) -> bytes:
     """As the value of ``under/<ledger>``."""
     return pack({"format": FORMAT, "holes": [[h.bookie, h.first, h.to] for h in holes]})
 
 
-def decode(value: Buffer) -> tuple[Hole, ...]:
+def decode(value: Buffer) -> tuple[MissingRange, ...]:
     """Raises `CorruptData`, or `UnsupportedFormat` for a newer version's note."""
-    return tuple(Hole(*one) for one in versioned(value, FORMAT, _NOTE, "a note of holes")["holes"])
+    return tuple(
+        MissingRange(*one) for one in versioned(value, FORMAT, _NOTE, "a note of holes")["holes"]
+    )

@@ -20,7 +20,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from . import ledger_transactions as transactions
 from .ledger_keys import shown
 from .ledger_metadata import LedgerMetadata
-from .missing_range import Hole
+from .missing_range import MissingRange
 
 CUSTOM_BYTES_MAX = 4096
 """Keys and values of a ledger's custom metadata, in sum."""
@@ -50,7 +50,7 @@ class NewLedger:
         """The share of a transaction that creates it; afterwards the record's version is 1."""
         bookies = self.metadata.last_fragment.bookies
         return transactions.creation_share(
-            self.metadata, [Hole(bookies[slot], 0, None) for slot in self.detached]
+            self.metadata, [MissingRange(bookies[slot], 0, None) for slot in self.detached]
         )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import trio
 
-from ...bookie.format.bookie_messages import ReadRequest
+from ...bookie.format.bookie_messages import ReadEntriesRequest
 from ...bookie.format.entry import EntryRecord, records
 from ...runtime.interfaces.errors import (
     CorruptData,
@@ -28,7 +28,7 @@ from ...runtime.interfaces.errors import (
 from ..declarations.options import LONG_POLL_S, LedgerOptions
 from ..model.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState
 from ..placement.bookie_pool import BookiePool
-from .ledger_watch import LedgerRecords
+from .ledger_watch import LedgerWatch
 from .read_ahead import ReadAhead
 from .tail_polls import TailPolls
 
@@ -43,7 +43,7 @@ class LedgerReader:
         self,
         metadata: LedgerMetadata,
         *,
-        records: LedgerRecords,
+        records: LedgerWatch,
         pool: BookiePool,
         options: LedgerOptions,
         first_poll: int = 0,
@@ -374,7 +374,7 @@ class LedgerReader:
         timeout_s = self._options.request_timeout_s
         for again in (True, False):
             # This reader knows that they are confirmed; the bookie may not yet.
-            request = ReadRequest(
+            request = ReadEntriesRequest(
                 self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
             )
             answer = await client.finish_read(client.begin_read(request, timeout_s), timeout_s)
@@ -400,7 +400,9 @@ class LedgerReader:
         if client is None or self._may_have_been_declared_lost(bookie):
             self._ahead.forget()
             return []
-        request = ReadRequest(self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True)
+        request = ReadEntriesRequest(
+            self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
+        )
         found: list[EntryRecord] = []
         try:
             answer = await self._ahead.take(client, request, self._options.speculative_s)
@@ -425,7 +427,7 @@ class LedgerReader:
         if first <= last and client is not None:
             self._ahead.note([len(one.raw) for one in found])
             key = self.metadata.key
-            request = ReadRequest(self.ledger_id, key, first, last, bytes_max, past_lac=True)
+            request = ReadEntriesRequest(self.ledger_id, key, first, last, bytes_max, past_lac=True)
             self._ahead.ask(client, request)
 
     def _take(self, body: memoryview, first: int, last: int, found: list[EntryRecord]) -> None:

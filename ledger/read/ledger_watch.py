@@ -26,7 +26,7 @@ class _Follower:
     callbacks: list[OnRecord] = field(default_factory=list)
 
 
-class LedgerRecords:
+class LedgerWatch:
     """Reads records, and follows those that somebody holds open."""
 
     def __init__(self, metadata: Metadata, failures: WorkFailures) -> None:

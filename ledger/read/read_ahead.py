@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ...bookie.client.bookie_client import BookieClient, ReadAnswer
-from ...bookie.format.bookie_messages import ReadRequest
+from ...bookie.format.bookie_messages import ReadEntriesRequest
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.net.client_link import PendingReply
 
@@ -27,7 +27,7 @@ FULL = 0.9
 @dataclass(slots=True, eq=False)
 class _Range:
     client: BookieClient
-    request: ReadRequest
+    request: ReadEntriesRequest
     pending: PendingReply
 
 
@@ -45,7 +45,7 @@ class ReadAhead:
         self._mean_bytes = sum(sizes) / len(sizes)
         self._longest_bytes = max(sizes)
 
-    def ask(self, client: BookieClient, request: ReadRequest) -> None:
+    def ask(self, client: BookieClient, request: ReadEntriesRequest) -> None:
         """Keep requests for what follows under way, ``request`` being all that may be asked for next."""
         ranges = self._ranges
         if ranges and ranges[-1].client is not client:
@@ -62,7 +62,7 @@ class ReadAhead:
                 first = last + 1
 
     async def take(
-        self, client: BookieClient, request: ReadRequest, wait_s: float
+        self, client: BookieClient, request: ReadEntriesRequest, wait_s: float
     ) -> ReadAnswer | None:
         """The answer to the oldest range, if it begins as ``request`` does and was asked of ``client``.
 
@@ -93,7 +93,7 @@ class ReadAhead:
             one = self._ranges.popleft()
             one.client.forget(one.pending)
 
-    def _begin(self, client: BookieClient, request: ReadRequest, *, at_front: bool) -> None:
+    def _begin(self, client: BookieClient, request: ReadEntriesRequest, *, at_front: bool) -> None:
         one = _Range(client, request, client.begin_read(request, self._timeout_s))
         if at_front:
             self._ranges.appendleft(one)
@@ -101,7 +101,7 @@ class ReadAhead:
             self._ranges.append(one)
 
     @staticmethod
-    def _part(request: ReadRequest, first: int, last: int) -> ReadRequest:
-        return ReadRequest(
+    def _part(request: ReadEntriesRequest, first: int, last: int) -> ReadEntriesRequest:
+        return ReadEntriesRequest(
             request.ledger, request.key, first, last, request.bytes_max, past_lac=request.past_lac
         )

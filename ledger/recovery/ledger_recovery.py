@@ -20,9 +20,9 @@ from ...runtime.interfaces.errors import DistributedLogError, NoSuchLedger, Reco
 from ..model.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerState, change_last
 from ..model.missing_range import merged
 from ..write.ensemble_change import Choose
-from ..write.pending_adds import AddWindow, Stream
-from .quorum_coverage import Evidence, said
-from .recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Send
+from ..write.pending_adds import PendingAdds, SlotStream
+from .quorum_coverage import QuorumCoverage, said
+from .recovery_actions import Action, Close, Fence, FoundEntry, OpenRecoveryStream, Send
 
 
 class Phase(enum.Enum):
@@ -56,7 +56,7 @@ class Recovery:
         self._frozen = metadata.last_fragment
         self.window = self._window_after(self._frozen.first_entry - 1)
         """What is written back; begins anew after ``start`` once that is known."""
-        self._evidence = Evidence(self._striping, self._frozen.bookies)
+        self._evidence = QuorumCoverage(self._striping, self._frozen.bookies)
         self._fence_lacs: dict[int, int] = {}
         self._fence_errors: dict[int, str] = {}
         self._length: int | None = None
@@ -97,9 +97,9 @@ class Recovery:
         self._evidence.begin(max(self.start, first), self.start + 1)
         return self._end_input(actions + self._progress())
 
-    def _window_after(self, lac: int) -> AddWindow:
+    def _window_after(self, lac: int) -> PendingAdds:
         frozen = self._frozen
-        return AddWindow(self._striping, frozen.bookies, lac=lac, epoch=frozen.epoch)
+        return PendingAdds(self._striping, frozen.bookies, lac=lac, epoch=frozen.epoch)
 
     def on_fence_failed(self, slot: int, error: DistributedLogError) -> list[Action]:
         """No fence at this bookie: unknown."""
@@ -206,7 +206,9 @@ class Recovery:
         actions: list[Action] = []
         if not self._streams_open:
             self._streams_open = True
-            actions += [OpenStream(slot, one.bookie) for slot, one in enumerate(window.slots)]
+            actions += [
+                OpenRecoveryStream(slot, one.bookie) for slot, one in enumerate(window.slots)
+            ]
         pushed = window.push(found.record)
         assert pushed == found.entry == self._evidence.next, (
             "recovery keeps entries in order, without a gap"
@@ -215,7 +217,7 @@ class Recovery:
         self._evidence.take()
         return actions
 
-    def on_acked(self, stream: Stream, count: int) -> list[Action]:
+    def on_acked(self, stream: SlotStream, count: int) -> list[Action]:
         """The first ``count`` records of a write-back stream are durable. Raises `ProtocolError`."""
         if self.phase is not Phase.READING:
             return []
@@ -238,7 +240,7 @@ class Recovery:
             bookies = [replaced.get(n, one.bookie) for n, one in enumerate(window.slots)]
             self.ensembles = change_last(self.ensembles, first, bookies)
             window.end_change(replaced, self.ensembles[-1].epoch)
-            actions += [OpenStream(n, one) for n, one in sorted(replaced.items())]
+            actions += [OpenRecoveryStream(n, one) for n, one in sorted(replaced.items())]
         else:
             attached = {n for n, one in enumerate(window.slots) if not one.detached and n != slot}
             if self._striping.ackable(attached):

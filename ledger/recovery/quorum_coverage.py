@@ -23,7 +23,7 @@ DAMAGED_MAX = 1000
 
 
 @dataclass(slots=True)
-class AnswerSource:
+class ReplicaResponses:
     """One slot of the frozen ensemble, as a source of answers."""
 
     bookie: str
@@ -42,11 +42,11 @@ class AnswerSource:
     last_answer: str = "not asked"
 
 
-class Evidence:
+class QuorumCoverage:
     """The answers of one fragment's slots, and the entries found and not yet taken."""
 
     def __init__(self, striping: Striping, bookies: Sequence[str]) -> None:
-        self.sources = [AnswerSource(bookie) for bookie in bookies]
+        self.sources = [ReplicaResponses(bookie) for bookie in bookies]
         self.next = 0
         """The first entry that is not decided."""
         self.found_bytes = 0
@@ -156,7 +156,7 @@ class Evidence:
             source.failed = error
         return True
 
-    def _on_damage(self, source: AnswerSource) -> None:
+    def _on_damage(self, source: ReplicaResponses) -> None:
         """Ask once more (H16); then this one entry is unknown here, and those after it are asked for."""
         source.last_answer = f"entry {source.answered_to} is damaged"
         if source.damaged_at != source.answered_to:

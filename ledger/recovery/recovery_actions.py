@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...runtime.interfaces.host import Buffer
 from ..model.ledger_metadata import LedgerMetadata
-from ..model.missing_range import Hole
+from ..model.missing_range import MissingRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStream:
+class OpenRecoveryStream:
     """Open a recovery add stream for this slot, beginning with what the window says is unsent to it.
     Report `on_acked` and `on_write_failed`.
     """
@@ -51,10 +51,10 @@ class Close:
     """
 
     metadata: LedgerMetadata
-    holes: tuple[Hole, ...]
+    holes: tuple[MissingRange, ...]
 
 
-Action = Fence | Read | OpenStream | Send | Close
+Action = Fence | Read | OpenRecoveryStream | Send | Close
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,17 +25,17 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
 from ..model.ledger_keys import ledger_key, under_key
 from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata, lacks
-from ..model.missing_range import Hole
+from ..model.missing_range import MissingRange
 from ..placement.bookie_pool import BookiePool
 from ..placement.ensemble_placement import choose_replacements
 from ..write.add_streams import AddStreamListener, SlotStreams
 from .ledger_recovery import Phase, Recovery
-from .recovery_actions import Action, Close, Fence, FoundEntry, OpenStream, Read, Send
+from .recovery_actions import Action, Close, Fence, FoundEntry, OpenRecoveryStream, Read, Send
 
 BUSY_FIRST_S = 0.1
 BUSY_LONGEST_S = 1.0
@@ -82,7 +82,7 @@ class RecoveryDriver:
                 self._nursery = nursery
                 await self._pool.shown_keys.have(
                     self._stored.bookies(),
-                    Kind.RECOVER,
+                    CapabilityKind.RECOVER,
                     self._ledger_id,
                     self._options.connect_timeout_s,
                 )
@@ -107,7 +107,7 @@ class RecoveryDriver:
                 self._nursery.start_soon(self._fence, action)
             elif isinstance(action, Read):
                 self._nursery.start_soon(self._read, action)
-            elif isinstance(action, OpenStream):
+            elif isinstance(action, OpenRecoveryStream):
                 self._open(action)
             elif isinstance(action, Send):
                 assert self._streams is not None, "streams are opened before anything is sent"
@@ -204,7 +204,7 @@ class RecoveryDriver:
             policy=self._pool.placement.preferred(),
         )
 
-    def _open(self, action: OpenStream) -> None:
+    def _open(self, action: OpenRecoveryStream) -> None:
         assert self._nursery is not None
         if self._streams is None:
             self._streams = self._made_streams()
@@ -214,9 +214,9 @@ class RecoveryDriver:
         else:
             self._open_now(action, self._streams)
 
-    async def _open_when_allowed(self, action: OpenStream) -> None:
+    async def _open_when_allowed(self, action: OpenRecoveryStream) -> None:
         keys, timeout_s = self._pool.shown_keys, self._options.request_timeout_s
-        await keys.have((action.bookie,), Kind.RECOVER, self._ledger_id, timeout_s)
+        await keys.have((action.bookie,), CapabilityKind.RECOVER, self._ledger_id, timeout_s)
         assert self._streams is not None
         self._open_now(action, self._streams)
 
@@ -236,7 +236,7 @@ class RecoveryDriver:
             ),
         )
 
-    def _open_now(self, action: OpenStream, streams: SlotStreams) -> None:
+    def _open_now(self, action: OpenRecoveryStream, streams: SlotStreams) -> None:
         slot = self._core.window.slots[action.slot]
         if slot.bookie != action.bookie or slot.detached:
             return  # the core has gone on without it meanwhile
@@ -270,12 +270,12 @@ class RecoveryDriver:
 
     # --- the close --------------------------------------------------------------------------------
 
-    async def _unheard(self, closed: LedgerMetadata) -> list[Hole]:
+    async def _unheard(self, closed: LedgerMetadata) -> list[MissingRange]:
         """Who does not say that it holds all it should: noted whole, for the writer's own notes may be lost.
 
         A bookie at which the fence failed is not asked.
         """
-        holes: list[Hole] = []
+        holes: list[MissingRange] = []
 
         async def ask(bookie: str) -> None:
             client = None if bookie in self._core.unfenced else self._pool.get(bookie)
@@ -286,7 +286,7 @@ class RecoveryDriver:
                         return
             except DistributedLogError as error:
                 log.info("ledger %d: bookie %s lists nothing: %s", self._ledger_id, bookie, error)
-            holes.append(Hole(bookie, 0, None))
+            holes.append(MissingRange(bookie, 0, None))
 
         if closed.last_entry != NO_ENTRY:
             async with trio.open_nursery() as nursery:

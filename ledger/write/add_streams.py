@@ -12,7 +12,7 @@ from typing import Protocol
 
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Buffer
-from .pending_adds import AddWindow, Stream
+from .pending_adds import PendingAdds, SlotStream
 
 
 class AddSink(Protocol):
@@ -76,7 +76,7 @@ def _nothing() -> None:
 class AddStreamListener:
     """Calls of the owner of a window, for reports of its streams."""
 
-    acked: Callable[[Stream, int], object]
+    acked: Callable[[SlotStream, int], object]
     """Counts acknowledgements of a stream, and returns whether to call `progressed`."""
     failed: Callable[[int, str, DistributedLogError], None]
     """Gets the slot, its bookie, and why the stream broke or the bookie refused an add."""
@@ -96,7 +96,7 @@ class SlotStreams:
 
     def __init__(
         self,
-        window: AddWindow,
+        window: PendingAdds,
         ledger_id: int,
         key: bytes,
         *,

@@ -25,7 +25,7 @@ Choose = Callable[[list[int], dict[int, str], list[str]], Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class EnsembleChangeRound:
     """One round of an ensemble change."""
 
     first_entry: int
@@ -49,7 +49,7 @@ class EnsembleChange:
         self.version = version
         self.failed: dict[int, str] = {}
         """Slot -> the bookie that failed in it; waits for a round."""
-        self.round: Round | None = None
+        self.round: EnsembleChangeRound | None = None
         self._in_round: set[int] = set()
         """Slots whose failure the round deals with; the others failed meanwhile."""
         self.changes = 0
@@ -67,7 +67,7 @@ class EnsembleChange:
 
     def start(
         self, lac: int, detached: Collection[int], choose: Choose, *, excluded: Collection[str] = ()
-    ) -> Round:
+    ) -> EnsembleChangeRound:
         """Begin a round for all that failed so far; the window confirms nothing from here on.
 
         ``detached`` are the slots that go without already; ``excluded`` bookies are not chosen.
@@ -99,11 +99,13 @@ class EnsembleChange:
         if replaced:
             new = [replaced.get(n, bookie) for n, bookie in enumerate(bookies)]
             proposed = self.metadata.with_fragment(lac + 1, new)
-        self.round = Round(lac + 1, replaced, tuple(going), tuple(starved), proposed, self.version)
+        self.round = EnsembleChangeRound(
+            lac + 1, replaced, tuple(going), tuple(starved), proposed, self.version
+        )
         self._check()
         return self.round
 
-    def on_committed(self, version: int) -> Round:
+    def on_committed(self, version: int) -> EnsembleChangeRound:
         """The store took the round, or there was nothing to write."""
         done = self.round
         assert done is not None, "a round ends that began"
@@ -121,7 +123,9 @@ class EnsembleChange:
         self._check()
         return done
 
-    def on_conflict(self, current: LedgerMetadata | None, version: int) -> Round | None:
+    def on_conflict(
+        self, current: LedgerMetadata | None, version: int
+    ) -> EnsembleChangeRound | None:
         """The store refused, or its answer was lost, and holds ``current`` now.
 
         Return the round to propose again, or None when the store turns out to have taken it already

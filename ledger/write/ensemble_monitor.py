@@ -32,7 +32,7 @@ from ...runtime.interfaces.errors import (
     WriteFailed,
 )
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ..declarations.events import BOOKIE_BACK, BOOKIE_BEHIND, BOOKIE_FAILED, BOOKIE_SILENT, DEGRADED
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
@@ -42,11 +42,11 @@ from ..model.ledger_metadata import LedgerMetadata
 from ..placement.bookie_pool import BookiePool
 from ..placement.ensemble_placement import Candidate, Draw, choose_replacements
 from .add_streams import AddStreamListener, SlotStreams
-from .ensemble_change import EnsembleChange, Round
+from .ensemble_change import EnsembleChange, EnsembleChangeRound
 from .flow_control import COUNTED_FROM_BYTES
-from .missing_range_recorder import STORE_RETRY_S, HoleNote
-from .pending_adds import AddWindow
-from .slot_timers import Lateness, Leaving
+from .missing_range_recorder import STORE_RETRY_S, MissingRangeRecorder
+from .pending_adds import PendingAdds
+from .slot_timers import Leaving, SlotTimers
 
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
@@ -69,7 +69,7 @@ log = get_logger("distributedlog.ledger")
 
 @dataclass(frozen=True, slots=True)
 class WriterCallbacks:
-    """Methods of the writer that `SlotCare` calls."""
+    """Methods of the writer that `EnsembleMonitor` calls."""
 
     progressed: Callable[[], None]
     """Acknowledgements were counted."""
@@ -82,17 +82,17 @@ class WriterCallbacks:
     wake_waiters: Callable[[], None]
     """There may be room, or rest."""
     stir: Callable[[], None]
-    """`SlotCare.sweep` is to be called from now on."""
+    """`EnsembleMonitor.sweep` is to be called from now on."""
     fail: Callable[[DistributedLogError], None]
-    """Ends the writer, and so calls `SlotCare.end`."""
+    """Ends the writer, and so calls `EnsembleMonitor.end`."""
 
 
-class SlotCare:
+class EnsembleMonitor:
     """See the module. Made by its writer; `run` lives as long as that."""
 
     def __init__(
         self,
-        window: AddWindow,
+        window: PendingAdds,
         change: EnsembleChange,
         writer: WriterCallbacks,
         *,
@@ -127,9 +127,9 @@ class SlotCare:
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
         self._change_not_before = float("-inf")
-        self._note = HoleNote(store, window, change, writer.fail)
+        self._note = MissingRangeRecorder(store, window, change, writer.fail)
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
-        self._lateness = Lateness(window)
+        self._lateness = SlotTimers(window)
         self._throttled_at: float | None = None
 
     def end(self) -> None:
@@ -242,7 +242,9 @@ class SlotCare:
                 self._nursery = nursery
                 bookies = self._change.metadata.last_fragment.bookies
                 wait_s = self._options.connect_timeout_s
-                await self._pool.shown_keys.have(bookies, Kind.ADD, self._ledger_id, wait_s)
+                await self._pool.shown_keys.have(
+                    bookies, CapabilityKind.ADD, self._ledger_id, wait_s
+                )
                 self._look_at_slots()
                 while not self._ended:
                     await self._wake.wait()
@@ -409,7 +411,7 @@ class SlotCare:
             policy=self._pool.placement,
         )
 
-    async def _propose(self, round_: Round) -> None:
+    async def _propose(self, round_: EnsembleChangeRound) -> None:
         """Go on with the round once the store holds it, however long that takes (D4)."""
         try:
             version = await self._stored_at(round_)
@@ -419,7 +421,7 @@ class SlotCare:
             if version is not None:
                 self._decided(version)
 
-    async def _stored_at(self, round_: Round) -> int | None:
+    async def _stored_at(self, round_: EnsembleChangeRound) -> int | None:
         """The record's version once it holds the round; None: the writer has ended.
 
         Raises why it must: `LedgerFenced`, `LedgerClosed`, `NoSuchLedger`.

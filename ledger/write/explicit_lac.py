@@ -22,7 +22,7 @@ BEAT_WITHIN_S = 0.010
 """After a beat the next one is waited for so long."""
 
 
-class Resting:
+class PendingLac:
     """A ledger's writer: ``tell`` tells a LAC unless an add has followed, ``broken`` gets what it raised."""
 
     __slots__ = ("broken", "tell")
@@ -32,23 +32,23 @@ class Resting:
         self.broken = broken
 
 
-class RestingLacs:
+class ExplicitLacFlusher:
     """See the module. `run` must be running."""
 
     def __init__(self, gather: Callable[[], None], send_gathered: Callable[[], None]) -> None:
         """Both are called around what is told together, as `Turn` does."""
         self._gather = gather
         self._send_gathered = send_gathered
-        self._young: list[tuple[Resting, int]] = []
+        self._young: list[tuple[PendingLac, int]] = []
         """Since the last look."""
-        self._old: list[tuple[Resting, int]] = []
+        self._old: list[tuple[PendingLac, int]] = []
         """Of the look before."""
-        self._due: list[tuple[Resting, int]] = []
+        self._due: list[tuple[PendingLac, int]] = []
         """Have rested, and wait for a beat."""
         self._beat_at = -inf
         self._any = trio.Event()
 
-    def rests(self, ledger: Resting, lac: int) -> None:
+    def rests(self, ledger: PendingLac, lac: int) -> None:
         """All that was added to it is confirmed, up to ``lac``."""
         if not self._young:
             self._any.set()

@@ -20,7 +20,7 @@ CALLED_MAX = 8
 """Ledgers that may go at the same time and have not sent yet: by so many entries the bound is exceeded."""
 
 
-class KeptBytes:
+class RetainedBytes:
     """What a process keeps for slow bookies."""
 
     def __init__(self, bytes_max: int) -> None:
@@ -32,17 +32,17 @@ class KeptBytes:
         """Is there too much of it?"""
         return self.bytes >= self.bytes_max
 
-    def for_ledger(self) -> "LedgerKept":
+    def for_ledger(self) -> "LedgerRetainedBytes":
         """The part of one more ledger."""
-        return LedgerKept(self)
+        return LedgerRetainedBytes(self)
 
 
-class LedgerKept:
+class LedgerRetainedBytes:
     """What one ledger of it keeps."""
 
     __slots__ = ("_all", "bytes")
 
-    def __init__(self, of: KeptBytes) -> None:
+    def __init__(self, of: RetainedBytes) -> None:
         self._all = of
         self.bytes = 0
 
@@ -55,18 +55,19 @@ class LedgerKept:
         return counted > 0 and self._all.full
 
 
-class SentBytes:
+class InFlightBytes:
     """What a process has sent that is not confirmed."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
-        self.waiting: deque[LedgerSent] = deque()
+        self.waiting: deque[LedgerInFlightBytes] = deque()
         self.called = 0
 
-    def for_ledger(self, on_room: Callable[[], None]) -> "LedgerSent":
-        """The part of one more ledger; ``on_room`` is called when it may send after `LedgerSent.wait`."""
-        return LedgerSent(self, on_room)
+    def for_ledger(self, on_room: Callable[[], None]) -> "LedgerInFlightBytes":
+        """The part of one more ledger; ``on_room`` is called when it may send after
+        `LedgerInFlightBytes.wait`."""
+        return LedgerInFlightBytes(self, on_room)
 
     def call(self) -> None:
         """Let the next ones go."""
@@ -76,12 +77,12 @@ class SentBytes:
             self.waiting.popleft().go()
 
 
-class LedgerSent:
+class LedgerInFlightBytes:
     """What one ledger of it has sent."""
 
     __slots__ = ("_all", "_bytes", "_may_go", "_on_room", "_over", "_waits")
 
-    def __init__(self, of: SentBytes, on_room: Callable[[], None]) -> None:
+    def __init__(self, of: InFlightBytes, on_room: Callable[[], None]) -> None:
         self._all = of
         self._on_room = on_room
         self._bytes = 0

@@ -24,7 +24,12 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.host import Buffer
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.schedule.call_scheduler import Due, Round, Rounds, Turn
+from ...runtime.schedule.call_scheduler import (
+    CallScheduler,
+    PeriodicCheck,
+    PeriodicChecks,
+    ScheduledCall,
+)
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
 from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata
@@ -32,10 +37,10 @@ from ..model.missing_range import merged
 from ..model.stored_ledger import NewLedger
 from ..placement.bookie_pool import BookiePool
 from .ensemble_change import EnsembleChange, why_ended
-from .ensemble_monitor import SlotCare, WriterCallbacks
-from .explicit_lac import Resting, RestingLacs
-from .flow_control import COUNTED_FROM_BYTES, KeptBytes, SentBytes
-from .pending_adds import AddWindow
+from .ensemble_monitor import EnsembleMonitor, WriterCallbacks
+from .explicit_lac import ExplicitLacFlusher, PendingLac
+from .flow_control import COUNTED_FROM_BYTES, InFlightBytes, RetainedBytes
+from .pending_adds import PendingAdds
 
 FLUSH_RETRY_S = 0.5
 """An unanswered flush of the LAC asks the slots again after this time."""
@@ -53,13 +58,13 @@ class WriterServices:
     pool: BookiePool
     options: LedgerOptions
     chance: Random
-    kept: KeptBytes
-    sent: SentBytes
-    turn: Turn
+    kept: RetainedBytes
+    sent: InFlightBytes
+    turn: CallScheduler
     """Sends LACs for which readers wait."""
-    lacs: RestingLacs
+    lacs: ExplicitLacFlusher
     """Sends LACs of idle ledgers."""
-    sweeps: Rounds
+    sweeps: PeriodicChecks
     """Looks for what is late."""
 
 
@@ -95,16 +100,16 @@ class LedgerWriter:
         self._options = services.options
         self._change = EnsembleChange(metadata, 1)
         fragment = metadata.last_fragment
-        self._window = AddWindow(
+        self._window = PendingAdds(
             metadata.striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
         )
         self._length = 0
         self._published = NO_ENTRY
         self._lacs = services.lacs
-        self._resting = Resting(self._tell_rested, self.broken)
-        self._lac_due = Due(services.turn, self._tell_watched, self.broken)
+        self._resting = PendingLac(self._tell_rested, self.broken)
+        self._lac_due = ScheduledCall(services.turn, self._tell_watched, self.broken)
         self._sweeps = services.sweeps
-        self._sweep_round = Round(self._sweep, self.broken)
+        self._sweep_round = PeriodicCheck(self._sweep, self.broken)
         self._swept = False
         self._throttled = False
         self._closing = False
@@ -116,7 +121,7 @@ class LedgerWriter:
         self._flushed = NO_ENTRY
         """An ack quorum is known to have this LAC."""
         self._flush_event: trio.Event | None = None
-        self._care = SlotCare(
+        self._care = EnsembleMonitor(
             self._window,
             self._change,
             WriterCallbacks(
@@ -334,7 +339,7 @@ class LedgerWriter:
 
     @property
     def unwanted(self) -> bool:
-        """Should it end, also where it is empty, for one of its bookies (`SlotCare.unwanted`)?"""
+        """Should it end, also where it is empty, for one of its bookies (`EnsembleMonitor.unwanted`)?"""
         return self._care.unwanted
 
     # --- the end ----------------------------------------------------------------------------------

@@ -9,22 +9,22 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ..model import ledger_transactions as transactions
 from ..model.ledger_metadata import LedgerMetadata
-from ..model.missing_range import Hole, merged
+from ..model.missing_range import MissingRange, merged
 from .ensemble_change import EnsembleChange, why_ended
-from .pending_adds import AddWindow
+from .pending_adds import PendingAdds
 
 STORE_RETRY_S = 0.2
 
 log = get_logger("distributedlog.ledger")
 
 
-class HoleNote:
+class MissingRangeRecorder:
     """Written whenever the holes of an open ledger are others than those noted, off the path of acks."""
 
     def __init__(
         self,
         store: Metadata,
-        window: AddWindow,
+        window: PendingAdds,
         change: EnsembleChange,
         ended: Callable[[DistributedLogError], None],
     ) -> None:
@@ -34,7 +34,7 @@ class HoleNote:
         self._change = change
         self._ended = ended
         self._ledger_id = change.metadata.ledger_id
-        self._noted: tuple[Hole, ...] = merged(window.all_holes(None))
+        self._noted: tuple[MissingRange, ...] = merged(window.all_holes(None))
 
     def look(self, spawn: Callable[..., None]) -> None:
         """Begin to write where there is news; ``spawn`` runs the writing."""
@@ -43,7 +43,7 @@ class HoleNote:
             self._noted = holes
             spawn(self._write, holes)
 
-    async def _write(self, holes: tuple[Hole, ...]) -> None:
+    async def _write(self, holes: tuple[MissingRange, ...]) -> None:
         version = self._change.version
         while self._noted is holes:
             share = transactions.note_share(self._ledger_id, version, holes)

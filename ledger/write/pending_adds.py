@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from ...runtime.interfaces.errors import ProtocolError
 from ...runtime.interfaces.host import Buffer
-from ..model.missing_range import Hole
+from ..model.missing_range import MissingRange
 from ..model.striping import Striping
 
 _COMPACT_AT = 4096
@@ -27,7 +27,7 @@ RELEASED_TOGETHER = 8
 much as its add. Large ones are asked for sooner, by their bytes (`LedgerWriter.room`)."""
 
 
-class Stream:
+class SlotStream:
     """Entries ``first``, ... of one slot, sent in ascending order to one bookie."""
 
     __slots__ = ("acked", "bookie", "epoch", "first", "slot")
@@ -51,14 +51,14 @@ class Slot:
     through: int
     """All entries <= this that the slot holds, from the window's start or the last replacement on, are
     durable at ``bookie``."""
-    stream: Stream | None = None
+    stream: SlotStream | None = None
     detached: bool = False
     """Goes without: gets nothing, counts for nothing, pins nothing (H22)."""
     missing_from: int = 0
     """While detached: the first entry that the bookie may lack."""
 
 
-class AddWindow:
+class PendingAdds:
     """See the module. The driver pushes records, sends what `begin_stream` says, reports counts."""
 
     __slots__ = (
@@ -92,7 +92,7 @@ class AddWindow:
         """Of these, those of confirmed entries."""
         self.released_bytes = 0
         """Of these, those that all attached slots have, as of the last `release`: dropped."""
-        self.holes: list[Hole] = []
+        self.holes: list[MissingRange] = []
         """What bookies that left a slot, or were away, may lack."""
         self.changing = False
         self.awaited = 0
@@ -123,18 +123,18 @@ class AddWindow:
         self._ends.append(pushed)
         return last
 
-    def begin_stream(self, number: int) -> Stream:
+    def begin_stream(self, number: int) -> SlotStream:
         """A new stream to the bookie in slot ``number``; any older one counts no more.
 
         The caller sends `unsent` of it at once, then every new entry that the slot holds.
         """
         slot = self.slots[number]
         assert not slot.detached, "H22: a detached slot gets nothing"
-        slot.stream = Stream(number, slot.bookie, self.epoch, slot.through + 1)
+        slot.stream = SlotStream(number, slot.bookie, self.epoch, slot.through + 1)
         self._check()
         return slot.stream
 
-    def unsent(self, stream: Stream) -> Iterator[Buffer]:
+    def unsent(self, stream: SlotStream) -> Iterator[Buffer]:
         """The records that a new stream begins with, in sending order."""
         entry = self.striping.next_held(stream.slot, stream.first)
         while entry <= self.last:
@@ -143,7 +143,7 @@ class AddWindow:
             yield record
             entry = self.striping.next_held(stream.slot, entry + 1)
 
-    def end_stream(self, stream: Stream) -> None:
+    def end_stream(self, stream: SlotStream) -> None:
         """The stream is broken or refused: its late acks count no more."""
         slot = self.slots[stream.slot]
         if slot.stream is stream:
@@ -152,7 +152,7 @@ class AddWindow:
 
     # --- acks -------------------------------------------------------------------------------------
 
-    def on_acked(self, stream: Stream, count: int) -> int:
+    def on_acked(self, stream: SlotStream, count: int) -> int:
         """The first ``count`` records of ``stream`` are durable. Return how many entries that confirms.
 
         Never 0 while `awaited`, but where nothing is counted: late, or told before. Raises `ProtocolError`
@@ -308,7 +308,7 @@ class AddWindow:
 
     def _note(self, bookie: str, first: int, to: int) -> None:
         if first < to:
-            self.holes.append(Hole(bookie, first, to))
+            self.holes.append(MissingRange(bookie, first, to))
 
     # --- what the driver asks ---------------------------------------------------------------------
 
@@ -357,7 +357,7 @@ class AddWindow:
             return None
         return self._records[entry - self._base]
 
-    def all_holes(self, end: int | None) -> list[Hole]:
+    def all_holes(self, end: int | None) -> list[MissingRange]:
         """Noted holes and those of slots that are behind now, for a ledger that ends before ``end``.
 
         ``end`` None: the ledger goes on.
@@ -365,9 +365,9 @@ class AddWindow:
         holes = list(self.holes)
         for number, slot in enumerate(self.slots):
             if slot.detached:
-                holes.append(Hole(slot.bookie, slot.missing_from, end))
+                holes.append(MissingRange(slot.bookie, slot.missing_from, end))
             elif end is not None and self.striping.next_held(number, slot.through + 1) < end:
-                holes.append(Hole(slot.bookie, slot.through + 1, end))
+                holes.append(MissingRange(slot.bookie, slot.through + 1, end))
         return holes
 
     # --- invariants -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ owes an ack once all is sent that stood in the connection's queue when it was fi
 from collections import deque
 from collections.abc import Callable
 
-from .pending_adds import AddWindow
+from .pending_adds import PendingAdds
 
 MOVING_BYTES_MIN = 64 * 1024
 """From one sweep to the next: a queue that is taken more slowly excuses nobody, so that whoever takes a byte
@@ -19,10 +19,10 @@ Leaving = tuple[int, int]
 """Of a connection: bytes sent since it began, bytes that wait to be sent."""
 
 
-class Lateness:
+class SlotTimers:
     """Told of the time a few times a second; seconds everywhere."""
 
-    def __init__(self, window: AddWindow) -> None:
+    def __init__(self, window: PendingAdds) -> None:
         self.clock = 0.0
         """The writer's own time."""
         self._window = window

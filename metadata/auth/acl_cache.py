@@ -27,7 +27,7 @@ EVERYBODY_ELSE = ""
 REQUIRED = "required"
 
 
-class TrustTable:
+class AclCache:
     """Users by name, their grants, the mode."""
 
     def __init__(self, mode: str = "open") -> None:

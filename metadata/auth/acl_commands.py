@@ -32,7 +32,7 @@ from ..model.acl_records import (
     TRUST_PREFIX,
     USER_PREFIX,
     AuditLine,
-    Bounds,
+    NamespaceQuota,
     User,
     audit_key,
     encode_ended,
@@ -49,7 +49,7 @@ from ..model.request_identity import is_name
 from ..model.rights import ADMIN, CLUSTER_ROLES, words
 from ..model.transaction import NUMBER_MAX, OPERATIONS_MAX, Delete, Put, Transaction
 from ..state.kv_state import KeyValueState
-from .authorizer import GRANTS_MAX, PAGE, Judge
+from .authorizer import GRANTS_MAX, PAGE, Authorizer
 from .namespace_usage import Use
 
 WORDS_BEFORE_FORCE = {"mode": 2, "quota": 4}
@@ -62,7 +62,7 @@ AUDIT_MAX = 10_000
 
 
 def compose(
-    judge: Judge,
+    judge: Authorizer,
     state: KeyValueState,
     change: Sequence[str],
     *,
@@ -129,7 +129,7 @@ class _Change:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: Authorizer,
         state: KeyValueState,
         admins: Sequence[str],
         now_ms: int,
@@ -302,7 +302,7 @@ class _Change:
         key = quota_key(namespace)
         before, default = self._bounds(namespace), self._bounds("")
         if not any(most):
-            self._confirm_quota(namespace, before, default if namespace else Bounds())
+            self._confirm_quota(namespace, before, default if namespace else NamespaceQuota())
             self.delete(key)
             return
         for said in most:
@@ -310,7 +310,7 @@ class _Change:
                 raise InvalidRequest(f"a quota is a number, not {said!r:.40}")
         now = (before.keys, before.size_bytes, before.ledgers)
         numbers = (int(said) if said else old for said, old in zip(most, now, strict=True))
-        after = Bounds(*numbers)
+        after = NamespaceQuota(*numbers)
         self._confirm_quota(namespace, before, after)
         self.put(key, after.encode())
 
@@ -320,15 +320,15 @@ class _Change:
         if not self._forced:
             raise ConfirmationRequired(consequence)
 
-    def _bounds(self, namespace: str) -> Bounds:
+    def _bounds(self, namespace: str) -> NamespaceQuota:
         """Its stored quota, otherwise the one of all namespaces without their own."""
         for one in dict.fromkeys((namespace, "")):
             found = None if self._is_first else self._state.get(quota_key(one))
             if found is not None:
-                return Bounds.decode(found.value)
-        return Bounds()
+                return NamespaceQuota.decode(found.value)
+        return NamespaceQuota()
 
-    def _confirm_quota(self, namespace: str, before: Bounds, after: Bounds) -> None:
+    def _confirm_quota(self, namespace: str, before: NamespaceQuota, after: NamespaceQuota) -> None:
         """A limit that is lowered to 0, or to the present use, stops writers at their next segment."""
         spaces = [namespace] if namespace else [s for s in self._uses if not self._own_quota(s)]
         for space in spaces or [""]:

@@ -57,10 +57,10 @@ from ..model.rights import (
 )
 from ..model.transaction import Delete, Put, Transaction
 from ..state.kv_state import HEAD, KeyValueState
-from .key_space import Change, Classes, KeyClass, Place
+from .key_space import Change, KeyClass, KeyScope, KeySpace
 
 KEY_SHOWN_BYTES = 80
-NAMES = Classes().names
+NAMES = KeySpace().names
 GRANTS_MAX = 64
 """Of one user."""
 PAGE = 1000
@@ -71,10 +71,10 @@ Parts = Windows | Callable[[bytes], bool]
 """What somebody may see of a range; or of each key in it, whether."""
 
 
-class Judge:
+class Authorizer:
     """Of one node, over the state that it has applied."""
 
-    def __init__(self, classes: Classes, now_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, classes: KeySpace, now_s: Callable[[], float] = lambda: 0.0) -> None:
         """``now_s``: this node's time, which no clock of anybody else moves."""
         self.mode = "open"
         self.revision = 0
@@ -98,7 +98,7 @@ class Judge:
         self._narrowing: Narrowing = ()
         self._owner = ""
 
-    def narrowed(self, token: Token | None) -> "Judge":
+    def narrowed(self, token: Token | None) -> "Authorizer":
         """The same, of what one may who came by that token; for a question or two at this moment."""
         if token is None or not token.narrowing:
             return self
@@ -359,7 +359,7 @@ class Judge:
         self,
         principal: str,
         base: int,
-        place: Place,
+        place: KeyScope,
         puts: Mapping[bytes, bytes],
         new: Mapping[bytes, bytes],
     ) -> int:
@@ -402,7 +402,7 @@ class Judge:
             return None  # nothing is there to be kept from anybody; who read a log learns that it was deleted
         return _refused(principal, "read", key, row.read)
 
-    def _is_gone(self, place: Place) -> bool:
+    def _is_gone(self, place: KeyScope) -> bool:
         """Is it the place of a log that is no more, or of a ledger that is not?"""
         state, classes = self._state, self._classes
         if place.path is not None or place.bookie:
@@ -423,7 +423,7 @@ class Judge:
             return False
         return not self._is_log(log)
 
-    def _is_left_over(self, operation: Put | Delete, base: int, place: Place | None) -> bool:
+    def _is_left_over(self, operation: Put | Delete, base: int, place: KeyScope | None) -> bool:
         """Does it clear away what a deleted log has left under its id? Deleting goes over that twice."""
         return (
             isinstance(operation, Delete)

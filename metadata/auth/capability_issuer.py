@@ -8,7 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from ...runtime.interfaces.errors import NotAllowed, NotReady
 from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, Token
-from ...runtime.protocol.capabilities import UNJUDGED, Generation, Kind, capability, issue_pass
+from ...runtime.protocol.capabilities import (
+    UNJUDGED,
+    CapabilityKind,
+    Generation,
+    capability,
+    issue_pass,
+)
 from ...runtime.protocol.capability_messages import (
     CapsAnswer,
     CapsQuestion,
@@ -19,19 +25,24 @@ from ..model.acl_records import ENDED_PREFIX, MODE_KEY, decode_mode, ended_key
 from ..model.interface import prefix_end
 from ..model.rights import HOLDER, JANITOR, READ, WRITE
 from ..state.kv_state import KeyValueState
-from .authorizer import Judge
+from .authorizer import Authorizer
 from .quorum_secrets import GENERATIONS_KEY, decode_generations
 
 PAGE = 1000
 
-May = Callable[[str, Token | None, Kind, int, Collection[str]], bool]
+May = Callable[[str, Token | None, CapabilityKind, int, Collection[str]], bool]
 """(principal, the token that it came by, kind, ledger, bookies): may it have that there?"""
 IsBookie = Callable[[str, str], bool]
 """(principal, bookie id): is that its name?"""
-NEEDED = {Kind.LIST: READ, Kind.READ: READ, Kind.ADD: WRITE, Kind.RECOVER: WRITE}
+NEEDED = {
+    CapabilityKind.LIST: READ,
+    CapabilityKind.READ: READ,
+    CapabilityKind.ADD: WRITE,
+    CapabilityKind.RECOVER: WRITE,
+}
 
 
-class CapabilityDesk:
+class CapabilityIssuer:
     """Of one cluster. ``state`` is as it was after a quorum round that began after the question came."""
 
     def __init__(self, cluster_id: str, may: May, is_bookie: IsBookie) -> None:
@@ -128,7 +139,7 @@ def all_since(state: KeyValueState) -> Mapping[str, int]:
 
 
 def may_have(
-    judge: Judge, principal: str, kind: Kind, ledger: int, bookies: Collection[str]
+    judge: Authorizer, principal: str, kind: CapabilityKind, ledger: int, bookies: Collection[str]
 ) -> bool:
     """Whether a principal may have such a capability of a ledger at all these bookies (pure).
 
@@ -143,12 +154,12 @@ def may_have(
         return False
     held = judge.rights_on_ledger(principal, ledger)
     if principal.startswith("bookie/"):
-        if kind is Kind.LIST or judge.cluster_rights(principal) & JANITOR:
+        if kind is CapabilityKind.LIST or judge.cluster_rights(principal) & JANITOR:
             return True
         if not held & HOLDER:
             return False
         own = all(judge.is_bookie(principal, bookie) for bookie in bookies)
-        return kind is Kind.READ or (kind is Kind.RECOVER and own)
-    if kind is Kind.RECOVER and judge.is_closed(ledger):
+        return kind is CapabilityKind.READ or (kind is CapabilityKind.RECOVER and own)
+    if kind is CapabilityKind.RECOVER and judge.is_closed(ledger):
         return False
     return bool(held & NEEDED[kind])

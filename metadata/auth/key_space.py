@@ -1,6 +1,6 @@
 """What the keys of the store are to those who judge who may touch them (pure).
 
-This part knows no logs and no ledgers: who does (`cluster/auth/cluster_key_space.py`) fills a `Classes` with
+This part knows no logs and no ledgers: who does (`cluster/auth/cluster_key_space.py`) fills a `KeySpace` with
 one row for each kind of key there is. A key that no row has is nobody's: to be read by an operator, and
 written by nobody.
 """
@@ -19,7 +19,7 @@ the act and its subject, for a line of the audit; None: nothing that anybody ask
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeyScope:
     """What a key belongs to; what is empty says nothing."""
 
     log: bytes = b""
@@ -33,7 +33,7 @@ class Place:
     """Whose own it is, where the log's readers may have keys of their own."""
 
 
-NOWHERE = Place()
+NOWHERE = KeyScope()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class KeyClass:
     read: int
     """Any one of these rights lets read it, compare it, and watch it."""
     write: Rule
-    place: Callable[[bytes], Place | None] = lambda key: NOWHERE
+    place: Callable[[bytes], KeyScope | None] = lambda key: NOWHERE
     """Also of the beginning of a key, as far as `span` goes; None: no key of this kind looks so."""
     span: Callable[[bytes], bytes] = lambda key: b""
     """The beginning of ``key`` that says its place: a range with a right on one lies within. b"": none."""
@@ -102,7 +102,7 @@ class KeyClass:
 
 
 @dataclass(frozen=True, slots=True)
-class Classes:
+class KeySpace:
     """All kinds of keys."""
 
     by_first: Mapping[bytes, KeyClass] = field(default_factory=dict)

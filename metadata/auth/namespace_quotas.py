@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 
 from ...runtime.interfaces.errors import CorruptData, NamespaceFull, UnsupportedFormat
 from ...runtime.interfaces.principals import BOOKIE, LOCAL, METADATA, kind_of
-from ..model.acl_records import QUOTA_PREFIX, Bounds, quota_key
+from ..model.acl_records import QUOTA_PREFIX, NamespaceQuota, quota_key
 from ..model.transaction import Transaction
 from ..state.kv_state import KeyValueState
-from .key_space import Classes
+from .key_space import KeySpace
 from .namespace_usage import Growth, NamespaceUse, Use
 
 CHANGE_BYTES = 1024
@@ -39,9 +39,9 @@ SHOWN_MAX = 1000
 class NamespaceQuotas:
     """Of one node."""
 
-    def __init__(self, classes: Classes) -> None:
+    def __init__(self, classes: KeySpace) -> None:
         self.use = NamespaceUse(classes)
-        self._bounds: dict[str, Bounds] = {}
+        self._bounds: dict[str, NamespaceQuota] = {}
         self._bounds_as_of: tuple[object, int] = (None, -1)
         self._term = -1
         self._coming: deque[tuple[int, str, Growth]] = deque()
@@ -56,7 +56,7 @@ class NamespaceQuotas:
             self._coming.clear()
             self._sums.clear()
 
-    def bounds(self, state: KeyValueState, namespace: str) -> Bounds:
+    def bounds(self, state: KeyValueState, namespace: str) -> NamespaceQuota:
         """Its own, or those of all that have none."""
         as_of = (state, state.trust_revision)
         if as_of != self._bounds_as_of:
@@ -65,7 +65,7 @@ class NamespaceQuotas:
         found = self._bounds.get(namespace)
         if found is None:
             found = self._bounds[namespace] = (
-                _stored(state, namespace) or _stored(state, "") or Bounds()
+                _stored(state, namespace) or _stored(state, "") or NamespaceQuota()
             )
         return found
 
@@ -120,7 +120,7 @@ class NamespaceQuotas:
         if not (use.keys or use.size_bytes):
             del self._sums[namespace]
 
-    def told(self, state: KeyValueState) -> Iterator[tuple[str, Use, Bounds]]:
+    def told(self, state: KeyValueState) -> Iterator[tuple[str, Use, NamespaceQuota]]:
         """The namespaces that have anything, or bounds of their own, the fullest first, so many."""
         spaces = dict(self.use.spaces)
         for item in state.range(QUOTA_PREFIX, QUOTA_PREFIX + b"\xff", SHOWN_MAX).items:
@@ -131,15 +131,15 @@ class NamespaceQuotas:
         yield from rows[:SHOWN_MAX]
 
 
-def _stored(state: KeyValueState, namespace: str) -> Bounds | None:
+def _stored(state: KeyValueState, namespace: str) -> NamespaceQuota | None:
     found = state.get(quota_key(namespace))
     try:
-        return None if found is None else Bounds.decode(found.value)
+        return None if found is None else NamespaceQuota.decode(found.value)
     except (CorruptData, UnsupportedFormat):
         return None
 
 
-def _full(use: Use, bounds: Bounds) -> float:
+def _full(use: Use, bounds: NamespaceQuota) -> float:
     return max(
         use.keys / max(1, bounds.keys),
         use.size_bytes / max(1, bounds.size_bytes),

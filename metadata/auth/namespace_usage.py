@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ...runtime.interfaces.errors import DistributedLogError
 from ..model.transaction import Put, Transaction
 from ..state.kv_state import HEAD, KeyValueState
-from .key_space import Classes, Place
+from .key_space import KeyScope, KeySpace
 
 WALKED_KEYS = 100
 """Keys that are counted in one turn, some milliseconds."""
@@ -77,7 +77,7 @@ NO_LOG = b""
 class NamespaceUse:
     """Of one node, over one state at a time."""
 
-    def __init__(self, classes: Classes) -> None:
+    def __init__(self, classes: KeySpace) -> None:
         self.spaces: dict[str, Use] = {}
         self._classes = classes
         self._state: KeyValueState | None = None
@@ -259,15 +259,17 @@ class NamespaceUse:
                 self._take_along(after, namespace, grown)
         return found
 
-    def _bring(self, place: Place, puts: Mapping[bytes, bytes], found: dict[str, Growth]) -> None:
+    def _bring(
+        self, place: KeyScope, puts: Mapping[bytes, bytes], found: dict[str, Growth]
+    ) -> None:
         """A ledger that goes to a log of another namespace, or to its first one, brings all that it has."""
         ledger = int(place.ledger[len(self._classes.ledgers) :], 16)
         log, keys, size, records = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
         goes_to = self._log_of(place.ledger, puts[place.ledger])
         if log == goes_to:
             return
-        namespace = self._space_of(Place(log=goes_to), puts)
-        if namespace is None or namespace == self._space_of(Place(log=log), puts):
+        namespace = self._space_of(KeyScope(log=goes_to), puts)
+        if namespace is None or namespace == self._space_of(KeyScope(log=log), puts):
             return
         grown = found.setdefault(namespace, Growth())
         grown.add(keys, size, records)
@@ -282,7 +284,7 @@ class NamespaceUse:
             grown.made += of.keys
             grown.only_small = False
 
-    def _space_of(self, place: Place, puts: Mapping[bytes, bytes]) -> str | None:
+    def _space_of(self, place: KeyScope, puts: Mapping[bytes, bytes]) -> str | None:
         """Where it counts, or would after a transaction that puts these."""
         if place.path is not None:
             return place.path[0]

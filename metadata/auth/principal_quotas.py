@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import OverQuota, TooBusy
 from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, SERVERS
 from ..model.request_identity import owner_of
 from ..state.kv_state import LEASES_MAX, KeyValueState
-from ..state.request_dedup import RequestRing
+from ..state.request_dedup import RequestDedup
 
 FRESH_S = 35.0
 """A client's deadline, and some."""
@@ -48,7 +48,7 @@ class Quotas:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def begin(self, term: int, ring: RequestRing, now: float) -> None:
+    def begin(self, term: int, ring: RequestDedup, now: float) -> None:
         """This node leads in that term: all that is remembered may have been asked for just now."""
         if term == self._term:
             return

@@ -22,20 +22,20 @@ from ...runtime.protocol.tokens import (
 )
 from ..model.rights import ADMIN
 from ..state.kv_state import KeyValueState
-from .authorizer import Judge
+from .authorizer import Authorizer
 from .quorum_secrets import TOKENS_KEY, decode_token_secrets
 
 DAY_S = 24 * 3600
 VALID_S_MIN = 60
 
 
-class TokenDesk:
+class TokenService:
     """Of one node."""
 
     def __init__(
         self,
         cluster_id: str,
-        judge: Callable[[], Judge],
+        judge: Callable[[], Authorizer],
         time_s: Callable[[], float],
         secret_bytes: Callable[[int], bytes],
     ) -> None:

@@ -26,14 +26,14 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op, pack
 from ...runtime.protocol.tokens import read_token
 from ..model.acl_records import FORCE
-from ..model.command_results import Answer
-from ..model.commands import Command, Grant, Revoke, Transact, encode_command
+from ..model.command_results import CommandResult
+from ..model.commands import Grant, ReplicatedCommand, Revoke, Transact, encode_command
 from ..model.configuration import Member
 from ..model.interface import MemberStatus, RangePage, Watch
 from ..model.transaction import KeyValue, Transaction, TransactionReply, check_number
 from ..protocol.client_messages import (
     MembersRequest,
-    ReadRequest,
+    RangeRequest,
     TrustReport,
     TrustRequest,
     WatchRequest,
@@ -52,10 +52,10 @@ from ..protocol.token_messages import (
     decode_token,
 )
 from ..storage.backup_format import SaveRequest, decode_begun, decode_chunk
-from .node_connections import QuorumLinks
-from .request_router import Question, Questions
+from .node_connections import NodeConnections
+from .request_router import QuorumRequest, RequestRouter
 from .status_query import ask_status
-from .watch_client import Watcher
+from .watch_client import WatchClient
 
 UNDER_WAY_MAX = 256
 """Questions of one client at a time, lease renewals not counted; more wait here, in the order they came."""
@@ -73,12 +73,14 @@ class MetadataClient:
         timeout_s: float = 30.0,
     ) -> None:
         self._failures = endpoint.failures
-        self._links = QuorumLinks(endpoint, addresses, timeout_s, lambda link: self._on_link(link))
+        self._links = NodeConnections(
+            endpoint, addresses, timeout_s, lambda link: self._on_link(link)
+        )
         self._leases: dict[int, ClientLink | None] = {}
         """Those that we hold, and the connection that each belongs to; None: to none any more."""
         self._cut = trio.Event()
-        self._questions = Questions(self._links)
-        self._watcher = Watcher(self._links)
+        self._questions = RequestRouter(self._links)
+        self._watcher = WatchClient(self._links)
         self._client_id = client_id
         self._turns = trio.Semaphore(UNDER_WAY_MAX)
         self._request = 0
@@ -107,7 +109,7 @@ class MetadataClient:
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""
-        reply = await self.ask(Op.META_READ, ReadRequest(key, None).encode())
+        reply = await self.ask(Op.META_READ, RangeRequest(key, None).encode())
         index, item = decode_item(reply.body)
         self._base_index = max(self._base_index, index)
         return item
@@ -115,7 +117,7 @@ class MetadataClient:
     async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
         """See `interface.Metadata`."""
         check_number(limit, "the limit of a range", least=1)
-        reply = await self.ask(Op.META_READ, ReadRequest(start, end, limit).encode())
+        reply = await self.ask(Op.META_READ, RangeRequest(start, end, limit).encode())
         index, page = decode_page(reply.body)
         self._base_index = max(self._base_index, index)
         return page
@@ -235,7 +237,7 @@ class MetadataClient:
         Sent once: a second rotation ends what was made before the first. Raises `NotAllowed`;
         `OutcomeUnknown` where nobody knows whether it was done.
         """
-        question = Question(self._questions, once=True)
+        question = QuorumRequest(self._questions, once=True)
         try:
             reply = await self.ask(Op.META_TRUST, RotateRequest(what).encode(), question=question)
         except DistributedLogError as error:
@@ -282,14 +284,16 @@ class MetadataClient:
     # --- asking -----------------------------------------------------------------------------------
 
     async def _command(
-        self, make: Callable[[int, int], Command | TrustRequest], op: int = Op.META_TRANSACT
-    ) -> Answer:
+        self,
+        make: Callable[[int, int], ReplicatedCommand | TrustRequest],
+        op: int = Op.META_TRANSACT,
+    ) -> CommandResult:
         """Have a command done once, and return its answer."""
         if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
             await self.get(b"\0")
         self._request += 1
         number = self._request  # others take theirs while this one waits
-        question = Question(self._questions)
+        question = QuorumRequest(self._questions)
         while True:
             made = make(number, self._base_index)
             command = made.encode() if isinstance(made, TrustRequest) else encode_command(made)
@@ -311,13 +315,13 @@ class MetadataClient:
                 raise answer.error
             # Never done: this was its first sending, it only named too old a base.
 
-    async def ask(self, op: int, body: Buffer, *, question: Question | None = None) -> Reply:
+    async def ask(self, op: int, body: Buffer, *, question: QuorumRequest | None = None) -> Reply:
         """Ask the leader, whoever that is, until somebody answers.
 
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
         deadline = trio.current_time() + self._links.timeout_s
-        question = question or Question(self._questions)
+        question = question or QuorumRequest(self._questions)
         if op == Op.META_LEASE:  # a lease must not end because much else is asked
             return await question.ask(op, body, deadline)
         try:

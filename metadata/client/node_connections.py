@@ -41,7 +41,7 @@ ASK_AGAIN_S = 60.0
 ASK_S = 2.0
 
 
-class QuorumLinks:
+class NodeConnections:
     """One connection a node; ``run`` holds them."""
 
     def __init__(

@@ -5,8 +5,9 @@ commit is no reason to send a command again. A connection that is silent, and si
 thing: its node may hang, or be cut off. Then others are asked beside it; whichever answers first counts,
 which is safe because a command is done once however often it is sent (H20).
 
-Who leads after the leader went silent, one question finds out for all of a client's (`Questions.searcher`):
-thousands that each went from node to node would keep the next leader from its work.
+Who leads after the leader went silent, one question finds out for all of a client's
+(`RequestRouter.searcher`): thousands that each went from node to node would keep the next leader from its
+work.
 """
 
 from enum import Enum, auto
@@ -32,7 +33,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.net.client_link import ClientLink, PendingReply, Reply
 from ...runtime.primitives.backoff import Backoff
-from .node_connections import PAUSE_S, PING_S, SILENCE_S, QuorumLinks
+from .node_connections import PAUSE_S, PING_S, SILENCE_S, NodeConnections
 
 ELSEWHERE = (
     ConnectionLost,
@@ -74,13 +75,13 @@ class Sending(NamedTuple):
     sent_at: float
 
 
-class Questions:
+class RequestRouter:
     """All that a client asks now."""
 
-    def __init__(self, links: QuorumLinks) -> None:
+    def __init__(self, links: NodeConnections) -> None:
         self.links = links
-        self.under_way: dict[Question, None] = {}
-        self.searcher: Question | None = None
+        self.under_way: dict[QuorumRequest, None] = {}
+        self.searcher: QuorumRequest | None = None
         """The one that looks for the leader."""
         self._begun = trio.Event()
 
@@ -96,12 +97,12 @@ class Questions:
                 if question.waits_until <= now:
                     question.wake()
 
-    def begin(self, question: "Question") -> None:
+    def begin(self, question: "QuorumRequest") -> None:
         """It is under way from here on, until `end`."""
         self.under_way[question] = None
         self._begun.set()
 
-    def end(self, question: "Question") -> None:
+    def end(self, question: "QuorumRequest") -> None:
         """It was answered, or given up."""
         del self.under_way[question]
         if self.searcher is question:
@@ -120,7 +121,7 @@ class Questions:
             question.wake()
 
 
-class Question:
+class QuorumRequest:
     """One request, through all its sendings. `ask` may be called again for what was refused as stale."""
 
     __slots__ = (
@@ -138,14 +139,14 @@ class Question:
         "waits_until",
     )
 
-    def __init__(self, questions: Questions, *, once: bool = False) -> None:
+    def __init__(self, questions: RequestRouter, *, once: bool = False) -> None:
         self.once = once
         """Would it be done again where it is sent again? Then it is not, where it may have been done."""
         self.unanswered = 0
         """Sendings of which nobody knows what became."""
         self.last: DistributedLogError | None = None
         self.waits_until = inf
-        """Woken by `Questions.run` once this has passed."""
+        """Woken by `RequestRouter.run` once this has passed."""
         self._questions = questions
         self._links = questions.links
         self._under_way: dict[Address, Sending] = {}

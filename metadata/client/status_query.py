@@ -9,13 +9,13 @@ from ...runtime.net.client_link import ClientLink
 from ...runtime.protocol.frames import Op, pack
 from ..model.interface import MemberStatus
 from ..protocol.client_messages import decode_rows
-from .node_connections import QuorumLinks
+from .node_connections import NodeConnections
 
 ASK_S = 2.0
 PAUSE_S = 0.05
 
 
-async def ask_status(links: QuorumLinks) -> list[MemberStatus]:
+async def ask_status(links: NodeConnections) -> list[MemberStatus]:
     """What a member says that knows a leader; else another one; else all nodes that wait.
 
     Raises `QuorumUnreachable` when nobody has answered within the client's time limit; `NotAuthenticated` at

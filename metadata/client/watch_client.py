@@ -22,7 +22,7 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.frames import Op, envelope, error_from
 from ..model.interface import Watch, WatchBatch
 from ..protocol.client_messages import WatchRequest, decode_events
-from .node_connections import QuorumLinks
+from .node_connections import NodeConnections
 
 WAITING_BYTES_MAX = 8 * 1024 * 1024
 AGAIN_S = 0.05
@@ -32,10 +32,10 @@ FINAL = (Compacted, InvalidRequest, NotAllowed)
 """Ends of a watch that no other node would tell otherwise."""
 
 
-class Watcher:
+class WatchClient:
     """All watches of a client."""
 
-    def __init__(self, links: QuorumLinks) -> None:
+    def __init__(self, links: NodeConnections) -> None:
         self._links = links
         self._open: dict[int, ClientWatch] = {}
         """By their numbers, which no two watches of a client have: a frame finds its watch in one step."""
@@ -96,7 +96,7 @@ class Watcher:
 class ClientWatch:
     """One watch; `next` is for one task at a time."""
 
-    def __init__(self, watcher: Watcher, request: WatchRequest) -> None:
+    def __init__(self, watcher: WatchClient, request: WatchRequest) -> None:
         self.request = request
         self.revision = request.after_revision
         """Everything up to here has been taken by the consumer."""

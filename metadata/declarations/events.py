@@ -2,79 +2,81 @@
 
 import logging
 
-from ...runtime.declarations.events import Event
+from ...runtime.declarations.events import EventDefinition
 
-LEADER = Event(
+LEADER = EventDefinition(
     "metadata.leader",
     logging.INFO,
     "Another node leads, or this one leads no more.",
     ("leader", "term", "own"),
     "again and again: slow disks, or a slow network between the nodes",
 )
-MEMBERS = Event("metadata.members", logging.INFO, "The quorum was changed.", ("after", "before"))
-UNREACHABLE = Event(
+MEMBERS = EventDefinition(
+    "metadata.members", logging.INFO, "The quorum was changed.", ("after", "before")
+)
+UNREACHABLE = EventDefinition(
     "metadata.peer.unreachable",
     logging.INFO,
     "Another node of the quorum cannot be reached, for this reason.",
     ("peer", "why"),
     "is it started? `dlog metadata show`",
 )
-LISTS_DIFFER = Event(
+LISTS_DIFFER = EventDefinition(
     "metadata.lists",
     logging.WARNING,
     "The list of metadata nodes that it was given is not that of another node, or of the quorum.",
     ("peer", "why"),
     "give all metadata nodes the same `--metadata`, and start them again",
 )
-SNAPSHOT_REFUSED = Event(
+SNAPSHOT_REFUSED = EventDefinition(
     "metadata.snapshot.refused",
     logging.WARNING,
     "A node has had a whole snapshot and cannot take it.",
     ("peer", "entry"),
     "its log says why; mostly it is an older version: upgrade it",
 )
-DAMAGED = Event(
+DAMAGED = EventDefinition(
     "metadata.damaged",
     logging.ERROR,
     "Its log is damaged; it takes no part until it knows what it may have promised.",
     ("why",),
     "docs/operations.md, a metadata node has lost its disk",
 )
-RECALLED = Event(
+RECALLED = EventDefinition(
     "metadata.recalled",
     logging.WARNING,
     "A node whose log is damaged has learnt from the others what it may have promised, and takes part again.",
     ("term", "entry"),
 )
-RESCUED = Event(
+RESCUED = EventDefinition(
     "metadata.rescued",
     logging.WARNING,
     "This node was told on its disk to ask for an admin, and that user is one now.",
     ("user", "by"),
     "`dlog trust audit` says so as well; did you?",
 )
-LESS = Event(
+LESS = EventDefinition(
     "metadata.log.short",
     logging.ERROR,
     "Its log ends before what it had acknowledged: its disk is an older copy, or has lost its end.",
     ("entry",),
     "the others fill it up; look at the disk",
 )
-STATE_DIFFERS = Event(
+STATE_DIFFERS = EventDefinition(
     "metadata.state.differs",
     logging.ERROR,
     "Its state is not what most others have: it leads no more, until it has theirs.",
     ("entry",),
     "start it again; if it says so again, replace it",
 )
-ROOM = Event(
+ROOM = EventDefinition(
     "metadata.room",
     logging.WARNING,
     "Its disk runs short, or has room again.",
     ("state",),
     "free space there, or delete logs",
 )
-FULL = Event(
+FULL = EventDefinition(
     "metadata.full",
     logging.ERROR,
     "Its disk is full: its log, or a snapshot, could not be written. It acknowledges nothing meanwhile.",

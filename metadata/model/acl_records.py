@@ -65,7 +65,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class NamespaceQuota:
     """What a namespace may have in the metadata."""
 
     keys: int = 500_000
@@ -78,7 +78,7 @@ class Bounds:
         return pack([FORMAT, self.keys, self.size_bytes, self.ledgers])
 
     @classmethod
-    def decode(cls, value: bytes) -> "Bounds":
+    def decode(cls, value: bytes) -> "NamespaceQuota":
         """Raises `CorruptData`."""
         return cls(*stored(value, _QUOTA, "the quota of a namespace")[1:])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError, OutcomeUnknown, from_code
 from ...runtime.protocol.frames import ERROR_CHARS_MAX, pack, unpack
-from ...runtime.protocol.schema import Misfit, is_number
+from ...runtime.protocol.schema import SchemaError, is_number
 from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
@@ -13,7 +13,7 @@ STALE_REQUEST = "the request is older than the answers that are remembered: it m
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Answer:
+class CommandResult:
     """What a command came to: a transaction's reply, a lease, or an error."""
 
     transaction: TransactionReply | None = None
@@ -21,7 +21,7 @@ class Answer:
     error: DistributedLogError | None = None
 
 
-def encode_answer(answer: Answer, *, codes: bool = True) -> bytes:
+def encode_answer(answer: CommandResult, *, codes: bool = True) -> bytes:
     """Return the answer for the wire, always below the limit of a control message.
 
     ``codes``: whether the peer has `FEATURE_CODES`. An older version has no detail, and recognizes a stale
@@ -37,25 +37,25 @@ def encode_answer(answer: Answer, *, codes: bool = True) -> bytes:
     return pack(["transaction", reply.succeeded, reply.revision, current])
 
 
-def decode_answer(packed: bytes | memoryview) -> Answer:
+def decode_answer(packed: bytes | memoryview) -> CommandResult:
     """Raises `ProtocolError` or, for nonsense inside, `CorruptData`."""
     try:
         match unpack(packed, "an answer of the metadata quorum"):
             case ["error", int() as code, str() as message]:
                 stale = code == OutcomeUnknown.code and message == STALE_REQUEST
                 detail = OutcomeUnknown.STALE if stale else ""  # of an older version
-                return Answer(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
+                return CommandResult(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
             case ["error", int() as code, str() as message, str() as detail]:
                 detail = detail[:ERROR_CHARS_MAX]
-                return Answer(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
+                return CommandResult(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
             case ["lease", lease] if is_number(lease):
-                return Answer(lease=lease)
+                return CommandResult(lease=lease)
             case ["transaction", bool() as succeeded, revision, list() as current] if is_number(
                 revision
             ):
                 found = tuple(map(item_from_list, current))
-                return Answer(TransactionReply(succeeded, revision, found))
-    except Misfit:
+                return CommandResult(TransactionReply(succeeded, revision, found))
+    except SchemaError:
         pass
     raise CorruptData("an answer of the metadata quorum that cannot be read")
 
@@ -68,7 +68,8 @@ def item_to_list(item: KeyValue | None) -> list[Any] | None:
 
 
 def item_from_list(value: Any) -> KeyValue | None:
-    """The way back: a form of `schema.py`, by hand, for there are thousands in a page. Raises `Misfit`."""
+    """The way back: a form of `schema.py`, by hand, for there are thousands in a page. Raises
+    `SchemaError`."""
     if value is None:
         return None
     if type(value) is list and len(value) == 6:
@@ -80,4 +81,4 @@ def item_from_list(value: Any) -> KeyValue | None:
             and max(version, created, changed, lease) <= NUMBER_MAX
         ):
             return KeyValue(key, content, version, created, changed, lease)
-    raise Misfit("a key that cannot be read")
+    raise SchemaError("a key that cannot be read")

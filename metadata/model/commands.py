@@ -26,7 +26,7 @@ TRUST_BEGINS = pack([TRUST, 0, 0])[:7]
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Command:
+class ReplicatedCommand:
     """What all commands carry."""
 
     client: str = ""
@@ -35,19 +35,19 @@ class Command:
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Nothing(Command):
+class Nothing(ReplicatedCommand):
     """Changes nothing."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Transact(Command):
+class Transact(ReplicatedCommand):
     """A conditional change."""
 
     transaction: Transaction = NO_CHANGE
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class TrustChange(Command):
+class TrustChange(ReplicatedCommand):
     """A change of who may do what, composed by the leader (`acl_commands.py`); its kind says that it is one.
 
     So a key that somebody puts is none, and no command but this one costs a look at its keys.
@@ -57,21 +57,21 @@ class TrustChange(Command):
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Grant(Command):
+class Grant(ReplicatedCommand):
     """Make a lease."""
 
     ttl_ms: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Revoke(Command):
+class Revoke(ReplicatedCommand):
     """End a lease, asked by its holder."""
 
     lease: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Expire(Command):
+class Expire(ReplicatedCommand):
     """End a lease that was not renewed; proposed by the leader, and final once it is in the log.
 
     No keep-alive that was answered can be undone by an older ``Expire``, without a count of renewals in
@@ -95,7 +95,7 @@ class Expire(Command):
     lease: int = 0
 
 
-def encode_command(command: Command) -> bytes:
+def encode_command(command: ReplicatedCommand) -> bytes:
     """For the log."""
     head = [command.client, command.request, command.base_index]
     if isinstance(command, Transact):
@@ -111,7 +111,7 @@ def encode_command(command: Command) -> bytes:
     return pack(["nothing", head, 0])
 
 
-def decode_command(data: bytes) -> Command:
+def decode_command(data: bytes) -> ReplicatedCommand:
     """From the log. Raises `ProtocolError`, and what `Transaction.check` raises; never anything else but
     `UnsupportedFormat`, for a kind that only a newer version knows."""
     match unpack(data, "a command"):

@@ -15,7 +15,7 @@ from .transaction import KeyValue, Transaction, TransactionReply
 
 
 @dataclass(slots=True, unsafe_hash=True)
-class Event:
+class WatchEvent:
     """One change of one key. A delete carries the key with an empty value."""
 
     kind: Literal["put", "delete"]
@@ -27,7 +27,7 @@ class WatchBatch:
     """All changes in the watched range up to ``revision``, oldest first."""
 
     revision: int
-    events: tuple[Event, ...]
+    events: tuple[WatchEvent, ...]
 
 
 @dataclass(frozen=True, slots=True)

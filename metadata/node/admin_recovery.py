@@ -47,7 +47,7 @@ _FORM = row(number(), text(NAME_CHARS_MAX, 1))
 log = get_logger("distributedlog.metadata.node.admin_recovery")
 
 
-class Wishes:
+class AdminRecoveryVotes:
     """Whom which nodes ask for, as the one who leads in a term has heard it (pure)."""
 
     def __init__(self) -> None:

@@ -27,12 +27,18 @@ from ...runtime.interfaces.host import Disk
 from ..model.configuration import Configuration, Member, is_configuration
 from ..model.transaction import KeyValue
 from ..raft.ready import Snapshot
-from ..raft.recovered_hard_state import Place
+from ..raft.recovered_hard_state import RaftEntryId
 from ..replica.snapshot_receiver import restore
 from ..state import kv_snapshot
 from ..state.kv_state import KeyValueState, pack_item
-from ..storage.backup_format import CHUNK_BYTES_MAX, SaveHead, save_chunks
-from ..storage.member_identity import MEMBERS, Members, load_ghost, load_members, store_members
+from ..storage.backup_format import CHUNK_BYTES_MAX, BackupHeader, save_chunks
+from ..storage.member_identity import (
+    MEMBERS,
+    MemberIdentity,
+    load_ghost,
+    load_members,
+    store_members,
+)
 from ..storage.raft_storage import RaftStorage
 from ..storage.snapshot_store import CHUNK, checked_chunks
 
@@ -48,10 +54,10 @@ Change = Callable[[KeyValue], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class LoadedBackup:
     """A whole save, in memory."""
 
-    head: SaveHead
+    head: BackupHeader
     state: KeyValueState
 
 
@@ -66,25 +72,25 @@ async def write_save(
     await write(CHUNK.pack(0, count))
 
 
-async def read_save(disk: Disk, name: str) -> Saved:
+async def read_save(disk: Disk, name: str) -> LoadedBackup:
     """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
     return await saved_from(checked_chunks(disk, name), name)
 
 
-async def saved_from(chunks: AsyncIterator[bytes], name: str) -> Saved:
+async def saved_from(chunks: AsyncIterator[bytes], name: str) -> LoadedBackup:
     """Restore the chunks of the save ``name``. Raises `CorruptData`, `UnsupportedFormat`."""
-    head: SaveHead | None = None
+    head: BackupHeader | None = None
     async for chunk in chunks:
-        head = SaveHead.decode(chunk)
+        head = BackupHeader.decode(chunk)
         break
     assert head is not None, "a file without chunks is damaged"
     state, _ = await restore(chunks)
     if state.index != head.index:
         raise CorruptData(f"{name}: a save at entry {head.index} of a state at {state.index}")
-    return Saved(head, state)
+    return LoadedBackup(head, state)
 
 
-async def read_survivor(disk: Disk) -> Saved:
+async def read_survivor(disk: Disk) -> LoadedBackup:
     """What a node that does not run has on its disk, to its last entry; nothing there is changed.
 
     The last entries may not have been acknowledged by anybody: they count here as if they were, for nobody is
@@ -99,7 +105,7 @@ async def read_survivor(disk: Disk) -> Saved:
         raise CorruptData(f"the disk of this node is damaged: {found.damage}")
     if not members.may_vote:
         word = await load_ghost(disk)
-        if word is None or Place(found.log.last_term, found.log.last_index) < word.last:
+        if word is None or RaftEntryId(found.log.last_term, found.log.last_index) < word.last:
             raise CorruptData("the disk of this node is damaged: its log is less than it ever was")
     state = KeyValueState()
     if found.snapshot is not None:
@@ -109,11 +115,11 @@ async def read_survivor(disk: Disk) -> Saved:
     term = found.log.last_term
     if not state.index or not term:
         raise ForeignData("this node never had an entry of its cluster's log")
-    head = SaveHead(members.cluster_id, state.index, term, found.log.configuration)
-    return Saved(head, state)
+    head = BackupHeader(members.cluster_id, state.index, term, found.log.configuration)
+    return LoadedBackup(head, state)
 
 
-async def chunks_of(saved: Saved) -> AsyncIterator[bytes]:
+async def chunks_of(saved: LoadedBackup) -> AsyncIterator[bytes]:
     """For `write_save`."""
     for chunk in save_chunks(saved.head, saved.state):
         yield chunk
@@ -162,7 +168,7 @@ def all_items(state: KeyValueState) -> Iterator[KeyValue]:
 
 
 async def refound(
-    disk: Disk, head: SaveHead, state: KeyValueState, *, name: str, address: str, chance: Random
+    disk: Disk, head: BackupHeader, state: KeyValueState, *, name: str, address: str, chance: Random
 ) -> str:
     """Make an empty directory the only node of the cluster, by that name; return its new id.
 
@@ -178,7 +184,7 @@ async def refound(
     if identity is None and others:
         raise ForeignData(f"this directory is not empty: it holds {others[0]}")
     node_id = new_node_id(chance)
-    members = Members(head.cluster_id, {name: node_id}, True, chance.getrandbits(63))
+    members = MemberIdentity(head.cluster_id, {name: node_id}, True, chance.getrandbits(63))
     await store_identity(disk, NodeIdentity("", node_id, "metadata", name, 1, "distributedlog 0.1"))
     alone = Configuration.of([Member(node_id, name, address, True)])
     snapshot = Snapshot(state.index, head.term, alone)

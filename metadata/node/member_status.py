@@ -12,9 +12,9 @@ from ..declarations.options import MetadataOptions
 from ..model.configuration import Member, parse_place
 from ..model.interface import MemberRole, MemberStatus
 from ..peers.membership_changes import who_is_at
-from ..peers.raft_peers import Peers
-from ..protocol.client_messages import Reach, Row
-from ..replica.replica import Replica
+from ..peers.raft_peers import RaftPeers
+from ..protocol.client_messages import MemberAddress, Row
+from ..replica.replica import RaftReplica
 
 QUESTIONS_MAX = 16
 
@@ -53,8 +53,8 @@ class StatusBoard:
         self,
         options: MetadataOptions,
         conditions: NodeConditions,
-        replica: Replica,
-        peers: Peers,
+        replica: RaftReplica,
+        peers: RaftPeers,
         endpoint: Endpoint,
         nursery: trio.Nursery,
     ) -> None:
@@ -97,9 +97,9 @@ class StatusBoard:
         self._nursery.start_soon(self._ask_all, reply)
         return True
 
-    def reach(self, listener: str) -> list[Reach]:
+    def reach(self, listener: str) -> list[MemberAddress]:
         """All members with the addresses that whoever came in on this listener can dial."""
-        return [Reach(member, self._address(member, listener)) for member in self._members]
+        return [MemberAddress(member, self._address(member, listener)) for member in self._members]
 
     def for_listener(self, error: DistributedLogError, listener: str) -> DistributedLogError:
         """A redirection to the leader's address on the listener that the asker came in on."""

@@ -25,29 +25,29 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.handshake import Hello
 from ...runtime.protocol.tokens import METHOD as TOKEN
-from ..auth.key_space import Classes
+from ..auth.key_space import KeySpace
 from ..declarations.events import DAMAGED, LISTS_DIFFER, RECALLED
 from ..declarations.options import MetadataOptions
 from ..model.configuration import Configuration, Member
 from ..model.interface import MemberRole
 from ..peers.bootstrap import (
+    Bootstrap,
     FormAnswer,
-    Founding,
     ListDifference,
     list_difference,
     listed,
     may_found,
     may_join,
 )
-from ..peers.hard_state_recovery import Statement, ask_for_statements, places_of
+from ..peers.hard_state_recovery import VoterReport, ask_for_statements, places_of
 from ..peers.membership_changes import who_is_at
 from ..protocol.client_messages import Row
-from ..raft.recovered_hard_state import Word
+from ..raft.recovered_hard_state import RecoveredHardState
 from ..replica.replica import RestoredNode
 from ..replica.snapshot_receiver import restore
 from ..state.kv_state import KeyValueState
-from ..storage.member_identity import Members, load_members, new_members, store_members
-from ..storage.metadata_disk_space import Room
+from ..storage.member_identity import MemberIdentity, load_members, new_members, store_members
+from ..storage.metadata_disk_space import MetadataDiskSpace
 from ..storage.raft_storage import Loaded, RaftStorage, remove_leftovers
 from .admin_recovery import ask_if_told
 from .member_status import own_row
@@ -72,10 +72,10 @@ class MetadataNode:
         host: Host,
         options: MetadataOptions,
         identity: NodeIdentity,
-        classes: Classes | None = None,
+        classes: KeySpace | None = None,
     ) -> None:
         """``classes``: what the keys are, for who is judged (`authorizer.py`)."""
-        self._classes = classes or Classes()
+        self._classes = classes or KeySpace()
         self.options = options
         self.identity = identity
         self.cluster_id = ""
@@ -98,7 +98,7 @@ class MetadataNode:
         self.list_differences: tuple[ListDifference, ...] = ()
         """How the lists of other nodes, or the members of the quorum, differ from the list of this node."""
         self._told_differences: set[ListDifference] = set()
-        self._offer: tuple[Founding, Callable[[FormAnswer], None]] | None = None
+        self._offer: tuple[Bootstrap, Callable[[FormAnswer], None]] | None = None
         self._offered = trio.Event()
         self._joining = False
         """It is storing which cluster it belongs to: what else it is offered comes too late."""
@@ -154,7 +154,7 @@ class MetadataNode:
 
     # --- how it comes to a cluster ----------------------------------------------------------------
 
-    def offer(self, founding: Founding, reply: Callable[[FormAnswer], None]) -> None:
+    def offer(self, founding: Bootstrap, reply: Callable[[FormAnswer], None]) -> None:
         """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
         free = self._offer is None and not self._joining
         if free and may_join(self.form_answer(), founding):
@@ -163,7 +163,7 @@ class MetadataNode:
         else:
             reply(self.form_answer())
 
-    async def members(self) -> Members | None:
+    async def members(self) -> MemberIdentity | None:
         """The cluster that this directory belongs to, if it does. Raises `ForeignData`, `CorruptData`."""
         await remove_leftovers(self._disk)
         members = await load_members(self._disk)
@@ -177,7 +177,7 @@ class MetadataNode:
         self.cluster_id = members.cluster_id
         return members
 
-    async def form(self) -> Members:
+    async def form(self) -> MemberIdentity:
         """Found a cluster, or wait until somebody says that we belong to one."""
         backoff = Backoff(PROBE_S, PROBE_MAX_S, factor=1.5)
         compared_at = -COMPARE_S
@@ -197,7 +197,7 @@ class MetadataNode:
             if not self.waiting_because and self._offer is None:
                 voters = {name: answer.node_id for name, answer in answers.items()}
                 voters[self.options.name] = self.identity.node_id
-                return await self._join(Founding(new_node_id(self._host.random), voters))
+                return await self._join(Bootstrap(new_node_id(self._host.random), voters))
             with trio.move_on_after(backoff.next_s()):
                 await self._offered.wait()
 
@@ -232,7 +232,7 @@ class MetadataNode:
         else:
             self.conditions.clear(Code.METADATA_LISTS_DIFFER)
 
-    async def _join(self, founding: Founding) -> Members:
+    async def _join(self, founding: Bootstrap) -> MemberIdentity:
         self._joining = True
         members = new_members(founding.cluster_id, founding.voters, self._host.random)
         founders = [
@@ -268,7 +268,7 @@ class MetadataNode:
 
     # --- what it becomes --------------------------------------------------------------------------
 
-    async def become_member(self, members: Members, nursery: trio.Nursery) -> None:
+    async def become_member(self, members: MemberIdentity, nursery: trio.Nursery) -> None:
         """Load what the disk has, and take part; ``nursery`` holds the member's tasks."""
         storage = RaftStorage(self._disk, members.seed)
         loaded, members = await storage.load(members)
@@ -291,11 +291,11 @@ class MetadataNode:
         await self._take_part(members, storage, loaded, nursery)
 
     async def _recall(
-        self, members: Members, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+        self, members: MemberIdentity, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
     ) -> None:
         """Ask all other voters until they have said what this node may have promised; then take part."""
         # Says where the members are; what it says of promises is old.
-        known: dict[str, Statement] = {}
+        known: dict[str, VoterReport] = {}
         while True:
             places = {**self.options.peers, **places_of(known)}
             places.pop(self.options.name, None)
@@ -305,7 +305,7 @@ class MetadataNode:
                     self.endpoint, self.identity.node_id, places.values(), members.cluster_id
                 )
                 known.update(said)
-                if isinstance(word, Word):
+                if isinstance(word, RecoveredHardState):
                     break
                 self.waiting_because = f"this node's disk is damaged, and {word}"
             wait_s = RECALL_S
@@ -327,12 +327,12 @@ class MetadataNode:
         await self._take_part(members, storage, loaded, nursery)
 
     async def _take_part(
-        self, members: Members, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+        self, members: MemberIdentity, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
     ) -> None:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
-        room = Room(self._disk, storage, self.conditions, self.options.name)
+        room = MetadataDiskSpace(self._disk, storage, self.conditions, self.options.name)
         await room.begin()
         self.member = MemberNode(
             self.options,

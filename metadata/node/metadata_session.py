@@ -23,10 +23,10 @@ from ..auth.capability_issuer import generations_of
 from ..auth.namespace_quotas import NOTHING
 from ..auth.quorum_secrets import check_no_secrets, check_not_secret
 from ..auth.token_service import token_secrets_of
-from ..model.command_results import Answer
+from ..model.command_results import CommandResult
 from ..model.commands import (
-    Command,
     Grant,
+    ReplicatedCommand,
     Revoke,
     Transact,
     TrustChange,
@@ -36,12 +36,12 @@ from ..model.commands import (
 from ..model.interface import RangePage
 from ..model.request_identity import PRINCIPAL_CHARS_MAX, client_of, is_principal, owner_by
 from ..model.rights import ADMIN, KNOWN, OPERATOR, PROXY
-from ..peers.bootstrap import Founding
-from ..peers.hard_state_recovery import Statement
+from ..peers.bootstrap import Bootstrap
+from ..peers.hard_state_recovery import VoterReport
 from ..protocol.client_messages import (
     STATUS_QUESTION,
     MembersRequest,
-    ReadRequest,
+    RangeRequest,
     WatchRequest,
     decode_digest,
     decode_lease,
@@ -63,11 +63,11 @@ from ..protocol.token_messages import (
     encode_number,
 )
 from ..raft.raft_messages import SnapshotChunk, SnapshotChunkReply, decode
-from ..raft.recovered_hard_state import Place
+from ..raft.recovered_hard_state import RaftEntryId
 from ..replica.admission_control import NEVER_S
 from ..storage.backup_format import (
+    BackupHeader,
     SaveGivenOut,
-    SaveHead,
     SaveRequest,
     encode_begun,
     encode_chunk,
@@ -176,7 +176,7 @@ class MetadataSession:
             member.replica.on_message(said)
 
     def _read(self, member: MemberNode, ident: int, body: memoryview) -> None:
-        request = ReadRequest.decode(body)
+        request = RangeRequest.decode(body)
         try:
             check_not_secret(request.start, request.end)
         except NotAllowed as refusal:
@@ -221,10 +221,10 @@ class MetadataSession:
 
     def _testify(self, member: MemberNode, ident: int) -> None:
         raft = member.replica.raft
-        last = Place(raft.log.last_term, raft.log.last_index)
+        last = RaftEntryId(raft.log.last_term, raft.log.last_index)
         if raft.ghost is not None:
             last = max(last, raft.ghost)
-        said = Statement(raft.node_id, raft.term, last, raft.configuration)
+        said = VoterReport(raft.node_id, raft.term, last, raft.configuration)
         self._link.reply(ident, said.encode())
 
     def _give_save(self, member: MemberNode, ident: int, request: SaveRequest) -> None:
@@ -251,7 +251,7 @@ class MetadataSession:
                 return
             index, log = replica.state.index, replica.raft.log
             term = log.term_at(index) or log.base_term
-            head = SaveHead(self._node.cluster_id, index, term, log.configuration_at(index))
+            head = BackupHeader(self._node.cluster_id, index, term, log.configuration_at(index))
             self._saves += 1
             self._save = SaveGivenOut(self._saves, save_chunks(head, replica.state))
             self._link.reply(ident, encode_begun(self._saves, self._save.chunk(0)))
@@ -295,7 +295,7 @@ class MetadataSession:
                 if told is not meant:
                     meant, command = told, encode_command(told)
 
-        def done(answer: Answer | DistributedLogError) -> None:
+        def done(answer: CommandResult | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
                 self._link.reply_error(ident, self._led_from_here(member, answer))
             else:
@@ -340,7 +340,7 @@ class MetadataSession:
 
         member.replica.read(ready)
 
-    def _why_not(self, member: MemberNode, meant: Command) -> DistributedLogError | None:
+    def _why_not(self, member: MemberNode, meant: ReplicatedCommand) -> DistributedLogError | None:
         """Why this client's command is not proposed."""
         if not is_principal(self._principal) and self._principal != ANONYMOUS:
             return NotAllowed(
@@ -384,7 +384,7 @@ class MetadataSession:
             member.replica.read(ready)
             return
 
-        def done(answer: Answer | DistributedLogError) -> None:
+        def done(answer: CommandResult | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
                 self._link.reply_error(ident, self._led_from_here(member, answer))
             else:
@@ -485,7 +485,7 @@ class MetadataSession:
     def _form(self, ident: int, body: memoryview) -> None:
         if len(body):
             self._node.offer(
-                Founding.decode(body), lambda answer: self._link.reply(ident, answer.encode())
+                Bootstrap.decode(body), lambda answer: self._link.reply(ident, answer.encode())
             )
         else:
             self._link.reply(ident, self._node.form_answer().encode())
@@ -545,7 +545,7 @@ class MetadataSession:
         self._link.reply_error(ident, TooBusy("answers wait here that are not read"))
         return False
 
-    def _reply_outcome(self, ident: int, member: MemberNode, answer: Answer) -> None:
+    def _reply_outcome(self, ident: int, member: MemberNode, answer: CommandResult) -> None:
         codes = bool(self._link.peer.features & FEATURE_CODES)
         self._link.reply(ident, encode_outcome(member.replica.state.index, answer, codes=codes))
 
@@ -590,7 +590,7 @@ class MetadataSession:
             self._watches.open(state, ident, request, part)
 
 
-def _is_done(known: Answer | None) -> bool:
+def _is_done(known: CommandResult | None) -> bool:
     """Was it done when it was sent before? Then it may be said again to whoever asked for it.
 
     What it did may have ended its own right: who deletes a log has none on it after that. What was not done
@@ -677,7 +677,7 @@ class _TokenIssue:
         )
         member.replica.drain()
 
-    def _on_line(self, answer: Answer | DistributedLogError) -> None:
+    def _on_line(self, answer: CommandResult | DistributedLogError) -> None:
         error = answer if isinstance(answer, DistributedLogError) else answer.error
         if error is None:
             self._make()

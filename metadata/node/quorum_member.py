@@ -27,37 +27,37 @@ from ...runtime.interfaces.principals import BY_CERTIFICATE, LOCAL, Token
 from ...runtime.net.link import Link
 from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.steady_clock import steady_time
-from ...runtime.protocol.capabilities import Kind
+from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import Op
 from ...runtime.protocol.handshake import FEATURE_RESCUE, FEATURE_TRUST, NONE
 from ..auth.acl_commands import RESCUE, compose, line_share
-from ..auth.authorizer import Judge, Parts
-from ..auth.capability_issuer import CapabilityDesk, may_have
-from ..auth.key_space import Classes
+from ..auth.authorizer import Authorizer, Parts
+from ..auth.capability_issuer import CapabilityIssuer, may_have
+from ..auth.key_space import KeySpace
 from ..auth.namespace_quotas import NOTHING, NamespaceQuotas
 from ..auth.namespace_usage import Growth
 from ..auth.principal_quotas import Quotas, why_not_watch
-from ..auth.token_service import TokenDesk
+from ..auth.token_service import TokenService
 from ..declarations.events import LESS
 from ..declarations.options import MetadataOptions
 from ..model.acl_records import AuditLine
-from ..model.command_results import Answer
-from ..model.commands import Command, Grant, Transact, TrustChange, encode_command
+from ..model.command_results import CommandResult
+from ..model.commands import Grant, ReplicatedCommand, Transact, TrustChange, encode_command
 from ..model.transaction import Transaction
-from ..peers.membership_changes import Admission
-from ..peers.raft_peers import REFUSED_S, Peers
+from ..peers.membership_changes import MembershipChanges
+from ..peers.raft_peers import REFUSED_S, RaftPeers
 from ..protocol.client_messages import TrustReport
 from ..protocol.token_messages import RescueRequest, decode_by
 from ..raft.quorum import majority
 from ..raft.ready import SendSnapshot
 from ..replica.leases import Leases
-from ..replica.replica import Replica, ReplicaListener, RestoredNode
-from ..replica.secret_rotation import Secrets
+from ..replica.replica import RaftReplica, ReplicaListener, RestoredNode
+from ..replica.secret_rotation import SecretRotation
 from ..replica.snapshot_receiver import SnapshotReceiver
 from ..storage.metadata_disk_space import is_disk_low
-from .admin_recovery import Wishes
+from .admin_recovery import AdminRecoveryVotes
 from .member_status import StatusBoard
-from .watch_server import QuorumContact, ServedWatches, serial_of
+from .watch_server import LeaderContact, ServedWatches, serial_of
 
 ASK_S = 1.0
 WALK_PAUSE_S = 0.005
@@ -75,11 +75,11 @@ TOLD_MAX = 10_000
 class CurrentRights:
     """Who may do what, by the state of a replica as it is now."""
 
-    def __init__(self, judge: Judge, replica: Replica) -> None:
+    def __init__(self, judge: Authorizer, replica: RaftReplica) -> None:
         self._judge = judge
         self._replica = replica
 
-    def judge(self) -> Judge:
+    def judge(self) -> Authorizer:
         """Return the judge, which has seen the state."""
         self._judge.see(self._replica.state)
         return self._judge
@@ -92,7 +92,7 @@ class CurrentRights:
         self,
         principal: str,
         token: Token | None,
-        kind: Kind,
+        kind: CapabilityKind,
         ledger: int,
         bookies: Collection[str],
     ) -> bool:
@@ -118,7 +118,7 @@ class MemberNode:
         conditions: NodeConditions,
         watches: Iterable[ServedWatches],
         nursery: trio.Nursery,
-        classes: Classes,
+        classes: KeySpace,
     ) -> None:
         """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
         host, cluster_id = endpoint.host, restored.members.cluster_id
@@ -138,20 +138,22 @@ class MemberNode:
         self._judged_by = (0, 0)
         """What the watches were judged by."""
         self._counting = trio.Event()
-        self._wishes = Wishes()
-        self.replica = Replica(node_id, restored, options=options.raft, chance=host.random)
-        self.peers = Peers(endpoint, options.peers, self.replica, nursery, cluster_id, options.name)
-        self._rights = CurrentRights(Judge(classes, trio.current_time), self.replica)
+        self._wishes = AdminRecoveryVotes()
+        self.replica = RaftReplica(node_id, restored, options=options.raft, chance=host.random)
+        self.peers = RaftPeers(
+            endpoint, options.peers, self.replica, nursery, cluster_id, options.name
+        )
+        self._rights = CurrentRights(Authorizer(classes, trio.current_time), self.replica)
         self.leases = Leases(self.replica)
         self.quotas = Quotas()
         self.namespaces = NamespaceQuotas(classes)
-        self.secrets = Secrets(self.replica, host.secret_bytes)
-        self.desk = CapabilityDesk(cluster_id, self._rights.may_have, self._rights.is_bookie)
-        self.tokens = TokenDesk(
+        self.secrets = SecretRotation(self.replica, host.secret_bytes)
+        self.desk = CapabilityIssuer(cluster_id, self._rights.may_have, self._rights.is_bookie)
+        self.tokens = TokenService(
             cluster_id, self._rights.judge, steady_time(host), host.secret_bytes
         )
-        self.admission = Admission(self.replica, endpoint, cluster_id)
-        self.quorum_contact = QuorumContact(self.replica, watches)
+        self.admission = MembershipChanges(self.replica, endpoint, cluster_id)
+        self.quorum_contact = LeaderContact(self.replica, watches)
         self.receiver = SnapshotReceiver(self.replica)
         self.board = StatusBoard(options, conditions, self.replica, self.peers, endpoint, nursery)
         if restored.loaded.ghost is not None:
@@ -271,7 +273,7 @@ class MemberNode:
         }
 
     @property
-    def trust(self) -> Judge:
+    def trust(self) -> Authorizer:
         """Who may do what, by the state as it is now."""
         return self._rights.judge()
 
@@ -370,7 +372,7 @@ class MemberNode:
             index=replica.raft.log.last_index + 1,
         )
 
-        def applied(answer: Answer | DistributedLogError) -> None:
+        def applied(answer: CommandResult | DistributedLogError) -> None:
             error = answer if isinstance(answer, DistributedLogError) else answer.error
             if error is None:
                 self._wishes.on_done()
@@ -408,7 +410,7 @@ class MemberNode:
             raise said[0]
         return said[0]
 
-    def growth(self, principal: str, meant: Command) -> Mapping[str, Growth]:
+    def growth(self, principal: str, meant: ReplicatedCommand) -> Mapping[str, Growth]:
         """What a command would add to namespaces, where rights are required; by `over_quota`, `on_taken`."""
         state = self.replica.state
         if not isinstance(meant, Transact) or not self.namespaces.use.follows(state):
@@ -416,7 +418,7 @@ class MemberNode:
         return self.namespaces.growth(principal, meant.transaction)
 
     def over_quota(
-        self, principal: str, meant: Command, growth: Mapping[str, Growth]
+        self, principal: str, meant: ReplicatedCommand, growth: Mapping[str, Growth]
     ) -> DistributedLogError | None:
         """Why no command of this principal is taken now, where rights are required."""
         replica, quotas = self.replica, self.quotas

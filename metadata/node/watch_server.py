@@ -19,10 +19,10 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.net.link import Link
 from ...runtime.protocol.frames import Op, envelope, error_body
-from ..auth.authorizer import Judge, Parts, is_within
-from ..model.interface import Event, WatchBatch
+from ..auth.authorizer import Authorizer, Parts, is_within
+from ..model.interface import WatchBatch, WatchEvent
 from ..protocol.client_messages import WatchRequest, encode_events
-from ..replica.replica import Replica
+from ..replica.replica import RaftReplica
 from ..state.kv_state import KeyValueState
 
 WATCHES_MAX = 10_000
@@ -57,8 +57,8 @@ class _Watch:
     """Those of the range that it may see; None: all of it."""
 
     def visible(
-        self, found: list[tuple[int, tuple[Event, ...]]]
-    ) -> list[tuple[int, tuple[Event, ...]]]:
+        self, found: list[tuple[int, tuple[WatchEvent, ...]]]
+    ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
         """What is in these parts."""
         parts = self.parts
         if parts is None:
@@ -114,7 +114,7 @@ class ServedWatches:
             else:
                 watch.parts = part
 
-    def is_out(self, trust: Judge) -> bool:
+    def is_out(self, trust: Authorizer) -> bool:
         """Is it the connection of somebody who is no user any more? Then it ends here."""
         why = trust.why_out(self._link.principal, serial_of(self._link), self._link.token)
         if why is not None:
@@ -159,10 +159,10 @@ class ServedWatches:
                 self._send_changes(ident, watch.seen, found)
 
     def _send_changes(
-        self, ident: int, revision: int, found: list[tuple[int, tuple[Event, ...]]]
+        self, ident: int, revision: int, found: list[tuple[int, tuple[WatchEvent, ...]]]
     ) -> None:
         """Changes and how far they go, cut between revisions so that each message is within its bound."""
-        events: list[Event] = []
+        events: list[WatchEvent] = []
         size = last = 0
         for at, changed in found:
             more = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in changed)
@@ -178,14 +178,14 @@ class ServedWatches:
         self._link.send(envelope(Op.META_WATCH_EVENTS, len(body), ident=ident), body)
 
 
-class QuorumContact:
+class LeaderContact:
     """Whether this node hears a leader, and the end of its watches if it does not.
 
     A node that is cut off from the quorum observes no change: a watch on it would be silent for ever, and its
     client could not distinguish that from quiet. The watch ends, and the client takes it up elsewhere (M6).
     """
 
-    def __init__(self, replica: Replica, watches: Iterable[ServedWatches]) -> None:
+    def __init__(self, replica: RaftReplica, watches: Iterable[ServedWatches]) -> None:
         self.lost: NotReady | None = None
         """The reason why no watch can be served here, or None."""
         self._replica = replica

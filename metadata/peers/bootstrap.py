@@ -51,7 +51,7 @@ class FormAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Founding:
+class Bootstrap:
     """What an empty node is told: the cluster that it belongs to, and the ids of members by name.
 
     While a cluster forms: all its voters. ``let_in``: the cluster formed before; the node's own id only,
@@ -68,7 +68,7 @@ class Founding:
         return pack([*head, True] if self.let_in else head)
 
     @classmethod
-    def decode(cls, body: Buffer) -> "Founding":
+    def decode(cls, body: Buffer) -> "Bootstrap":
         """Raises `ProtocolError`."""
         what = "a founding"
         cluster_id, voters, *more = message(body, _founding, what)
@@ -147,6 +147,6 @@ def may_found(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
     return ""
 
 
-def may_join(ours: FormAnswer, founding: Founding) -> bool:
+def may_join(ours: FormAnswer, founding: Bootstrap) -> bool:
     """Does an empty node belong to a cluster that was founded? Only under its own id."""
     return not ours.cluster_id and founding.voters.get(ours.name) == ours.node_id

@@ -24,7 +24,7 @@ from ...runtime.protocol.schema import blob, message, number, row, text
 from ..model.configuration import Configuration, decode_configuration, parse_place
 from ..raft.raft_messages import TERM_MAX
 from ..raft.ready import HardState
-from ..raft.recovered_hard_state import Place, Word
+from ..raft.recovered_hard_state import RaftEntryId, RecoveredHardState
 
 GIVEN_AWAY = "?"
 """Nobody's id: a vote that may have been given to anybody."""
@@ -38,12 +38,12 @@ _FORM = row(
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class VoterReport:
     """What a voter says to one that has forgotten: its term, and the last entry that it ever had."""
 
     node_id: str
     term: int
-    last: Place
+    last: RaftEntryId
     configuration: Configuration
 
     def encode(self) -> bytes:
@@ -52,15 +52,15 @@ class Statement:
         return pack([self.node_id, self.term, self.last.term, self.last.at, members])
 
     @classmethod
-    def decode(cls, body: Buffer) -> "Statement":
+    def decode(cls, body: Buffer) -> "VoterReport":
         """Raises `ProtocolError`."""
         node_id, term, *last, members = message(body, _FORM, "a voter's statement")
         if last[0] > term:
             raise ProtocolError("a voter's statement of an entry newer than its term")
-        return cls(node_id, term, Place(*last), decode_configuration(members))
+        return cls(node_id, term, RaftEntryId(*last), decode_configuration(members))
 
 
-def recalled(node_id: str, said: Mapping[str, Statement]) -> Word | str:
+def recalled(node_id: str, said: Mapping[str, VoterReport]) -> RecoveredHardState | str:
     """The word that ``node_id`` is held to by all that was ``said``, by node id; or why that is not all."""
     members = [member for one in said.values() for member in one.configuration.members]
     others = {m.node_id: m.name for m in members if m.votes and m.node_id != node_id}
@@ -71,10 +71,10 @@ def recalled(node_id: str, said: Mapping[str, Statement]) -> Word | str:
         return f"{', '.join(silent) or 'nobody else'} must say what this node may have promised"
     term = min(TERM_MAX, max(one.term for one in said.values()) + TERMS_AHEAD)
     last = max(one.last for one in said.values())
-    return Word(HardState(term, GIVEN_AWAY), last)
+    return RecoveredHardState(HardState(term, GIVEN_AWAY), last)
 
 
-def places_of(said: Mapping[str, Statement]) -> dict[str, Address]:
+def places_of(said: Mapping[str, VoterReport]) -> dict[str, Address]:
     """Where the members are that were heard of, by name."""
     found: dict[str, Address] = {}
     for one in said.values():
@@ -87,7 +87,7 @@ def places_of(said: Mapping[str, Statement]) -> dict[str, Address]:
 
 async def ask_for_statements(
     endpoint: Endpoint, node_id: str, places: Iterable[Address], cluster_id: str
-) -> tuple[dict[str, Statement], Word | str]:
+) -> tuple[dict[str, VoterReport], RecoveredHardState | str]:
     """What is said there now, by node id; and the word that it holds ``node_id`` to, or why there is none.
 
     All are asked twice over the same connections, the second time when all have answered once. Between
@@ -96,10 +96,10 @@ async def ask_for_statements(
     was committed with them until then is told by who has it durably. Asked one by one, a leader that ends
     in between could have committed, after the first had answered, what it does not have itself (H106).
     """
-    first: dict[str, Statement] = {}
-    again: dict[str, Statement] = {}
+    first: dict[str, VoterReport] = {}
+    again: dict[str, VoterReport] = {}
     links: dict[str, ClientLink] = {}
-    word: Word | str = ""
+    word: RecoveredHardState | str = ""
 
     async def ask(place: Address) -> None:
         with suppress(DistributedLogError), trio.move_on_after(ASK_S):
@@ -119,7 +119,7 @@ async def ask_for_statements(
             for place in places:
                 asking.start_soon(ask, place)
         word = recalled(node_id, first)
-        if isinstance(word, Word):
+        if isinstance(word, RecoveredHardState):
             async with trio.open_nursery() as asking:
                 for link in links.values():
                     asking.start_soon(ask_again, link)
@@ -128,14 +128,14 @@ async def ask_for_statements(
     return first, word
 
 
-async def _statement_of(link: ClientLink) -> Statement:
+async def _statement_of(link: ClientLink) -> VoterReport:
     reply = await link.request(Op.META_RECALL, timeout_s=ASK_S)
-    return Statement.decode(reply.body)
+    return VoterReport.decode(reply.body)
 
 
-def joined(one: Word, other: Word | str) -> Word | str:
+def joined(one: RecoveredHardState, other: RecoveredHardState | str) -> RecoveredHardState | str:
     """What two rounds of questions hold a node to; ``other`` may say why the second one was not whole."""
     if isinstance(other, str):
         return other
     term = max(one.hard_state.term, other.hard_state.term)
-    return Word(HardState(term, GIVEN_AWAY), max(one.last, other.last))
+    return RecoveredHardState(HardState(term, GIVEN_AWAY), max(one.last, other.last))

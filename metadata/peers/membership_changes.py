@@ -24,10 +24,10 @@ from ...runtime.interfaces.principals import METADATA
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op
 from ..declarations.events import MEMBERS
-from ..model.command_results import Answer
+from ..model.command_results import CommandResult
 from ..model.configuration import Configuration, parse_place
 from ..protocol.client_messages import MembersRequest
-from ..replica.replica import Replica
+from ..replica.replica import RaftReplica
 from .bootstrap import FormAnswer
 from .membership_rules import let_in, next_step, put_out
 
@@ -43,10 +43,10 @@ Done = Callable[[DistributedLogError | None], None]
 """Told once: None when the change is committed (or was before), or why it is not."""
 
 
-class Admission:
+class MembershipChanges:
     """Changes of the members, one at a time, while this node leads."""
 
-    def __init__(self, replica: Replica, endpoint: Endpoint, cluster_id: str) -> None:
+    def __init__(self, replica: RaftReplica, endpoint: Endpoint, cluster_id: str) -> None:
         self._replica = replica
         self._endpoint = endpoint
         self._cluster_id = cluster_id
@@ -141,10 +141,10 @@ class Admission:
     async def _change(self, wanted: Configuration) -> None:
         """Returns when that is committed."""
         before = self._replica.raft.configuration
-        outcome: list[Answer | DistributedLogError] = []
+        outcome: list[CommandResult | DistributedLogError] = []
         told = trio.Event()
 
-        def reply(answer: Answer | DistributedLogError) -> None:
+        def reply(answer: CommandResult | DistributedLogError) -> None:
             outcome.append(answer)
             told.set()
 

@@ -43,10 +43,10 @@ from ..raft.raft_messages import (
     encode,
 )
 from ..raft.ready import SendSnapshot, Snapshot
-from ..replica.replica import Replica
+from ..replica.replica import RaftReplica
 from ..storage.raft_storage import RaftStorage
-from .bootstrap import Founding
-from .unknown_peers import Strangers
+from .bootstrap import Bootstrap
+from .unknown_peers import UnknownPeers
 
 log = get_logger("distributedlog.metadata.peers.raft_peers")
 
@@ -63,14 +63,14 @@ which waits for its upgrade."""
 ANSWERS = PreVoteReply | VoteReply | AppendReply | HeartbeatReply
 
 
-class Peers:
+class RaftPeers:
     """All other members, by node id."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         listed: Mapping[str, Address],
-        replica: Replica,
+        replica: RaftReplica,
         nursery: trio.Nursery,
         cluster_id: str,
         own_name: str,
@@ -93,7 +93,7 @@ class Peers:
         self._encoded: tuple[Message | None, bool, bytes] = None, True, b""
         self._ways_back: dict[str, Link] = {}
         self._kept: dict[str, trio.CancelScope] = {}
-        self.strangers = Strangers(replica.raft, endpoint, self._all_places, cluster_id, nursery)
+        self.strangers = UnknownPeers(replica.raft, endpoint, self._all_places, cluster_id, nursery)
 
     def on_members(self) -> None:
         """Connect to those that are members now, and to nobody else."""
@@ -254,15 +254,15 @@ class Peers:
                 self._replica.on_connection_closed(peer)
             await trio.sleep(redial.next_s())
 
-    def _founding_for(self, node_id: str) -> Founding:
+    def _founding_for(self, node_id: str) -> Bootstrap:
         """Return what a member without data is told: the founding, if it is one of the founders (H5)."""
         raft = self._replica.raft
         if raft.log.base_index == 0:
             founders = raft.log.configuration_at(0)
             if node_id in founders.voters:
-                return Founding(self._cluster_id, {m.name: m.node_id for m in founders.members})
+                return Bootstrap(self._cluster_id, {m.name: m.node_id for m in founders.members})
         member = raft.configuration.member(node_id)
-        return Founding(self._cluster_id, {member.name if member else "": node_id}, let_in=True)
+        return Bootstrap(self._cluster_id, {member.name if member else "": node_id}, let_in=True)
 
     def _frames_of(self, peer: str, link: ClientLink) -> OnFrame:
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:

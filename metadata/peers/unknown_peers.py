@@ -29,7 +29,7 @@ NO_MEMBER = "no member"
 """The reason under which one that is not heard is counted, and told (`rejection_log.py`)."""
 
 
-class Strangers:
+class UnknownPeers:
     """Who of those that are no members here may speak all the same."""
 
     def __init__(

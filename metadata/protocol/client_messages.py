@@ -33,7 +33,7 @@ from ...runtime.protocol.frames import ERROR_CHARS_MAX, pack, unpack
 from ...runtime.protocol.schema import (
     TEXT_CHARS_MAX,
     Form,
-    Misfit,
+    SchemaError,
     flag,
     is_number,
     mapping,
@@ -47,14 +47,14 @@ from ...runtime.protocol.schema import (
 )
 from ..model.acl_records import FORCE, MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
 from ..model.command_results import (
-    Answer,
+    CommandResult,
     decode_answer,
     encode_answer,
     item_from_list,
     item_to_list,
 )
 from ..model.configuration import Member
-from ..model.interface import Event, MemberRole, MemberStatus, RangePage, WatchBatch
+from ..model.interface import MemberRole, MemberStatus, RangePage, WatchBatch, WatchEvent
 from ..model.request_identity import CLIENT_CHARS_MAX
 from ..model.rights import ROLES
 from ..model.transaction import KEY_BYTES_MAX, KeyValue, check_number
@@ -73,13 +73,13 @@ PLACE_CHARS_MAX = 300
 def _there(value: Any) -> KeyValue:
     item = item_from_list(value)
     if item is None:
-        raise Misfit("no key")
+        raise SchemaError("no key")
     return item
 
 
-def _event(value: Any) -> Event:
+def _event(value: Any) -> WatchEvent:
     kind, item = _EVENT(value)
-    return Event(kind, item)
+    return WatchEvent(kind, item)
 
 
 _EVENT = row(word("put", "delete"), _there)
@@ -197,7 +197,7 @@ _MEMBERS = rows(row(text(), text(), _PLACE, flag, _PLACE), NODES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRequest:
+class RangeRequest:
     """A key, or a range if ``end`` is not None."""
 
     start: bytes
@@ -211,7 +211,7 @@ class ReadRequest:
         return pack(["range", self.start, self.end, self.limit])
 
     @classmethod
-    def decode(cls, body: Buffer) -> "ReadRequest":
+    def decode(cls, body: Buffer) -> "RangeRequest":
         """Raises `ProtocolError`."""
         match unpack(body, "META_READ"):
             case ["get", bytes() as key]:
@@ -281,12 +281,12 @@ def decode_page(body: Buffer) -> tuple[int, RangePage]:
     return index, RangePage(items, revision, more)
 
 
-def encode_outcome(index: int, answer: Answer, *, codes: bool = True) -> bytes:
+def encode_outcome(index: int, answer: CommandResult, *, codes: bool = True) -> bytes:
     """Return the answer to a command. ``codes``: as of `encode_answer`."""
     return pack([index, encode_answer(answer, codes=codes)])
 
 
-def decode_outcome(body: Buffer) -> tuple[int, Answer]:
+def decode_outcome(body: Buffer) -> tuple[int, CommandResult]:
     """(index, answer). Raises `ProtocolError`, `CorruptData`."""
     match unpack(body, "the answer to a command"):
         case [index, bytes() as answer] if is_number(index):
@@ -441,22 +441,22 @@ class MembersRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class MemberAddress:
     """A member, and where it is reached on the listener that was asked on ("" if unknown)."""
 
     member: Member
     address: str
 
 
-def encode_members(found: list[Reach]) -> bytes:
+def encode_members(found: list[MemberAddress]) -> bytes:
     """The answer to META_MEMBERS."""
     members = [(reach.member, reach.address) for reach in found]
     return pack([[m.node_id, m.name, m.address, m.votes, address] for m, address in members])
 
 
-def decode_members(body: Buffer) -> list[Reach]:
+def decode_members(body: Buffer) -> list[MemberAddress]:
     """Raises `ProtocolError`."""
     return [
-        Reach(Member(*member), address)
+        MemberAddress(Member(*member), address)
         for *member, address in message(body, _MEMBERS, "META_MEMBERS")
     ]

@@ -14,18 +14,18 @@ from typing import TypeVar
 from ...runtime.interfaces.errors import InvalidRequest, NotReady, ProtocolError, TooBusy
 from ..declarations.options import RaftOptions
 from ..model.configuration import Configuration, is_configuration
-from .log_watermarks import LogMarks
-from .progress import Pace, Progress
+from .log_watermarks import LogWatermarks
+from .progress import Progress, ProgressState
 from .quorum import reached_by_majority
-from .raft_messages import Append, AppendReply, Entry, Heartbeat, HeartbeatReply, TimeoutNow
+from .raft_messages import AppendReply, AppendRequest, Entry, Heartbeat, HeartbeatReply, TimeoutNow
 from .ready import SendSnapshot
-from .ready_builder import Outbox
+from .ready_builder import ReadyBuilder
 
 Number = TypeVar("Number", int, float)
 """What is counted of each voter: an index, a round, a time."""
 
 
-class Leadership:
+class LeaderState:
     """One term's leadership of ``node_id``. It replicates to all other members; voters count."""
 
     def __init__(
@@ -33,15 +33,15 @@ class Leadership:
         node_id: str,
         term: int,
         configuration: Configuration,
-        marks: LogMarks,
-        outbox: Outbox,
+        marks: LogWatermarks,
+        outbox: ReadyBuilder,
         options: RaftOptions,
         now: float,
     ) -> None:
         self.node_id = node_id
         self.term = term
         self.peers: dict[str, Progress] = {}
-        self.reads = ReadRounds()
+        self.reads = ReadIndexQueue()
         self.round = 0  # of heartbeats; the last one begun
         self.appends = 0  # how many were sent: the number of the last one
         self.heir = ""  # leadership is being handed to it
@@ -49,7 +49,7 @@ class Leadership:
         self.heartbeat_at = now
         self.tell_at = inf
         """When the peers are told of a commit that no append carried."""
-        self._append_before: Append | None = None
+        self._append_before: AppendRequest | None = None
         self._counts = True  # a leader that has removed itself leads on, but does not count
         self._other_voters: list[str] = []
         self._learners: tuple[str, ...] = ()
@@ -217,14 +217,14 @@ class Leadership:
             self._replicate(peer, progress)
 
     def _replicate(self, peer: str, progress: Progress) -> None:
-        if progress.pace is Pace.SNAPSHOT:
+        if progress.pace is ProgressState.SNAPSHOT:
             return
         if progress.next <= self._log.base_index:
             if progress.answered and not progress.probe_sent:  # else it may be dead, or just failed
                 progress.on_snapshot_needed()
                 self._outbox.send_snapshots.append(SendSnapshot(peer, self._log.base_index))
             return
-        if progress.pace is Pace.PROBE:
+        if progress.pace is ProgressState.PROBE:
             if not progress.probe_sent:
                 progress.probe_sent = True
                 self._send_append(peer, progress)
@@ -253,7 +253,7 @@ class Leadership:
         """Tell the peers of commits that no append has carried."""
         self.tell_at = inf
         for peer, progress in self.peers.items():
-            if progress.pace is Pace.REPLICATE:
+            if progress.pace is ProgressState.REPLICATE:
                 self._tell_commit(peer, progress)
 
     def _tell_commit(self, peer: str, progress: Progress) -> None:
@@ -283,7 +283,7 @@ class Leadership:
                 progress.next, log.last_index, bytes_max=self._options.append_bytes_max
             )
         self.appends += 1
-        append = Append(
+        append = AppendRequest(
             self.term, self.node_id, prev_index, prev_term, commit, entries, self.appends
         )
         self._append_before = append
@@ -294,7 +294,7 @@ class Leadership:
         """Of the append that was sent last."""
         return self._append_before.number if self._append_before is not None else self.appends
 
-    def _send_to(self, peer: str, progress: Progress, append: Append) -> None:
+    def _send_to(self, peer: str, progress: Progress, append: AppendRequest) -> None:
         self._outbox.send(peer, append)
         last = append.prev_index + len(append.entries)
         progress.commit_told = min(append.commit, max(progress.match, last))
@@ -396,7 +396,7 @@ class Leadership:
             self._outbox.send(self.heir, TimeoutNow(self.term, self.node_id))
 
 
-class ReadRounds:
+class ReadIndexQueue:
     """The reads of one leader's term that wait until a quorum confirms that it still leads.
 
     Rounds are the heartbeats' numbers. A round confirms only reads that were asked before it began: there are

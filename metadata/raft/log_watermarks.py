@@ -13,7 +13,7 @@ from .raft_messages import Entry
 from .ready import Snapshot
 
 
-class LogMarks:
+class LogWatermarks:
     """The log and its marks. ``applied``: where the restored state machine stands at a start."""
 
     def __init__(self, log: RaftLog, applied: int) -> None:

@@ -15,7 +15,7 @@ from enum import Enum
 IN_FLIGHT_APPENDS_MAX = 256
 
 
-class Pace(Enum):
+class ProgressState(Enum):
     """How a leader sends to a peer."""
 
     PROBE = "probe"
@@ -51,7 +51,7 @@ class Progress:
     )
 
     def __init__(self, next_index: int, now: float) -> None:
-        self.pace = Pace.PROBE
+        self.pace = ProgressState.PROBE
         self.match = 0
         self.counted = 0
         self.counts_from = (
@@ -100,8 +100,10 @@ class Progress:
         self.counted = max(self.counted, index)
         self.match = max(self.match, index)
         self.next = max(self.next, index + 1)
-        if self.pace is Pace.PROBE or (self.pace is Pace.SNAPSHOT and self.match >= base_index):
-            self._change(Pace.REPLICATE, self.match + 1)
+        if self.pace is ProgressState.PROBE or (
+            self.pace is ProgressState.SNAPSHOT and self.match >= base_index
+        ):
+            self._change(ProgressState.REPLICATE, self.match + 1)
         return news
 
     def on_refused(self, number: int, prev_index: int, next_index: int, sent: int) -> None:
@@ -111,15 +113,15 @@ class Progress:
         flight after it, and only the first of them may make the leader start again.
         """
         self.stuck_since = -1.0
-        if number < self.asked_from or self.pace is Pace.SNAPSHOT:
+        if number < self.asked_from or self.pace is ProgressState.SNAPSHOT:
             return
         if prev_index <= self.match:
-            newest = self.pace is Pace.PROBE and number >= self.probe_number
+            newest = self.pace is ProgressState.PROBE and number >= self.probe_number
             if not newest or prev_index != self.next - 1:
                 return
             self.match = self.counted = 0  # its disk has lost what it had acknowledged (H106)
             self.counts_from = sent + 1
-        self._change(Pace.PROBE, max(self.match + 1, min(next_index, prev_index)))
+        self._change(ProgressState.PROBE, max(self.match + 1, min(next_index, prev_index)))
         self.asked_from = sent + 1
 
     def on_heard(self, now: float) -> None:
@@ -131,7 +133,7 @@ class Progress:
 
     def on_heartbeat_answered(self, last_index: int, now: float, patience_s: float) -> None:
         """The peer is there: appends unanswered for ``patience_s`` may be lost, ask again."""
-        waits = self.probe_sent if self.pace is Pace.PROBE else self.match < last_index
+        waits = self.probe_sent if self.pace is ProgressState.PROBE else self.match < last_index
         if not waits:
             self.stuck_since = -1.0
         elif self.stuck_since < 0:
@@ -139,7 +141,7 @@ class Progress:
         elif now - self.stuck_since >= patience_s:
             self.stuck_since = now
             self.probe_sent = False
-            self.nudge = self.pace is Pace.REPLICATE
+            self.nudge = self.pace is ProgressState.REPLICATE
 
     def on_lost(self, sent: int) -> None:
         """The connection broke: what was in flight is unknown, start from what was answered.
@@ -149,8 +151,8 @@ class Progress:
         self.answered = False
         self.counted, self.counts_from = 0, sent + 1
         self.catch_up_to = 0
-        if self.pace is Pace.REPLICATE:
-            self._change(Pace.PROBE, self.match + 1)
+        if self.pace is ProgressState.REPLICATE:
+            self._change(ProgressState.PROBE, self.match + 1)
             self.probe_sent = True  # until it answers a heartbeat
 
     def on_silent(self) -> None:
@@ -160,15 +162,15 @@ class Progress:
 
     def on_snapshot_needed(self) -> None:
         """Nothing is sent until `on_snapshot_ended`."""
-        self._change(Pace.SNAPSHOT, self.next)
+        self._change(ProgressState.SNAPSHOT, self.next)
 
     def on_snapshot_ended(self, index: int, delivered: bool, last_index: int) -> None:
         """The driver's sending ended; undelivered: wait for a heartbeat's answer, then try again."""
-        if self.pace is not Pace.SNAPSHOT:
+        if self.pace is not ProgressState.SNAPSHOT:
             return
         if delivered:
             self.holds_from, self.catch_up_to = index, last_index
-        self._change(Pace.PROBE, max(self.match, index if delivered else 0) + 1)
+        self._change(ProgressState.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
 
     def needs_after(self, up_to: int, fed_from: int) -> int | None:
@@ -178,7 +180,7 @@ class Progress:
         that or is silent: else one that takes longer than the log's tail lives would never catch up.
         A peer that has everything up to ``fed_from`` needs no snapshot at all.
         """
-        if self.pace is Pace.SNAPSHOT:
+        if self.pace is ProgressState.SNAPSHOT:
             return 0
         if self.match < self.catch_up_to:
             return max(self.match, self.holds_from)
@@ -186,7 +188,7 @@ class Progress:
             return self.match
         return None
 
-    def _change(self, pace: Pace, next_index: int) -> None:
+    def _change(self, pace: ProgressState, next_index: int) -> None:
         self.pace = pace
         self.next = next_index
         self.probe_sent = self.nudge = False

@@ -65,14 +65,14 @@ from math import inf
 from ...runtime.interfaces.errors import ProtocolError
 from ..declarations.options import RaftOptions
 from ..model.configuration import Configuration
-from .leader_state import Leadership
-from .log_watermarks import LogMarks
+from .leader_state import LeaderState
+from .log_watermarks import LogWatermarks
 from .quorum import VoteResult, tally
 from .raft_log import RaftLog
 from .raft_messages import (
     TERM_MAX,
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -83,16 +83,16 @@ from .raft_messages import (
     Vote,
     VoteReply,
 )
-from .ready import Diverged, HardState, Ready, Role, Snapshot
-from .ready_builder import Outbox
-from .recovered_hard_state import Place
+from .ready import Diverged, HardState, RaftRole, Ready, Snapshot
+from .ready_builder import ReadyBuilder
+from .recovered_hard_state import RaftEntryId
 
 TERM_LEAD_MAX = 1_000_000
 """So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
 with a high one would leave no term for the next election, on all nodes and for good."""
 FIRST_ELECTION_SHARE = 0.1
 """Of an election's time-outs, in term 0."""
-FROM_ANYBODY = PreVote | Vote | Append | Heartbeat | TimeoutNow
+FROM_ANYBODY = PreVote | Vote | AppendRequest | Heartbeat | TimeoutNow
 """Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
 
 
@@ -105,7 +105,7 @@ class DurableState:
     applied: int = 0
     """The index of the restored state machine, if its snapshot is newer than the log's beginning. Entries up
     to it are not handed out again."""
-    ghost: Place | None = None
+    ghost: RaftEntryId | None = None
     """The last entry that this node ever had, if its disk has lost some (`recovered_hard_state.py`)."""
     committed: int = 0
     """The last entry that was stored as committed. The log may end before it, if the disk has lost some."""
@@ -128,8 +128,8 @@ class Raft:
         self.node_id = node_id
         self.options = options
         self.log = durable.log
-        self.marks = LogMarks(self.log, max(durable.applied, self.log.base_index))
-        self.role = Role.FOLLOWER
+        self.marks = LogWatermarks(self.log, max(durable.applied, self.log.base_index))
+        self.role = RaftRole.FOLLOWER
         self.term, self.vote = durable.hard_state.term, durable.hard_state.vote
         self.leader_id = ""
         self.deadline = inf
@@ -151,14 +151,14 @@ class Raft:
         self._draw = draw
         self._disk_stalled = False
         self._leader_heard_at = -inf
-        self._told = Place(0, 0)
+        self._told = RaftEntryId(0, 0)
         """What a leader said last that it has this node's word for, and its term."""
-        self._fits = Place(0, 0)
+        self._fits = RaftEntryId(0, 0)
         """How far appends of that term's leader have shown the log to be its own."""
         self._grace_left = True  # a late clock may still wait once for the leader's sign of life
         self._votes: dict[str, bool] = {}
-        self._leadership: Leadership | None = None
-        self._outbox = Outbox()
+        self._leadership: LeaderState | None = None
+        self._outbox = ReadyBuilder()
         self._take_configuration()
         self._lay_ghost()
         self._await_leader(now)
@@ -167,7 +167,7 @@ class Raft:
             PreVoteReply: self._on_pre_vote_reply,
             Vote: self._on_vote,
             VoteReply: self._on_vote_reply,
-            Append: self._on_append,
+            AppendRequest: self._on_append,
             AppendReply: self._on_append_reply,
             Heartbeat: self._on_heartbeat,
             HeartbeatReply: self._on_heartbeat_reply,
@@ -309,7 +309,7 @@ class Raft:
         return index
 
     @property
-    def leadership(self) -> Leadership | None:
+    def leadership(self) -> LeaderState | None:
         """The leader's view of the others, to be read only; None if this node does not lead."""
         return self._leadership
 
@@ -473,8 +473,8 @@ class Raft:
         if self._leadership is not None:
             self._outbox.reads_lost.extend(self._leadership.reads.drop())
             self._leadership = None
-        if self.role is not Role.FOLLOWER or leader_id != self.leader_id:
-            self.role = Role.FOLLOWER
+        if self.role is not RaftRole.FOLLOWER or leader_id != self.leader_id:
+            self.role = RaftRole.FOLLOWER
             self.leader_id = leader_id
             self._votes = {}
         self._await_leader(now)
@@ -491,7 +491,7 @@ class Raft:
     def _has_rival(self, term: int, leader_id: str) -> bool:
         """Whether another leader of that very term is known: somebody broke M1, or lies."""
         return term == self.term and (
-            self.role is Role.LEADER or self.leader_id not in ("", leader_id)
+            self.role is RaftRole.LEADER or self.leader_id not in ("", leader_id)
         )
 
     def hears_leader(self, now: float) -> bool:
@@ -516,7 +516,7 @@ class Raft:
         self._await_leader(now)
         if self._disk_stalled or not self.may_lead:
             return
-        self.role, self.leader_id = Role.PRE_CANDIDATE, ""
+        self.role, self.leader_id = RaftRole.PRE_CANDIDATE, ""
         self._votes = {self.node_id: True}
         if tally(self._votes, self.voters) is VoteResult.WON:
             self._campaign(now)
@@ -528,7 +528,7 @@ class Raft:
     def _campaign(self, now: float, transfer: bool = False) -> None:
         self._set_term(self.term + 1, self.node_id)
         self._await_leader(now)  # its votes take their time, in the first term as in any
-        self.role, self.leader_id = Role.CANDIDATE, ""
+        self.role, self.leader_id = RaftRole.CANDIDATE, ""
         self._votes = {self.node_id: True}
         if tally(self._votes, self.voters) is VoteResult.WON:
             self._become_leader(now)
@@ -557,7 +557,7 @@ class Raft:
         if not message.granted and message.term > self.term:
             self._become_follower(message.term, "", now)
             return
-        if self.role is not Role.PRE_CANDIDATE:
+        if self.role is not RaftRole.PRE_CANDIDATE:
             return
         if message.granted and message.term != self.term + 1:
             return  # of an earlier question
@@ -598,7 +598,7 @@ class Raft:
         if message.term > self.term:
             self._become_follower(message.term, "", now)
             return
-        if message.term < self.term or self.role is not Role.CANDIDATE:
+        if message.term < self.term or self.role is not RaftRole.CANDIDATE:
             return
         self._votes[message.sender] = message.granted
         result = tally(self._votes, self.voters)
@@ -614,13 +614,13 @@ class Raft:
             self._campaign(now, transfer=True)
 
     def _become_leader(self, now: float) -> None:
-        self.role, self.leader_id = Role.LEADER, self.node_id
+        self.role, self.leader_id = RaftRole.LEADER, self.node_id
         self._votes = {}
         self._leadership = self._new_leadership(now)
         self._heartbeat(self._leadership, now)
 
-    def _new_leadership(self, now: float) -> Leadership:
-        return Leadership(
+    def _new_leadership(self, now: float) -> LeaderState:
+        return LeaderState(
             self.node_id,
             self.term,
             self.configuration,
@@ -630,18 +630,18 @@ class Raft:
             now,
         )
 
-    def _heartbeat(self, leadership: Leadership, now: float) -> None:
+    def _heartbeat(self, leadership: LeaderState, now: float) -> None:
         self.deadline = leadership.heartbeat_at = now + self.options.heartbeat_s
         leadership.tell_at = inf
         leadership.begin_round()
 
-    def _plan_telling(self, leadership: Leadership, now: float) -> None:
+    def _plan_telling(self, leadership: LeaderState, now: float) -> None:
         leadership.plan_telling(now)
         self.deadline = min(self.deadline, leadership.tell_at)
 
     # --- what a follower takes from its leader ----------------------------------------------------
 
-    def _on_append(self, message: Append, now: float) -> None:
+    def _on_append(self, message: AppendRequest, now: float) -> None:
         if message.term < self.term:
             self._refuse_old_leader(message.sender)
             return
@@ -673,7 +673,7 @@ class Raft:
             )
             return
         last = self.marks.accept(message.prev_index, message.entries)
-        self._fits = max(self._fits, Place(message.term, last))
+        self._fits = max(self._fits, RaftEntryId(message.term, last))
         self._on_log_changed(now)
         self.marks.commit_to(min(message.commit, last))
         self._accept(message.sender, last, message.number)
@@ -713,7 +713,7 @@ class Raft:
             self._refuse_old_leader(message.sender)
             return
         self._follow(message.term, message.sender, now)
-        self._told = Place(message.term, message.commit)
+        self._told = RaftEntryId(message.term, message.commit)
         if message.commit > self.log.last_index:
             self._keep_word(now)
         if self._fits.term == message.term:
@@ -723,7 +723,7 @@ class Raft:
         if message.round:
             self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
 
-    def _compare_with_word(self, append: Append, now: float) -> None:
+    def _compare_with_word(self, append: AppendRequest, now: float) -> None:
         """Whether what is here differs from what the leader has this node's word for (H107)."""
         told = self._told.at if self._told.term == append.term else 0
         if self.log.term_at(append.prev_index) != append.prev_term:
@@ -755,7 +755,7 @@ class Raft:
 
     # --- the leader's side: metadata/raft/leader_state.py -------------------------------------------------
 
-    def _on_leader_time(self, leadership: Leadership, now: float) -> None:
+    def _on_leader_time(self, leadership: LeaderState, now: float) -> None:
         if leadership.has_quorum(now):
             leadership.on_time(now, self._disk_stalled)
             self._heartbeat(leadership, now)
@@ -774,7 +774,7 @@ class Raft:
         if leadership is not None:
             leadership.on_heartbeat_reply(message, now)
 
-    def _leadership_of(self, term: int, now: float) -> Leadership | None:
+    def _leadership_of(self, term: int, now: float) -> LeaderState | None:
         """The leadership that an answer of ``term`` belongs to, if any; a higher term ends it."""
         if term > self.term:
             self._become_follower(term, "", now)
@@ -799,5 +799,5 @@ class Raft:
         self.marks.check()
         assert self.log.last_term <= self.term, "an entry of a term not entered"
         leads = self._leadership is not None
-        assert leads == (self.role is Role.LEADER)
+        assert leads == (self.role is RaftRole.LEADER)
         assert not leads or (self.leader_id == self.node_id and self.vote == self.node_id)

@@ -23,7 +23,7 @@ TERM_MAX = (1 << 48) - 1
 """No message and no disk holds a later term, and nobody campaigns for one: a term above it cannot be."""
 NODE_ID_CHARACTERS_MAX = 256
 ENTRIES_MAX = 4096
-"""Entries in one `Append`."""
+"""Entries in one `AppendRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class VoteReply:
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendRequest:
     """Entries that follow (``prev_index``, ``prev_term``); none: a question.
 
     ``number`` counts a leadership's appends, so that its refusals can be told from older ones.
@@ -168,7 +168,7 @@ Message = (
     | PreVoteReply
     | Vote
     | VoteReply
-    | Append
+    | AppendRequest
     | AppendReply
     | Heartbeat
     | HeartbeatReply
@@ -194,7 +194,7 @@ def encode(message: WireMessage, *, codes: bool = True) -> bytes:
             hint = message.applied_index, message.state_digest
         head = [kind, message.term, message.sender, message.accepted, message.index]
         return pack([*head, *hint, message.number])
-    if isinstance(message, Append):
+    if isinstance(message, AppendRequest):
         entries = [[entry.term, entry.data] for entry in message.entries]
         return pack(
             [
@@ -228,7 +228,7 @@ def decode(body: Buffer) -> WireMessage:
     for (name, fits), field in zip(fields, value[1:], strict=True):
         if not fits(field):
             raise ProtocolError(f"{cls.__name__}: field {name} is malformed")
-    if cls is Append:
+    if cls is AppendRequest:
         return _append(*value[1:])
     message: WireMessage = cls(*value[1:])
     if isinstance(message, PreVote | Vote) and message.last_term > message.term:
@@ -257,7 +257,7 @@ def _append(
     commit: int,
     raw: list[Any],
     number: int,
-) -> Append:
+) -> AppendRequest:
     if prev_term > term or (prev_index == 0) != (prev_term == 0):
         raise ProtocolError(f"Append: entry {prev_index} cannot have term {prev_term}")
     entries = []
@@ -275,7 +275,7 @@ def _append(
         if is_configuration(data) and not decode_configuration(data).voters:
             raise ProtocolError(f"Append: entry {index} leaves no voter")
         entries.append(Entry(index, entry_term, data))
-    return Append(term, sender, prev_index, prev_term, commit, tuple(entries), number)
+    return AppendRequest(term, sender, prev_index, prev_term, commit, tuple(entries), number)
 
 
 def _is_number(value: Any) -> bool:
@@ -312,7 +312,7 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
     3: (Vote, (*_HEAD, *_LAST, ("transfer", _is_flag))),
     4: (VoteReply, (*_HEAD, ("granted", _is_flag))),
     5: (
-        Append,
+        AppendRequest,
         (
             *_HEAD,
             ("prev_index", _is_number),

@@ -37,7 +37,7 @@ from ..model.configuration import UNKNOWN, Configuration
 from .raft_messages import Entry, Message
 
 
-class Role(Enum):
+class RaftRole(Enum):
     """What a node is in its term."""
 
     FOLLOWER = "follower"
@@ -103,7 +103,7 @@ class Ready:
     reads: tuple[tuple[int, int], ...]
     reads_lost: tuple[int, ...]
     send_snapshots: tuple[SendSnapshot, ...]
-    role: Role
+    role: RaftRole
     term: int
     leader_id: str
     """The leader of ``term`` as far as known, "" if not; may be this node."""

@@ -4,10 +4,10 @@ The rule that lives here: while a term or vote is not durable, nothing that show
 """
 
 from .raft_messages import Message
-from .ready import HardState, Role, SendSnapshot
+from .ready import HardState, RaftRole, SendSnapshot
 
 
-class Outbox:
+class ReadyBuilder:
     """Filled by the core's inputs, emptied by `Raft.ready`."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Outbox:
         self.reads_lost: list[int] = []
         self.send_snapshots: list[SendSnapshot] = []
         self._hard_state_number = 0  # the Ready that carries the newest hard state
-        self._told: tuple[Role, int, str] | None = None
+        self._told: tuple[RaftRole, int, str] | None = None
 
     def send(self, to: str, message: Message, after_persist: bool = False) -> None:
         """Queue a message, after the disk if it must be or if a term or vote is on its way there."""
@@ -29,7 +29,7 @@ class Outbox:
         else:
             self.send_now.append((to, message))
 
-    def has_work(self, state: tuple[Role, int, str]) -> bool:
+    def has_work(self, state: tuple[RaftRole, int, str]) -> bool:
         """Whether there is something to say; ``state``: role, term, leader as they are."""
         return bool(
             self.send_now
@@ -41,11 +41,11 @@ class Outbox:
             or state != self._told
         )
 
-    def is_news(self, state: tuple[Role, int, str]) -> bool:
+    def is_news(self, state: tuple[RaftRole, int, str]) -> bool:
         """Whether role, term or leader differ from what the Ready before said."""
         return state != self._told
 
-    def on_taken(self, state: tuple[Role, int, str]) -> None:
+    def on_taken(self, state: tuple[RaftRole, int, str]) -> None:
         """The Ready ``number`` took everything."""
         if self.hard_state is not None:
             self._hard_state_number = self.number

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ...runtime.interfaces.errors import ProtocolError, UnsupportedFormat
 from ...runtime.protocol.frames import pack, unpack
-from ...runtime.protocol.schema import Misfit, list_of_any, number, row, stored, text
+from ...runtime.protocol.schema import SchemaError, list_of_any, number, row, stored, text
 from .raft_messages import TERM_MAX
 from .ready import HardState
 
@@ -32,27 +32,27 @@ _FORM = row(number(), number(0, TERM_MAX), number(), number(0, TERM_MAX), text()
 _MARK = row(number(0, TERM_MAX), text(), number(0, TERM_MAX), number())
 
 
-class Place(NamedTuple):
+class RaftEntryId(NamedTuple):
     """The last entry of a log, in the order in which logs are newer than others."""
 
     term: int
     at: int
 
 
-class Word(NamedTuple):
+class RecoveredHardState(NamedTuple):
     """What a node has promised: its term and vote, and the last entry that it ever had."""
 
     hard_state: HardState
-    last: Place
+    last: RaftEntryId
 
 
-class LastWords:
+class HardStateScanner:
     """The word of a node, from its sound blocks in order."""
 
     def __init__(self) -> None:
         self._sequence = -1
         self._hard_state: HardState | None = None
-        self._last: Place | None = None
+        self._last: RaftEntryId | None = None
 
     def take(self, sequence: int, operations: Any) -> None:
         """A block of operations (`log_replay.py`). One missing before it may have said anything."""
@@ -62,7 +62,7 @@ class LastWords:
                 case ["hard", int() as term, str() as vote]:
                     self._hard_state = HardState(term, vote)
                 case ["snapshot" | "entry", int() as index, int() as term, *_]:
-                    self._last = Place(term, index)
+                    self._last = RaftEntryId(term, index)
                 case ["truncate", *_]:
                     self._last = None
 
@@ -72,11 +72,11 @@ class LastWords:
         if payload:
             try:
                 term, vote, last_term, last_index = _MARK(unpack(payload, "a mark"))
-            except (Misfit, ProtocolError):
+            except (SchemaError, ProtocolError):
                 self._hard_state = self._last = None
                 return
             self._hard_state = HardState(term, vote)
-            self._last = Place(last_term, last_index)
+            self._last = RaftEntryId(last_term, last_index)
 
     def _go_on(self, sequence: int) -> None:
         if sequence != self._sequence + 1:
@@ -84,18 +84,18 @@ class LastWords:
         self._sequence = sequence
 
     @property
-    def last(self) -> Place | None:
+    def last(self) -> RaftEntryId | None:
         """The last entry of the log as of the last block; None where that cannot be known."""
         return self._last
 
-    def word(self) -> Word | None:
+    def word(self) -> RecoveredHardState | None:
         """As of the last block; None where that cannot be known."""
         if self._hard_state is None or self._last is None:
             return None
-        return Word(self._hard_state, self._last)
+        return RecoveredHardState(self._hard_state, self._last)
 
 
-def mark_payload(word: Word) -> bytes:
+def mark_payload(word: RecoveredHardState) -> bytes:
     """What a mark says."""
     return pack([*_flat(word.hard_state), *word.last])
 
@@ -104,15 +104,15 @@ def _flat(hard_state: HardState) -> tuple[int, str]:
     return hard_state.term, hard_state.vote
 
 
-def encode_ghost(word: Word) -> bytes:
+def encode_ghost(word: RecoveredHardState) -> bytes:
     """As the file's content after its checksum."""
     return pack([GHOST_FORMAT, *word.last, *_flat(word.hard_state)])
 
 
-def decode_ghost(body: bytes) -> Word:
+def decode_ghost(body: bytes) -> RecoveredHardState:
     """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
     (form, *_) = stored(body, row(number(), later=True), GHOST)
     if form != GHOST_FORMAT:
         raise UnsupportedFormat(f"{GHOST}: format {form}, known is {GHOST_FORMAT}")
     _, last_term, last_index, term, vote = stored(body, _FORM, GHOST)
-    return Word(HardState(term, vote), Place(last_term, last_index))
+    return RecoveredHardState(HardState(term, vote), RaftEntryId(last_term, last_index))

@@ -17,7 +17,7 @@ NEVER_S = 3600.0
 """A deadline that was not given."""
 
 
-class Intake:
+class AdmissionControl:
     """The requests that a leader has taken. ``bytes_max``: of all of them."""
 
     def __init__(self, bytes_max: int) -> None:

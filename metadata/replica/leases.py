@@ -15,10 +15,10 @@ import trio
 
 from ...runtime.interfaces.errors import DistributedLogError, LeaseExpired, NotAllowed, TooBusy
 from ...runtime.net.link import Link
-from ..model.command_results import Answer
+from ..model.command_results import CommandResult
 from ..model.commands import Expire, encode_command
 from ..model.request_identity import owner_by
-from .replica import Replica
+from .replica import RaftReplica
 
 STEP_S = 0.1
 """How often the leases are looked at, in seconds."""
@@ -33,7 +33,7 @@ STALLED_S = 1.0
 class Leases:
     """The deadlines of all leases, while this node leads."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
         self._deadlines: dict[int, float] = {}
         self._links: dict[int, Link] = {}
@@ -135,8 +135,8 @@ class Leases:
                     replica.propose(encode_command(Expire(lease=lease)), self._ended(lease))
             replica.drain()
 
-    def _ended(self, lease: int) -> Callable[[Answer | DistributedLogError], None]:
-        def done(answer: Answer | DistributedLogError) -> None:
+    def _ended(self, lease: int) -> Callable[[CommandResult | DistributedLogError], None]:
+        def done(answer: CommandResult | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):  # not led, or too busy: looked at again
                 self._ending.pop(lease, None)
 

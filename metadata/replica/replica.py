@@ -25,19 +25,19 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import LEADER, STATE_DIFFERS
 from ..declarations.options import RaftOptions
-from ..model.command_results import Answer
-from ..model.commands import TRUST_BEGINS, Command, Transact, TrustChange
+from ..model.command_results import CommandResult
+from ..model.commands import TRUST_BEGINS, ReplicatedCommand, Transact, TrustChange
 from ..model.configuration import UNKNOWN, Configuration, is_configuration
 from ..raft.raft import DurableState, Raft
 from ..raft.raft_messages import AppendReply, Entry, Message
-from ..raft.ready import Diverged, Ready, Role, SendSnapshot, Snapshot
+from ..raft.ready import Diverged, RaftRole, Ready, SendSnapshot, Snapshot
 from ..state import kv_snapshot
 from ..state.kv_state import KeyValueState
-from ..state.state_digest import EVERY, StateDigests, Verdict
-from ..storage.member_identity import Members
-from ..storage.metadata_disk_space import LOOK_S, Room
+from ..state.state_digest import EVERY, DigestComparison, StateDigestTracker
+from ..storage.member_identity import MemberIdentity
+from ..storage.metadata_disk_space import LOOK_S, MetadataDiskSpace
 from ..storage.raft_storage import Loaded, RaftStorage
-from .admission_control import NEVER_S, Intake
+from .admission_control import NEVER_S, AdmissionControl
 
 log = get_logger("distributedlog.metadata.replica.replica")
 
@@ -65,7 +65,7 @@ ASKERS_MAX = 16
 """So many sendings of one request wait for its one entry; a client has one a node."""
 NOBODY = ("", 0)
 
-Reply = Callable[[Answer | DistributedLogError], None]
+Reply = Callable[[CommandResult | DistributedLogError], None]
 """Told once what became of a command: the state's answer, or why it was (perhaps) never applied."""
 Read = Callable[[DistributedLogError | None], None]
 """Called once: None, and the state may be read; or why it may not."""
@@ -76,7 +76,7 @@ class _Proposal:
     term: int
     replies: list[Reply]
     request: tuple[str, int] = NOBODY
-    meant: Command | None = None
+    meant: ReplicatedCommand | None = None
     """What the command says, where that is known already."""
     asker: object = None
     """For whom it was taken; None: not for a client."""
@@ -88,20 +88,21 @@ class _Proposal:
 class RestoredNode:
     """The content of a node's data directory, loaded at its start."""
 
-    members: Members
+    members: MemberIdentity
     """The cluster that the directory belongs to."""
     loaded: Loaded
     """The Raft log and the hard state."""
     state: KeyValueState
     """The replicated state, restored from the newest snapshot."""
     storage: RaftStorage
-    room: Room
+    room: MetadataDiskSpace
     """The free space of the directory's disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaListener:
-    """The calls of a replica to the node around it. It makes them from `Replica.drain` and its tasks only."""
+    """The calls of a replica to the node around it. It makes them from `RaftReplica.drain` and its tasks
+    only."""
 
     send: Callable[[str, Message], None]
     """Sends a message to a peer, or drops it if there is no connection."""
@@ -116,7 +117,7 @@ class ReplicaListener:
     on_late: Callable[[float], None]
     """This node was not run for so many seconds."""
     on_state: Callable[[], None]
-    """`Replica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
+    """`RaftReplica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
     on_less: Callable[[], None]
     """A leader has this node's word for entries that it lacks."""
     on_whole: Callable[[], Awaitable[None]]
@@ -126,7 +127,7 @@ class ReplicaListener:
     """A peer lacks entries that are compacted: it needs a snapshot."""
 
 
-class Replica:
+class RaftReplica:
     """One voter (or a learner), its replicated state, and who waits for what."""
 
     def __init__(
@@ -146,7 +147,7 @@ class Replica:
             draw=chance.random,
             now=trio.current_time() - START_HURRY_S,
         )
-        self.digests = StateDigests()
+        self.digests = StateDigestTracker()
         self._haunted = loaded.ghost is not None
         self.snapshot = loaded.snapshot
         """The newest one that is durable here."""
@@ -157,7 +158,7 @@ class Replica:
         """Nothing is applied any more: this node must end."""
         self._why_ended: Exception = DistributedLogError()
         self._proposals: dict[int, _Proposal] = {}
-        self._intake = Intake(options.uncommitted_bytes_max)
+        self._intake = AdmissionControl(options.uncommitted_bytes_max)
         self._by_request: dict[tuple[str, int], int] = {}
         """The proposals of clients' requests, by client and number."""
         self._reads: dict[int, Read] = {}
@@ -189,7 +190,7 @@ class Replica:
     @property
     def leads(self) -> bool:
         """Does this node lead, as far as it knows?"""
-        return self.raft.role is Role.LEADER
+        return self.raft.role is RaftRole.LEADER
 
     @property
     def caught_up(self) -> bool:
@@ -223,11 +224,13 @@ class Replica:
             return
         digests, was_wrong = self.digests, peer in self.digests.wrong
         verdict = digests.on_said(peer, index, digest, self.raft.voters)
-        if verdict is Verdict.UNKNOWN or (verdict is Verdict.SAME and not was_wrong):
+        if verdict is DigestComparison.UNKNOWN or (
+            verdict is DigestComparison.SAME and not was_wrong
+        ):
             return
-        if verdict is Verdict.WRONG:
+        if verdict is DigestComparison.WRONG:
             self._be_wrong(index)
-        elif verdict is Verdict.PEER_WRONG:
+        elif verdict is DigestComparison.PEER_WRONG:
             self._listener.tell_wrong(peer, index, digests.own(index))
         self._listener.on_state()
 
@@ -257,7 +260,7 @@ class Replica:
     def request(
         self,
         command: bytes,
-        meant: Command,
+        meant: ReplicatedCommand,
         reply: Reply,
         *,
         asker: object,
@@ -306,12 +309,12 @@ class Replica:
             proposed.asker, proposed.size = asker, len(command)
             self._intake.on_taken(asker, len(command), now)
 
-    def is_under_way(self, meant: Command) -> bool:
+    def is_under_way(self, meant: ReplicatedCommand) -> bool:
         """Was it taken in this term, and is not done yet? Then whoever sends it again waits for it."""
         proposal = self._proposals.get(self._by_request.get((meant.client, meant.request), 0))
         return proposal is not None and proposal.term == self.raft.term
 
-    def _grows(self, meant: Command) -> bool:
+    def _grows(self, meant: ReplicatedCommand) -> bool:
         if not isinstance(meant, Transact):
             return False
         growth = self.state.growth(meant.transaction)
@@ -323,7 +326,7 @@ class Replica:
         command: bytes,
         reply: Reply,
         request: tuple[str, int] = NOBODY,
-        meant: Command | None = None,
+        meant: ReplicatedCommand | None = None,
     ) -> int | None:
         """Have a command applied; ``reply`` is told. Nothing is sent before `drain`.
 

@@ -18,20 +18,20 @@ from ..auth.quorum_secrets import (
 )
 from ..auth.token_service import token_secrets_of
 from ..model.acl_records import encode_ended, ended_key
-from ..model.command_results import Answer
+from ..model.command_results import CommandResult
 from ..model.commands import Transact, encode_command
 from ..model.transaction import Compare, Put, Transaction
-from .replica import Replica
+from .replica import RaftReplica
 
 Done = Callable[[DistributedLogError | None], None]
 ROTATED = "secrets"
 """Nobody's name: what bookies watch is put anew under it, so that they ask for what they now check by."""
 
 
-class Secrets:
+class SecretRotation:
     """Of one node."""
 
-    def __init__(self, replica: Replica, secret_bytes: Callable[[int], bytes]) -> None:
+    def __init__(self, replica: RaftReplica, secret_bytes: Callable[[int], bytes]) -> None:
         self._replica = replica
         self._secret_bytes = secret_bytes
 
@@ -74,5 +74,5 @@ class Secrets:
         self._replica.drain()
 
 
-def _tell(done: Done, answer: Answer | DistributedLogError) -> None:
+def _tell(done: Done, answer: CommandResult | DistributedLogError) -> None:
     done(answer if isinstance(answer, DistributedLogError) else answer.error)

@@ -15,7 +15,7 @@ from ..raft.raft_messages import SnapshotChunk
 from ..raft.ready import Snapshot
 from ..state.kv_snapshot import SnapshotBuilder
 from ..state.kv_state import KeyValueState
-from .replica import Replica
+from .replica import RaftReplica
 
 log = get_logger("distributedlog.metadata.replica.snapshot_receiver")
 
@@ -34,7 +34,7 @@ class _Incoming:
 class SnapshotReceiver:
     """One snapshot at a time; a chunk that does not fit is answered with the offset that would."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
         self._incoming: _Incoming | None = None
         self._waiting: tuple[SnapshotChunk, SnapshotProgress] | None = None

@@ -26,7 +26,7 @@ from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
     Form,
-    Misfit,
+    SchemaError,
     list_of_any,
     number,
     row,
@@ -124,7 +124,7 @@ class SnapshotBuilder:
             take = takes[kind]
             for one in listed:
                 take(form(one))
-        except Misfit as error:
+        except SchemaError as error:
             raise CorruptData(f"not a snapshot of the key space: {error}") from None
 
     def done(self) -> KeyValueState:
@@ -156,38 +156,38 @@ class SnapshotBuilder:
         at, end, count = 1, len(chunk), 0
         while at < end:
             if at + ROW.size > end:
-                raise Misfit("a row that is cut")
+                raise SchemaError("a row that is cut")
             key_bytes, stored_bytes = ROW.unpack_from(chunk, at)
             at += ROW.size
             until = at + key_bytes + stored_bytes
             if not 0 < key_bytes <= KEY_BYTES_MAX or stored_bytes < HEAD.size or until > end:
-                raise Misfit("a row whose lengths do not fit")
+                raise SchemaError("a row whose lengths do not fit")
             self._take(chunk[at : at + key_bytes], chunk[at + key_bytes : until])
             at, count = until, count + 1
         return count
 
     def _take_item(self, item: KeyValue | None) -> None:
         if item is None:
-            raise Misfit("a key that is none")
+            raise SchemaError("a key that is none")
         self._take(item.key, pack_item(item))
 
     def _take(self, key: bytes, content: bytes) -> None:
         if key <= self._last_key:
-            raise Misfit("keys out of order")
+            raise SchemaError("keys out of order")
         version, lease, created, changed = HEAD.unpack_from(content)
         if version < 0 or created < 0 or changed < 0:
-            raise Misfit("a key with a number below 0")
+            raise SchemaError("a key with a number below 0")
         if lease and lease not in self._state.leases:
-            raise Misfit("a key under a lease that is not there")
+            raise SchemaError("a key under a lease that is not there")
         self._last_key = key
         self._state.add_stored(key, content, lease)
 
     def _take_request(self, request: tuple[int, str, int, int, int | str]) -> None:
         answer = Remembered(*request)
         if self._state.ring.find(answer.client, answer.request) is not None:
-            raise Misfit("a request that is answered twice")
+            raise SchemaError("a request that is answered twice")
         if answer.log_index <= self._last_request:
-            raise Misfit("answers out of order")  # the oldest is the first to be forgotten
+            raise SchemaError("answers out of order")  # the oldest is the first to be forgotten
         self._last_request = answer.log_index
         self._state.ring.add(*answer)
 

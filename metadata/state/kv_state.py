@@ -32,10 +32,18 @@ from ...runtime.interfaces.errors import (
 from ...runtime.primitives.sorted_keys import SortedKeys
 from ..model.command_results import (
     STALE_REQUEST,
-    Answer,
+    CommandResult,
 )
-from ..model.commands import Command, Expire, Grant, Revoke, Transact, TrustChange, decode_command
-from ..model.interface import Event, RangePage
+from ..model.commands import (
+    Expire,
+    Grant,
+    ReplicatedCommand,
+    Revoke,
+    Transact,
+    TrustChange,
+    decode_command,
+)
+from ..model.interface import RangePage, WatchEvent
 from ..model.request_identity import owner_of
 from ..model.transaction import (
     BYTES_MAX,
@@ -46,8 +54,8 @@ from ..model.transaction import (
     Transaction,
     TransactionReply,
 )
-from .request_dedup import DONE, MESSAGE_CHARS_MAX, REFUSED, RING_SIZE, Remembered, RequestRing
-from .watch_history import HISTORY_BYTES_MAX, History
+from .request_dedup import DONE, MESSAGE_CHARS_MAX, REFUSED, RING_SIZE, Remembered, RequestDedup
+from .watch_history import HISTORY_BYTES_MAX, WatchHistory
 
 TTL_MS_MIN = 100
 TTL_MS_MAX = 24 * 3600 * 1000
@@ -105,8 +113,8 @@ class KeyValueState:
         """The keys of ``stored``."""
         self.stored: dict[bytes, bytes] = {}
         """What each key has: `HEAD` and the value."""
-        self.ring = RequestRing(requests_max)
-        self.history = History(history_bytes_max)
+        self.ring = RequestDedup(requests_max)
+        self.history = WatchHistory(history_bytes_max)
         self._sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
@@ -176,7 +184,7 @@ class KeyValueState:
 
     def events_after(
         self, revision: int, start: bytes, end: bytes
-    ) -> list[tuple[int, tuple[Event, ...]]]:
+    ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
         """The changes in a range after ``revision``, a revision at a time. Raises `Compacted`."""
         return self.history.after(revision, start, end)
 
@@ -194,8 +202,8 @@ class KeyValueState:
     # --- commands ---------------------------------------------------------------------------------
 
     def apply(
-        self, index: int, command: bytes, meant: Command | None = None
-    ) -> tuple[Answer, tuple[Event, ...]]:
+        self, index: int, command: bytes, meant: ReplicatedCommand | None = None
+    ) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         """Do the command at log position ``index``; return its answer and what it changed.
 
         ``meant``: what `decode_command` made of these bytes, where that was done already.
@@ -216,13 +224,13 @@ class KeyValueState:
                 refusal = error
         self.index = index
         if meant is None:
-            return Answer(error=refusal), ()
+            return CommandResult(error=refusal), ()
         if meant.client:
             known = self.ring.find(meant.client, meant.request)
             if known is not None:
                 return self._again(meant, known), ()
             if self.ring.may_be_forgotten(meant.base_index):
-                return Answer(error=OutcomeUnknown(STALE_REQUEST, OutcomeUnknown.STALE)), ()
+                return CommandResult(error=OutcomeUnknown(STALE_REQUEST, OutcomeUnknown.STALE)), ()
         revision = self.revision
         answer, events = self._do(meant)
         if meant.client:
@@ -232,7 +240,7 @@ class KeyValueState:
         assert self.revision == revision + bool(events), "a change is one revision, nothing is none"
         return answer, events
 
-    def _do(self, meant: Command) -> tuple[Answer, tuple[Event, ...]]:
+    def _do(self, meant: ReplicatedCommand) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         if isinstance(meant, Transact):
             return self._transact(meant.transaction)
         if isinstance(meant, TrustChange):
@@ -243,34 +251,36 @@ class KeyValueState:
         if isinstance(meant, Grant):
             return self._grant(meant.ttl_ms, owner_of(meant.client)), ()
         if isinstance(meant, Revoke | Expire):
-            return Answer(lease=meant.lease), self._end_lease(meant.lease)
-        return Answer(), ()
+            return CommandResult(lease=meant.lease), self._end_lease(meant.lease)
+        return CommandResult(), ()
 
-    def answered(self, meant: Command) -> Answer | None:
+    def answered(self, meant: ReplicatedCommand) -> CommandResult | None:
         """What a client's request came to, if that is known: it need not be in the log once more."""
         known = self.ring.find(meant.client, meant.request)
         return self._again(meant, known) if known is not None else None
 
-    def _again(self, meant: Command, known: Remembered) -> Answer:
+    def _again(self, meant: ReplicatedCommand, known: Remembered) -> CommandResult:
         """The answer to a command that was done before, or refused before."""
         if known.code == REFUSED:
-            return self._refusal(meant.transaction) if isinstance(meant, CHANGES) else Answer()
+            return (
+                self._refusal(meant.transaction) if isinstance(meant, CHANGES) else CommandResult()
+            )
         if known.code != DONE:
-            return Answer(error=from_code(known.code, str(known.outcome)))
+            return CommandResult(error=from_code(known.code, str(known.outcome)))
         if isinstance(meant, CHANGES):
-            return Answer(TransactionReply(True, int(known.outcome)))
-        return Answer(lease=int(known.outcome))
+            return CommandResult(TransactionReply(True, int(known.outcome)))
+        return CommandResult(lease=int(known.outcome))
 
     # --- transactions -----------------------------------------------------------------------------
 
-    def _transact(self, transaction: Transaction) -> tuple[Answer, tuple[Event, ...]]:
+    def _transact(self, transaction: Transaction) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         for compare in transaction.compares:
             if not compare.holds(self.get(compare.key)):
                 return self._refusal(transaction), ()
         error = self._why_leases_refuse(transaction)
         if error is not None:
-            return Answer(error=error), ()
-        events: list[Event] = []
+            return CommandResult(error=error), ()
+        events: list[WatchEvent] = []
         revision = self.revision + 1
         for operation in transaction.operations:
             if isinstance(operation, Put):
@@ -279,20 +289,20 @@ class KeyValueState:
                 events.append(self._delete(operation.key, revision))
         if events:
             self.revision = revision
-        return Answer(TransactionReply(True, self.revision)), tuple(events)
+        return CommandResult(TransactionReply(True, self.revision)), tuple(events)
 
-    def _refusal(self, transaction: Transaction) -> Answer:
+    def _refusal(self, transaction: Transaction) -> CommandResult:
         """A compare did not hold: say how the keys are now. Said again, it may say something newer."""
         current = tuple(self.get(compare.key) for compare in transaction.compares)
         size = sum(len(item.key) + len(item.value) for item in current if item is not None)
         if size > CURRENT_BYTES_MAX:
-            return Answer(
+            return CommandResult(
                 error=TransactionTooLarge(
                     f"a condition does not hold, and the {len(current)} compared keys are {size} bytes,"
                     f" more than the {CURRENT_BYTES_MAX} of an answer: compare fewer of them at once"
                 )
             )
-        return Answer(TransactionReply(False, self.revision, current))
+        return CommandResult(TransactionReply(False, self.revision, current))
 
     def _why_leases_refuse(self, transaction: Transaction) -> DistributedLogError | None:
         added: dict[int, list[int]] = {}
@@ -316,7 +326,7 @@ class KeyValueState:
                 )
         return None
 
-    def _put(self, put: Put, revision: int) -> Event:
+    def _put(self, put: Put, revision: int) -> WatchEvent:
         key, value, lease = put.key, put.value, put.lease
         before = self.stored.get(key)
         if before is None:
@@ -330,16 +340,16 @@ class KeyValueState:
         self._enter(key, lease, stored)
         if self._on_change is not None:
             self._on_change(key, before, stored)
-        return Event("put", KeyValue(key, value, version, created, revision, lease))
+        return WatchEvent("put", KeyValue(key, value, version, created, revision, lease))
 
-    def _delete(self, key: bytes, revision: int) -> Event:
+    def _delete(self, key: bytes, revision: int) -> WatchEvent:
         before = self.stored.pop(key)
         self.keys.remove(key)
         self._leave(key, before)
         if self._on_change is not None:
             self._on_change(key, before, None)
         version, _, created, _ = HEAD.unpack_from(before)
-        return Event("delete", KeyValue(key, b"", version, created, revision, 0))
+        return WatchEvent("delete", KeyValue(key, b"", version, created, revision, 0))
 
     def _enter(self, key: bytes, lease_id: int, stored: bytes) -> None:
         self.stored[key] = stored
@@ -364,15 +374,15 @@ class KeyValueState:
 
     # --- leases -----------------------------------------------------------------------------------
 
-    def _grant(self, ttl_ms: int, owner: str) -> Answer:
+    def _grant(self, ttl_ms: int, owner: str) -> CommandResult:
         if len(self.leases) >= self._leases_max:
-            return Answer(error=TooBusy(f"there are {len(self.leases)} leases already"))
+            return CommandResult(error=TooBusy(f"there are {len(self.leases)} leases already"))
         lease = self.next_lease
         self.next_lease += 1
         self.add_lease(lease, min(max(ttl_ms, TTL_MS_MIN), TTL_MS_MAX), owner)
-        return Answer(lease=lease)
+        return CommandResult(lease=lease)
 
-    def _end_lease(self, lease_id: int) -> tuple[Event, ...]:
+    def _end_lease(self, lease_id: int) -> tuple[WatchEvent, ...]:
         lease = self.leases.get(lease_id)
         if lease is None:
             return ()
@@ -500,7 +510,7 @@ def _item(key: bytes, stored: bytes) -> KeyValue:
     return KeyValue(key, stored[HEAD.size :], version, created, changed, lease)
 
 
-def _outcome(answer: Answer) -> tuple[int, int | str]:
+def _outcome(answer: CommandResult) -> tuple[int, int | str]:
     """What to remember of an answer: (code, outcome) of `Remembered`."""
     if answer.error is not None:
         return answer.error.code, str(answer.error)[:MESSAGE_CHARS_MAX]

@@ -31,7 +31,7 @@ Row = tuple[int, str, int, int, int | str]
 """The fields of a `Remembered`, in order."""
 
 
-class RequestRing:
+class RequestDedup:
     """The last ``size`` answered requests by (client, request number)."""
 
     def __init__(self, size: int = RING_SIZE) -> None:

@@ -25,7 +25,7 @@ KEPT = 256
 """Own digests that are kept for those who are behind, or ahead of us in applying."""
 
 
-class Verdict(Enum):
+class DigestComparison(Enum):
     """Of one comparison."""
 
     UNKNOWN = "no digest of that entry"
@@ -35,7 +35,7 @@ class Verdict(Enum):
     DIFFERENT = "one of them is wrong"
 
 
-class StateDigests:
+class StateDigestTracker:
     """One node's digests, and while it leads those of the others."""
 
     def __init__(self) -> None:
@@ -72,23 +72,25 @@ class StateDigests:
         own = self._own.get(index)
         return own is not None and own != digest
 
-    def on_said(self, peer: str, index: int, digest: int, voters: Sequence[str]) -> Verdict:
+    def on_said(
+        self, peer: str, index: int, digest: int, voters: Sequence[str]
+    ) -> DigestComparison:
         """A follower says what its state is; ``voters``: node ids, of all that count."""
         own = self._own.get(index)
         if own is None:
-            return Verdict.UNKNOWN
+            return DigestComparison.UNKNOWN
         self._said[peer] = index, digest
         if digest == own:
             self.wrong.pop(peer, None)
-            return Verdict.SAME
+            return DigestComparison.SAME
         self.wrong.setdefault(peer, index)
         others = [self._said[voter] for voter in voters if voter in self._said]
         needed = majority(len(voters))
         if 1 + self._same(others) >= needed:
-            return Verdict.PEER_WRONG
+            return DigestComparison.PEER_WRONG
         if others.count((index, digest)) >= needed:
-            return Verdict.WRONG
-        return Verdict.DIFFERENT
+            return DigestComparison.WRONG
+        return DigestComparison.DIFFERENT
 
     def _same(self, said: Iterable[tuple[int, int]]) -> int:
         return sum(self._own.get(index) == digest for index, digest in said)

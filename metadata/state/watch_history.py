@@ -7,14 +7,14 @@ clients list anew, which they must be able to at any time. So nodes may differ i
 from collections import deque
 
 from ...runtime.interfaces.errors import Compacted
-from ..model.interface import Event
+from ..model.interface import WatchEvent
 
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
 EVENT_BYTES = 120
 """What an event is counted as beside its key and value."""
 
 
-class History:
+class WatchHistory:
     """The events of the revisions after ``compacted_to``, each revision whole."""
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX, *, compacted_to: int = 0) -> None:
@@ -22,9 +22,9 @@ class History:
         """Watches can begin after this revision, not before it."""
         self._bytes_max = bytes_max
         self._bytes = 0
-        self._changes: deque[tuple[int, tuple[Event, ...], int]] = deque()
+        self._changes: deque[tuple[int, tuple[WatchEvent, ...], int]] = deque()
 
-    def append(self, revision: int, events: tuple[Event, ...]) -> None:
+    def append(self, revision: int, events: tuple[WatchEvent, ...]) -> None:
         """The changes of the next revision; the oldest are forgotten above the bound, never this one."""
         size = EVENT_BYTES * len(events)
         for event in events:
@@ -35,7 +35,9 @@ class History:
             self.compacted_to, _, size = self._changes.popleft()
             self._bytes -= size
 
-    def after(self, revision: int, start: bytes, end: bytes) -> list[tuple[int, tuple[Event, ...]]]:
+    def after(
+        self, revision: int, start: bytes, end: bytes
+    ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
         """The changes of start <= key < end after ``revision``, a revision at a time, oldest first.
 
         Raises `Compacted`.

@@ -36,7 +36,7 @@ CHANGES_BYTES_MAX = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SaveHead:
+class BackupHeader:
     """What a save is of: the first chunk."""
 
     cluster_id: str
@@ -52,7 +52,7 @@ class SaveHead:
         return pack([SAVE_FORMAT, self.cluster_id, self.index, self.term, self.members.encode()])
 
     @classmethod
-    def decode(cls, chunk: bytes) -> "SaveHead":
+    def decode(cls, chunk: bytes) -> "BackupHeader":
         """Raises `CorruptData`, `UnsupportedFormat`."""
         what = "the beginning of a save of the metadata"
         (form, *_) = stored(chunk, row(number(), later=True), what)
@@ -71,7 +71,7 @@ _BEGUN = row(number(1), _BLOB)
 _CHUNK = row(_BLOB)
 
 
-def save_chunks(head: SaveHead, state: KeyValueState) -> Iterator[bytes]:
+def save_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
     """All of a save, as the state is at this call, without its secrets.
 
     Raises `InvalidRequest` when more changes meanwhile.

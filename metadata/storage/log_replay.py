@@ -13,7 +13,7 @@ programs write 0 and ignore it.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ...runtime.protocol.schema import Misfit, list_of_any
+from ...runtime.protocol.schema import SchemaError, list_of_any
 from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from ..raft.raft_log import RaftLog
 from ..raft.raft_messages import TERM_MAX, Entry
@@ -36,7 +36,7 @@ class Replay:
         self.begun = False
 
     def take(self, operations: Any) -> None:
-        """Carry out the operations of a block. Raises `Misfit` (a `ValueError`), `ProtocolError`."""
+        """Carry out the operations of a block. Raises `SchemaError` (a `ValueError`), `ProtocolError`."""
         for operation in list_of_any(operations):
             match operation:
                 case ["begin", int() as sequence]:
@@ -58,7 +58,7 @@ class Replay:
                         decode_configuration(data)  # the log takes it for good
                     self.log.append([Entry(index, term, data)])
                 case _:
-                    raise Misfit("an operation that does not fit those before it")
+                    raise SchemaError("an operation that does not fit those before it")
 
 
 NOTE_MAX = (1 << 32) - 1

@@ -20,7 +20,7 @@ from ...runtime.interfaces.host import Disk
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import flag, mapping, number, row, stored, text
 from ..model.configuration import MEMBERS_MAX, Configuration, Member
-from ..raft.recovered_hard_state import GHOST, Word, decode_ghost, encode_ghost
+from ..raft.recovered_hard_state import GHOST, RecoveredHardState, decode_ghost, encode_ghost
 
 MEMBERS = "MEMBERS"
 MEMBERS_FORMAT = 1
@@ -29,7 +29,7 @@ _FORM = row(number(), text(), mapping(text(), MEMBERS_MAX), flag, number())
 
 
 @dataclass(frozen=True, slots=True)
-class Members:
+class MemberIdentity:
     """Whom a node belongs to; ids live and die with data directories (H5)."""
 
     cluster_id: str
@@ -49,12 +49,12 @@ class Members:
         return Configuration.of(members)
 
 
-def new_members(cluster_id: str, voters: Mapping[str, str], chance: Random) -> Members:
+def new_members(cluster_id: str, voters: Mapping[str, str], chance: Random) -> MemberIdentity:
     """For a node that joins a cluster which forms."""
-    return Members(cluster_id, voters, True, chance.getrandbits(63))
+    return MemberIdentity(cluster_id, voters, True, chance.getrandbits(63))
 
 
-async def load_members(disk: Disk) -> Members | None:
+async def load_members(disk: Disk) -> MemberIdentity | None:
     """None for a directory that never belonged to a cluster. Raises `CorruptData`, `UnsupportedFormat`."""
     content = await read_file(disk, MEMBERS)
     if content is None:
@@ -65,22 +65,22 @@ async def load_members(disk: Disk) -> Members | None:
     return decode_members(body)
 
 
-def decode_members(body: bytes) -> Members:
+def decode_members(body: bytes) -> MemberIdentity:
     """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
     (form, *_) = stored(body, row(number(), later=True), MEMBERS)
     if form != MEMBERS_FORMAT:
         raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
     _, *said = stored(body, _FORM, MEMBERS)
-    return Members(*said)
+    return MemberIdentity(*said)
 
 
-async def store_ghost(disk: Disk, word: Word) -> None:
+async def store_ghost(disk: Disk, word: RecoveredHardState) -> None:
     """What a node promised that has lost a part of its log; durable when this returns."""
     body = encode_ghost(word)
     await replace_file(disk, GHOST, xxhash.xxh3_64_digest(body) + body)
 
 
-async def load_ghost(disk: Disk) -> Word | None:
+async def load_ghost(disk: Disk) -> RecoveredHardState | None:
     """None where there is none, or where it is damaged: then nobody knows. Raises `UnsupportedFormat`."""
     try:
         content = await read_file(disk, GHOST)
@@ -100,7 +100,7 @@ async def remove_ghost(disk: Disk) -> None:
         await disk.delete(GHOST)
 
 
-async def store_members(disk: Disk, members: Members) -> None:
+async def store_members(disk: Disk, members: MemberIdentity) -> None:
     """Durable when this returns."""
     body = pack(
         [MEMBERS_FORMAT, members.cluster_id, dict(members.voters), members.may_vote, members.seed]

@@ -38,7 +38,7 @@ DISK_SHARE = 16
 SHARE_BYTES_MIN = 1024 * 1024
 
 
-class Room:
+class MetadataDiskSpace:
     """The room of one node."""
 
     def __init__(

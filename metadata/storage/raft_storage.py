@@ -42,7 +42,7 @@ import trio
 
 from ...runtime.disk import checksummed_blocks as blocks
 from ...runtime.disk.atomic_file import ASIDE, read_around
-from ...runtime.disk.preallocation import ZeroAhead
+from ...runtime.disk.preallocation import Preallocation
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, DiskFull, ProtocolError, TooBusy
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.protocol.frames import pack, unpack
@@ -50,10 +50,15 @@ from ..model.configuration import UNKNOWN, Configuration, decode_configuration, 
 from ..raft.raft_log import RaftLog
 from ..raft.raft_messages import Entry
 from ..raft.ready import HardState, Ready, Snapshot
-from ..raft.recovered_hard_state import LastWords, Place, Word, mark_payload
+from ..raft.recovered_hard_state import (
+    HardStateScanner,
+    RaftEntryId,
+    RecoveredHardState,
+    mark_payload,
+)
 from .log_replay import Replay, commit_note, end_after, grouped, noted_commit
-from .member_identity import Members, load_ghost, remove_ghost, store_ghost, store_members
-from .snapshot_store import SnapshotFiles
+from .member_identity import MemberIdentity, load_ghost, remove_ghost, store_ghost, store_members
+from .snapshot_store import SnapshotStore
 
 AGAIN_BYTES = 1024 * 1024
 """Where there was no room for a new file, it is tried again after so much more."""
@@ -86,7 +91,7 @@ class Loaded:
     """The newest that the log vouches for."""
     damage: str
     """What was found damaged now; "" if nothing."""
-    ghost: Place | None = None
+    ghost: RaftEntryId | None = None
     """The last entry that there ever was, where the log is less than that: `recovered_hard_state.py`. Without
     it, a node that may not vote does not know what it has promised: its log is empty, and so is the vote."""
     committed: int = 0
@@ -105,7 +110,7 @@ class RaftStorage:
     """
 
     def __init__(self, disk: Disk, seed: int) -> None:
-        self.snapshots = SnapshotFiles(disk)
+        self.snapshots = SnapshotStore(disk)
         self.syncs = 0
         self.bytes_written = 0
         self._disk = disk
@@ -123,7 +128,7 @@ class RaftStorage:
         self._start_count = 0
         self._replayed = 0, 0
         """Bytes and last sequence of the file that a start took its state from; no more of it is believed."""
-        self._zeros = ZeroAhead(ZERO_BYTES, seed)
+        self._zeros = Preallocation(ZERO_BYTES, seed)
         self._zeros_file: File | None = None
         self.spare_room = True
         """There is room for zeros."""
@@ -136,7 +141,7 @@ class RaftStorage:
         """The last entry in the blocks that were written."""
         self._committed = 0
         """The last entry that is known to be committed, which the note of each block stores."""
-        self._word: Word | None = None
+        self._word: RecoveredHardState | None = None
         """What the newest blocks say of what was promised, where that is certain."""
         self._prefix: RaftLog | None = None
         """The sound beginning of a log that is damaged."""
@@ -168,7 +173,7 @@ class RaftStorage:
         with self._alone():
             await self._begin_file()  # also deletes those of a start that did not get to MEMBERS
 
-    async def load(self, members: Members) -> tuple[Loaded, Members]:
+    async def load(self, members: MemberIdentity) -> tuple[Loaded, MemberIdentity]:
         """Replay, then begin a new file with what was found; durable when this returns.
 
         Where there is damage, the right to vote is given up first: the members that are returned, which
@@ -196,7 +201,7 @@ class RaftStorage:
         loaded = Loaded(self._hard_state, log, snapshot, damage, ghost, self._committed)
         return loaded, members
 
-    async def _salvage(self, members: Members) -> Snapshot | None:
+    async def _salvage(self, members: MemberIdentity) -> Snapshot | None:
         """Keep what is sound and put the rest aside; return the snapshot that it begins after, if any.
 
         A snapshot is of committed entries, whoever it came from: any sound one will do.
@@ -207,7 +212,7 @@ class RaftStorage:
             # What was promised since is not known; where there is no log at all, either: it may have voted.
             await remove_ghost(self._disk)
         else:
-            if prefix is not None and Place(prefix.last_term, prefix.last_index) > word.last:
+            if prefix is not None and RaftEntryId(prefix.last_term, prefix.last_index) > word.last:
                 prefix = (
                     None  # a lost block has cut off what it ends in: it is not what was promised
                 )
@@ -237,7 +242,7 @@ class RaftStorage:
             break
         return snapshot
 
-    async def _ghost_of(self, members: Members) -> Place | None:
+    async def _ghost_of(self, members: MemberIdentity) -> RaftEntryId | None:
         """The ghost of a node that may not vote by its own log alone; its vote, if it is kept with that."""
         word = await load_ghost(self._disk)
         if members.may_vote or word is None:
@@ -248,7 +253,7 @@ class RaftStorage:
             self._hard_state = self._hard_state if voted else word.hard_state
         return word.last
 
-    async def remember(self, word: Word) -> Word:
+    async def remember(self, word: RecoveredHardState) -> RecoveredHardState:
         """What this node may have promised, as the other voters say: durable when this returns.
 
         Returned with the own term and vote where those are later than all others know of.
@@ -261,19 +266,19 @@ class RaftStorage:
             await self._begin_file()
         return word
 
-    async def be_whole(self, members: Members) -> Members:
+    async def be_whole(self, members: MemberIdentity) -> MemberIdentity:
         """The log is no less than it ever was: it counts by itself again. Durable when this returns."""
         members = replace(members, may_vote=True)
         await store_members(self._disk, members)
         await remove_ghost(self._disk)
         return members
 
-    async def look(self, members: Members) -> Loaded:
+    async def look(self, members: MemberIdentity) -> Loaded:
         """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
         damage, snapshot = await self._find(members)
         return Loaded(self._hard_state, self._log, snapshot, damage, committed=self._committed)
 
-    async def _find(self, members: Members) -> tuple[str, Snapshot | None]:
+    async def _find(self, members: MemberIdentity) -> tuple[str, Snapshot | None]:
         """Replay; return the damage, "" if there is none, and the newest snapshot that counts."""
         damage = await self._replay_newest(members.founding)
         snapshot = await self._newest_snapshot()
@@ -307,7 +312,7 @@ class RaftStorage:
             durable_floor=0,
         )
         self._sequence = max(self._sequence, found[-1].sequence)
-        replay, words = Replay(founding), LastWords()
+        replay, words = Replay(founding), HardStateScanner()
         lost_from = verdict.corrupt[0][0] if verdict.corrupt else verdict.tail_from
         for block in found:
             self._start_count = max(self._start_count, block.start_count)
@@ -347,14 +352,16 @@ class RaftStorage:
             return unread or f"{name}: blocks {lost} were synced and are gone"
         if not replay.begun or replay.began_with != first:
             return None
-        self._word = Word(replay.hard_state, Place(replay.log.last_term, replay.log.last_index))
+        self._word = RecoveredHardState(
+            replay.hard_state, RaftEntryId(replay.log.last_term, replay.log.last_index)
+        )
         self._hard_state, self._log = replay.hard_state, replay.log
         self._number = number
         last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
         self._replayed = last.offset + last.padded_length, last.sequence
         return ""
 
-    def _note_commit(self, words: LastWords, note: int) -> None:
+    def _note_commit(self, words: HardStateScanner, note: int) -> None:
         if words.last is not None:
             self._committed = max(self._committed, noted_commit(words.last.at, note))
 
@@ -476,8 +483,8 @@ class RaftStorage:
         self._committed = max(self._committed, commit)
         with self._alone():
             try:
-                last = Place(self._log.last_term, self._log.last_index)
-                word = Word(self._hard_state, last)
+                last = RaftEntryId(self._log.last_term, self._log.last_index)
+                word = RecoveredHardState(self._hard_state, last)
                 await self._write([_Content(KIND_MARK, mark_payload(word), last.at)])
             except DiskFull:
                 return  # what it would have said holds all the same

@@ -27,7 +27,7 @@ SYNC_BYTES = 4 * 1024 * 1024
 RECEIVED = "received" + ASIDE
 
 
-class SnapshotFiles:
+class SnapshotStore:
     """The snapshot files of one node."""
 
     def __init__(self, disk: Disk) -> None:

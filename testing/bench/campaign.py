@@ -89,7 +89,7 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Runs:
+class CaseRuns:
     """All turns of one case."""
 
     results: list[dict[str, Any]] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Runs:
     client_cpu_s: list[float] = field(default_factory=list)
 
 
-class Watch:
+class ProcessSampler:
     """Follows processes through /proc while a bench runs."""
 
     def __init__(self, pids: list[int]) -> None:
@@ -144,7 +144,7 @@ def main() -> None:
 
 def campaign(
     directory: Path, seconds: float, turns: int, cases: Sequence[Case]
-) -> tuple[dict[str, Runs], list[dict[str, Any]]]:
+) -> tuple[dict[str, CaseRuns], list[dict[str, Any]]]:
     """These cases, in turns, on one cluster."""
     ready = directory / "ready.json"
     cluster = subprocess.Popen(
@@ -159,13 +159,13 @@ def campaign(
     try:
         said = await_ready(ready, cluster)
         bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
-        found = {case.name: Runs() for case in cases}
+        found = {case.name: CaseRuns() for case in cases}
         floors = []
         for turn in range(turns):
             floors.append(_run(["bench", "floor", "--seconds", "6", "--data", str(directory)])[0])
             for case in cases:
                 print(f"turn {turn + 1} of {turns}: {case.name}", file=sys.stderr, flush=True)
-                watch = Watch(bookies)
+                watch = ProcessSampler(bookies)
                 flags = ["bench", *case.flags, "--seconds", str(seconds), "--uri", said["uri"]]
                 result, cpu_s = _run(flags)
                 runs = found[case.name]
@@ -179,7 +179,7 @@ def campaign(
 
 
 def table(
-    found: dict[str, Runs], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
+    found: dict[str, CaseRuns], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
 ) -> str:
     """Medians over the turns, as Markdown."""
     median = statistics.median

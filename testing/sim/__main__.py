@@ -19,7 +19,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from .workloads.campaign import CHUNK_SEEDS, WORKLOADS, Totals, run_chunk
+from .workloads.campaign import CHUNK_SEEDS, WORKLOADS, CampaignTotals, run_chunk
 
 INTERRUPTED = 130
 """Exit code, as that of `dlog`."""
@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         seeds = range(options.seed, options.seed + 1)
     if options.keep_trace:
         logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
-    totals = Totals()
+    totals = CampaignTotals()
     # Several per process, so that no process has much left when the others have ended.
     size = min(CHUNK_SEEDS, max(1, len(seeds) // (4 * options.jobs)))
     chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]

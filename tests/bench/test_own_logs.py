@@ -3,7 +3,7 @@
 import trio
 
 from distributedlog import local_cluster, open_namespace
-from distributedlog.testing.bench.measure.bench_plan import Plan, own_logs
+from distributedlog.testing.bench.measure.bench_plan import BenchPlan, own_logs
 
 
 async def test_a_run_whose_connections_ended_by_an_interrupt_leaves_no_log() -> None:
@@ -12,7 +12,7 @@ async def test_a_run_whose_connections_ended_by_an_interrupt_leaves_no_log() -> 
         names: list[str] = []
         async with (
             open_namespace(cluster.uri) as namespace,
-            own_logs(namespace, Plan(uri=cluster.uri)) as made,
+            own_logs(namespace, BenchPlan(uri=cluster.uri)) as made,
         ):
             names += made
             namespace._nursery.cancel_scope.cancel()

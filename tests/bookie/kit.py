@@ -10,24 +10,24 @@ import trio
 
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import entry as entries
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.index_format import (
     DIGESTS_MODULUS,
     META_KEY,
     RUN_KEY,
     STATE_KEY,
     IndexDamaged,
-    Totals,
+    IndexTotals,
     file_of,
     located,
     stated,
     verified_digests,
 )
 from distributedlog.bookie.format.journal_format import DELETED, file_number
-from distributedlog.bookie.format.read_sources import Extent
-from distributedlog.bookie.ledgers.ledger_table import IncomingStream, Ledger, Ledgers, Waiter
+from distributedlog.bookie.format.read_sources import LoadedExtent
+from distributedlog.bookie.ledgers.ledger_table import IncomingStream, Ledger, LedgerTable, Waiter
 from distributedlog.bookie.storage.index import Index
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryFile, MemoryMap
 from distributedlog.runtime.interfaces.errors import DiskFailed, DiskFull, DistributedLogError
@@ -276,7 +276,7 @@ def host_of(journal: Disk, index: Disk | None = None, seed: int = 0) -> Host:
 @asynccontextmanager
 async def running(
     journal: Disk, options: BookieOptions = OPTIONS, index: Disk | None = None, *, seed: int = 0
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[BookieStore]:
     """A store that serves; killed at the end, without a goodbye."""
     store = await open_store(host_of(journal, index, seed), options, bookie_id="b1")
     try:
@@ -293,7 +293,7 @@ async def running(
             raise  # not switched off by the test, as its last word
 
 
-def counted(store: Store) -> None:
+def counted(store: BookieStore) -> None:
     """What is counted where it changes is what a walk finds, over the map and what is in memory."""
     if store.checkpointer.lock.locked():
         return  # the map is being changed
@@ -303,7 +303,7 @@ def counted(store: Store) -> None:
         return  # a test has damaged it
 
 
-async def led_to(store: Store) -> None:
+async def led_to(store: BookieStore) -> None:
     """The footer of each file leads to all that the map has in it."""
     for number in (*store._journal.sealed, *store._journal.cold):
         try:
@@ -321,11 +321,11 @@ async def led_to(store: Store) -> None:
         assert [pair for pair in found if file_of(pair[1]) == number] == wanted
 
 
-def _counted(ledgers: Ledgers, index: Index) -> None:
+def _counted(ledgers: LedgerTable, index: Index) -> None:
     flags: dict[int, int] = {}
     for key, value in index.stored.scan(b"s", b"t", 1 << 20):
         flags[STATE_KEY.unpack(key)[1]] = stated(key, value)[1]
-    written = Totals()
+    written = IndexTotals()
     for each in flags.values():
         written.count_state(each)
     for key, value in index.stored.scan(b"r", b"s", 1 << 20):
@@ -333,7 +333,7 @@ def _counted(ledgers: Ledgers, index: Index) -> None:
     for ledger in ledgers.in_memory():
         if ledger.stored:
             flags[ledger.id] = ledger.flags
-    now = Totals()
+    now = IndexTotals()
     for each in flags.values():
         now.count_state(each)
     live = Counter(written.live_bytes)
@@ -360,12 +360,12 @@ def _counted(ledgers: Ledgers, index: Index) -> None:
     assert said.digests == digests % DIGESTS_MODULUS
 
 
-async def flags_by_id(store: Store) -> dict[int, int]:
+async def flags_by_id(store: BookieStore) -> dict[int, int]:
     """Of all that are known here, tombstones included; ids ascending."""
     return {state.ledger_id: state.flags async for page in store.ledgers.states() for state in page}
 
 
-async def ids(store: Store) -> list[int]:
+async def ids(store: BookieStore) -> list[int]:
     """Of the ledgers that are known here and not deleted, ascending."""
     return [ledger for ledger, flags in (await flags_by_id(store)).items() if not flags & DELETED]
 
@@ -394,7 +394,7 @@ async def dies_at_step(
 class Adder:
     """A writer's connection: sends records, hears acks and refusals. A `StreamOwner`."""
 
-    store: Store
+    store: BookieStore
     ledger: int
     key: bytes = KEY
     recovery: bool = False
@@ -482,7 +482,7 @@ def record(ledger: int, entry: int, payload: bytes = b"", lac: int | None = None
     )
 
 
-async def fence(store: Store, ledger: int, key: bytes = KEY) -> Ledger:
+async def fence(store: BookieStore, ledger: int, key: bytes = KEY) -> Ledger:
     """Fence, and wait until it is durable."""
     answers: list[tuple[Ledger, DistributedLogError | None]] = []
     done = trio.Event()
@@ -501,12 +501,12 @@ async def fence(store: Store, ledger: int, key: bytes = KEY) -> Ledger:
 
 
 async def read_all(
-    store: Store, ledger: int, first: int = 0, last: int = 1 << 40
+    store: BookieStore, ledger: int, first: int = 0, last: int = 1 << 40
 ) -> dict[int, bytes]:
     """All that is here, as {entry: record}."""
     found = store.ledgers.look_up(ledger, KEY)
     records: dict[int, bytes] = {}
-    extent: Extent | None = None
+    extent: LoadedExtent | None = None
     while first <= last:
         collected = store.collect(found, first, last, 1 << 20, extent)
         for part in collected.parts:
@@ -520,12 +520,12 @@ async def read_all(
     return records
 
 
-async def from_device(store: Store, run: Located) -> Extent:
+async def from_device(store: BookieStore, run: ExtentLocation) -> LoadedExtent:
     """As a session asks the device."""
-    answers: list[Extent | DistributedLogError] = []
+    answers: list[LoadedExtent | DistributedLogError] = []
     done = trio.Event()
 
-    def on_done(answer: Extent | DistributedLogError) -> None:
+    def on_done(answer: LoadedExtent | DistributedLogError) -> None:
         answers.append(answer)
         done.set()
 
@@ -533,7 +533,7 @@ async def from_device(store: Store, run: Located) -> Extent:
     with trio.fail_after(60):
         await done.wait()
     answer = answers[0]
-    if not isinstance(answer, Extent):
+    if not isinstance(answer, LoadedExtent):
         raise answer
     return answer
 
@@ -553,7 +553,7 @@ class Poller:
         self.answers.append((waiter.ledger.lac, waiter.ledger.fence_durable, error))
         self.changed.set()
 
-    def wait(self, store: Store, ledger: int, previous_lac: int, wait_s: float = 1.0) -> None:
+    def wait(self, store: BookieStore, ledger: int, previous_lac: int, wait_s: float = 1.0) -> None:
         deadline = trio.current_time() + wait_s
         store.wait_lac(
             lambda found: Waiter(self, 1, found, KEY, previous_lac, 0, deadline), ledger, KEY
@@ -566,7 +566,7 @@ def journal_names(disk: CutDisk) -> list[str]:
 
 
 async def add_acked(
-    store: Store, ledger: int, count: int = 1, payload_bytes: int = 0, *, apart_s: float = 0.0
+    store: BookieStore, ledger: int, count: int = 1, payload_bytes: int = 0, *, apart_s: float = 0.0
 ) -> Adder:
     """The first ``count`` entries of a ledger, acknowledged; with 0 payload bytes each says which it is."""
     adder = Adder(store, ledger)
@@ -578,6 +578,6 @@ async def add_acked(
     return adder
 
 
-async def some_files(store: Store) -> Adder:
+async def some_files(store: BookieStore) -> Adder:
     """Ledger 7: a hundred entries of 3,000 bytes, acknowledged; with `SMALL` options, over several files."""
     return await add_acked(store, 7, 100, 3000, apart_s=0.001)

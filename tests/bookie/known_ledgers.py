@@ -23,7 +23,7 @@ from pathlib import Path
 import trio
 
 from distributedlog.bookie.declarations.options import BookieOptions
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 from distributedlog.runtime.machine import real_host
@@ -63,7 +63,7 @@ def _cpu_s(who: int) -> float:
     return used.ru_utime + used.ru_stime
 
 
-async def _add(store: Store, first: int, last: int, entry: int) -> list[Adder]:
+async def _add(store: BookieStore, first: int, last: int, entry: int) -> list[Adder]:
     adders = [
         Adder(store, ledger) for ledger in range(first, last) if ledger % DELETED_OF or not entry
     ]
@@ -75,7 +75,7 @@ async def _add(store: Store, first: int, last: int, entry: int) -> list[Adder]:
     return adders
 
 
-async def _fill(store: Store, ledgers: int) -> None:
+async def _fill(store: BookieStore, ledgers: int) -> None:
     for first in range(0, ledgers, AT_ONCE):
         adders = await _add(store, first, min(ledgers, first + AT_ONCE), 0)
         async with trio.open_nursery() as nursery:
@@ -83,7 +83,7 @@ async def _fill(store: Store, ledgers: int) -> None:
                 nursery.start_soon(store.delete_ledger, adder.ledger)
 
 
-def _renewal(store: Store) -> None:
+def _renewal(store: BookieStore) -> None:
     """What is asked of the store with each renewal of its lease."""
     assert store.ledgers.known
     store.what_is_wrong()

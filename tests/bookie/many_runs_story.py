@@ -19,7 +19,7 @@ import trio
 
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.gc.compaction_policy import EARLY_S
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.options import MIB
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
@@ -44,7 +44,7 @@ OPTIONS = replace(
 )
 
 
-async def fill(store: Store, runs: int) -> None:
+async def fill(store: BookieStore, runs: int) -> None:
     """So many runs in the map, in a file that nobody looks for."""
     number = 1 << 30
     for first in range(0, runs, RUNS_A_LEDGER):
@@ -55,7 +55,7 @@ async def fill(store: Store, runs: int) -> None:
         await store.checkpoint()
 
 
-async def interleaved(store: Store, first: int, files: int) -> None:
+async def interleaved(store: BookieStore, first: int, files: int) -> None:
     """Four ledgers over so many files, three of which are deleted."""
     adders = [Adder(store, first + n) for n in range(4)]
     for n in range(files * FILE_BYTES // (4 * PAYLOAD_BYTES)):
@@ -71,7 +71,7 @@ async def interleaved(store: Store, first: int, files: int) -> None:
     await store.checkpoint()
 
 
-async def alone(store: Store, ledger: int, times: list[float]) -> None:
+async def alone(store: BookieStore, ledger: int, times: list[float]) -> None:
     """1 KB each, the next a millisecond after the last one."""
     adder = Adder(store, ledger)
     number = 0

@@ -24,7 +24,7 @@ import trio
 
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import entry as entries
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.options import KIB, MIB
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
@@ -95,7 +95,7 @@ def written_bytes() -> int:
 
 
 async def write(
-    store: Store, first: int, generation_bytes: int, *, rate_bytes_per_s: float
+    store: BookieStore, first: int, generation_bytes: int, *, rate_bytes_per_s: float
 ) -> None:
     """Ledgers four at a time, from id ``first`` on; three of each four are deleted, one four later."""
     doomed: list[int] = []
@@ -124,7 +124,7 @@ async def write(
         first += 4
 
 
-async def write_alone(store: Store, ledger: int) -> None:
+async def write_alone(store: BookieStore, ledger: int) -> None:
     """1 KB each 10 ms, each waited for; how long each took, by whether records move meanwhile."""
     stream = Stream(store, ledger)
     say(open=[ledger])
@@ -143,7 +143,7 @@ async def write_alone(store: Store, ledger: int) -> None:
         )
 
 
-async def check(store: Store, live: dict[int, int]) -> int:
+async def check(store: BookieStore, live: dict[int, int]) -> int:
     """Read what was acknowledged; how many bytes."""
     size = 0
     for ledger_id, count in live.items():
@@ -166,7 +166,7 @@ async def check(store: Store, live: dict[int, int]) -> int:
     return size
 
 
-async def settle(store: Store, live: dict[int, int], dead: list[int], rest_s: float) -> None:
+async def settle(store: BookieStore, live: dict[int, int], dead: list[int], rest_s: float) -> None:
     """Delete what was to be deleted, wait for the room, look at all that is to be there."""
     for ledger in dead:
         await store.delete_ledger(ledger)

@@ -11,11 +11,17 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributedlog.bookie.format.extent_map import Runs
-from distributedlog.bookie.format.index_format import RUN_KEY, Saved, Totals, located, run_pairs
+from distributedlog.bookie.format.extent_map import ExtentMap
+from distributedlog.bookie.format.index_format import (
+    RUN_KEY,
+    IndexCheckpoint,
+    IndexTotals,
+    located,
+    run_pairs,
+)
 from distributedlog.bookie.format.journal_format import DELETED
 from distributedlog.bookie.gc.checkpointer import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
-from distributedlog.bookie.ledgers.ledger_table import Ledger, Ledgers
+from distributedlog.bookie.ledgers.ledger_table import Ledger, LedgerTable
 from distributedlog.bookie.storage.index import MAP_NAME, SLICE, Index
 from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryMap, _Pairs
 from distributedlog.runtime.interfaces.errors import DiskFull
@@ -24,7 +30,7 @@ from distributedlog.runtime.interfaces.host import Summary
 from .kit import SMALL, Adder, CutDisk, record, running
 
 Clock = trio.testing.MockClock
-SAVED = Saved("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
+SAVED = IndexCheckpoint("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
 
 
 class FullMap(MemoryMap):
@@ -48,24 +54,24 @@ class FullMap(MemoryMap):
         await super().apply(puts, deletes, summary)
 
 
-async def _index() -> tuple[FullMap, Index, Ledgers, MemoryDisk]:
+async def _index() -> tuple[FullMap, Index, LedgerTable, MemoryDisk]:
     disk = MemoryDisk()
     await disk.open_map(MAP_NAME)
     stored = FullMap(disk._maps[MAP_NAME])
-    ledgers = Ledgers(stored, 100)
+    ledgers = LedgerTable(stored, 100)
     return stored, Index(stored, ledgers), ledgers, disk
 
 
-async def _loaded(disk: MemoryDisk) -> tuple[Index, Ledgers]:
+async def _loaded(disk: MemoryDisk) -> tuple[Index, LedgerTable]:
     """What a start finds."""
     stored = await disk.open_map(MAP_NAME)
-    ledgers = Ledgers(stored, 100)
+    ledgers = LedgerTable(stored, 100)
     index = Index(stored, ledgers)
     assert await index.load() is not None
     return index, ledgers
 
 
-def _stored_ledger(ledgers: Ledgers, index: Index, id: int, lac: int) -> Ledger:
+def _stored_ledger(ledgers: LedgerTable, index: Index, id: int, lac: int) -> Ledger:
     ledger = ledgers.get_or_make(id)
     ledgers.set_state(ledger, 0, lac, b"k" * 16)
     index.note_state(ledger)
@@ -169,11 +175,11 @@ def test_runs_are_written_by_columns_as_one_by_one(
     drawn: list[tuple[int, int, int, int]],
 ) -> None:
     """Keys, values, totals: of many runs what each by itself would give."""
-    runs, entry = Runs(), 0
+    runs, entry = ExtentMap(), 0
     for count, file, offset, length in drawn:
         runs.add(entry, count, file, offset, length)
         entry += count + 1
-    one_by_one, together = Totals(), Totals()
+    one_by_one, together = IndexTotals(), IndexTotals()
     added: Counter[int] = Counter()
     pairs: list[tuple[bytes, bytes]] = []
     for at in range(0, len(runs), 7):
@@ -222,7 +228,7 @@ async def test_a_bookie_rests_in_its_own_checkpoints_and_not_in_those_that_are_w
     rests: list[float] = []
     checkpoint = Index.checkpoint
 
-    async def noted(index: Index, saved: Saved, *, rest_s: float = 0.0) -> None:
+    async def noted(index: Index, saved: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
         rests.append(rest_s)
         await checkpoint(index, saved, rest_s=rest_s)
 

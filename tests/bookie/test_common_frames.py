@@ -23,7 +23,7 @@ from distributedlog.bookie.format.journal_format import DELETED, FENCED, LIMBO
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session.bookie_session import BookieSession
 from distributedlog.bookie.store.add_handler import Adds
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.interfaces.errors import DistributedLogError, TooBusy
 from distributedlog.runtime.net.rpc import Endpoint
@@ -46,7 +46,7 @@ class Bookies:
     def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
         self.network = PipeNetwork(seed)
         self.nursery = nursery
-        self.stores: dict[str, Store] = {}
+        self.stores: dict[str, BookieStore] = {}
         host = self.network.host("client")
         self.endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.interfaces.errors import DiskFull, NoSuchLedger, TooBusy
 from tests.examples import few
@@ -64,7 +64,7 @@ class _Crashes:
         self.journal = self.journal.cut(self.chance, survive)
         self.index = self.index.cut(self.chance, survive)
 
-    async def open(self) -> Store:
+    async def open(self) -> BookieStore:
         """A start that misses nothing."""
         host = host_of(self.journal, self.index)
         store = await open_store(host, OPTIONS, bookie_id="b1", witnessed=self.witnessed)
@@ -72,7 +72,7 @@ class _Crashes:
         self.witnessed = max(self.witnessed, store.durable_to)
         return store
 
-    async def step(self, store: Store, what: str) -> None:
+    async def step(self, store: BookieStore, what: str) -> None:
         """What may wait for room is given up after a while."""
         self.ledger += 1
         with trio.move_on_after(2), suppress(TooBusy):
@@ -104,7 +104,7 @@ class _Crashes:
         if BALLAST in self.journal.list():
             await self.journal.delete(BALLAST)
 
-    async def _add(self, store: Store) -> None:
+    async def _add(self, store: BookieStore) -> None:
         adder = Adder(store, self.ledger)
         try:
             for n in range(self.chance.randrange(1, 20)):

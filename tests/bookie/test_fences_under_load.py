@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.ledgers.ledger_table import Ledger
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 
 from .kit import KEY, OPTIONS, Adder, CutDisk, record, running
@@ -22,7 +22,7 @@ def _ignore(ledger: Ledger, error: DistributedLogError | None) -> None:
     pass
 
 
-def fill_with_fences(store: Store) -> int:
+def fill_with_fences(store: BookieStore) -> int:
     """Fence ledgers until the next fence must wait for room; the id of that next one."""
     for ledger in range(100, 100 + LEDGERS):
         if store._ring.control_block() is None:
@@ -32,7 +32,7 @@ def fill_with_fences(store: Store) -> int:
 
 
 async def survives_a_power_cut_at(
-    answered: Callable[[Store, int, Callable[[], None]], None],
+    answered: Callable[[BookieStore, int, Callable[[], None]], None],
 ) -> tuple[bool, bool]:
     """Cut the power at the moment of an answer; was ledger known, and refuses it, after the restart?"""
     disk = CutDisk(sync_s=0.01)
@@ -62,7 +62,7 @@ async def test_a_second_fence_does_not_overtake_the_first(
 ) -> None:
     """Inv. 11: the first one waits for room, so a sync that begins now does not cover it."""
 
-    def two_fences(store: Store, ledger: int, cut: Callable[[], None]) -> None:
+    def two_fences(store: BookieStore, ledger: int, cut: Callable[[], None]) -> None:
         store.fence(ledger, KEY, _ignore)
         store.fence(ledger, KEY, lambda *_: cut())
 
@@ -76,7 +76,7 @@ async def test_a_second_deletion_does_not_overtake_the_first(
 
     async with trio.open_nursery() as nursery:
 
-        def two_deletions(store: Store, ledger: int, cut: Callable[[], None]) -> None:
+        def two_deletions(store: BookieStore, ledger: int, cut: Callable[[], None]) -> None:
             async def delete() -> None:
                 await store.delete_ledger(ledger)
                 cut()

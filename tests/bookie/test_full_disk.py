@@ -13,7 +13,7 @@ import trio.testing
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.disk.disk_reserve import START_BYTES, Reserve, give_up, reserve_name
 from distributedlog.bookie.gc.checkpointer import INDEX_LAG_S
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.health_conditions import Code, condition
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
@@ -59,7 +59,7 @@ async def _fill(disk: MemoryDisk) -> None:
             await disk.create(BALLAST, size=disk.free_bytes())
 
 
-async def _until_writable(store: Store) -> None:
+async def _until_writable(store: BookieStore) -> None:
     for _ in range(600):
         await trio.sleep(0.1)
         if not store.space.read_only:
@@ -67,7 +67,9 @@ async def _until_writable(store: Store) -> None:
     raise AssertionError(store.space.conditions)
 
 
-async def _refused(store: Store, ledger: int, entry: int, *, recovery: bool = False) -> Exception:
+async def _refused(
+    store: BookieStore, ledger: int, entry: int, *, recovery: bool = False
+) -> Exception:
     adder = Adder(store, ledger, recovery=recovery)
     adder.send(record(ledger, entry))
     return (await adder.refusal())[0]

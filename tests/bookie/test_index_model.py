@@ -8,7 +8,7 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import EntryConflict, NoSuchLedger
 from tests.examples import examples
 
@@ -120,7 +120,7 @@ def _count(adder: Adder, positions: list[int], acked: set[int]) -> None:
     acked |= set(positions[: adder.acked])
 
 
-async def _check(store: Store, ledger: int, acked: set[int], sent: set[int]) -> None:
+async def _check(store: BookieStore, ledger: int, acked: set[int], sent: set[int]) -> None:
     try:
         found = await read_all(store, ledger)
     except NoSuchLedger:

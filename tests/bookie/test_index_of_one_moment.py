@@ -13,15 +13,15 @@ from distributedlog.bookie.format.index_format import (
     META_KEY,
     RUN_KEY,
     STATE_KEY,
+    IndexCheckpoint,
     IndexDamaged,
-    Saved,
     checked,
     sealed,
 )
-from distributedlog.bookie.ledgers.ledger_table import Ledgers
+from distributedlog.bookie.ledgers.ledger_table import LedgerTable
 from distributedlog.bookie.storage import index as bookie_index
 from distributedlog.bookie.storage.index import MAP_NAME, Index
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 from distributedlog.runtime.interfaces.errors import CorruptData, NoSuchLedger
 from distributedlog.runtime.interfaces.host import OrderedMap
@@ -30,11 +30,11 @@ from distributedlog.runtime.protocol.frames import pack, unpack
 from .kit import KEY, MANUAL, CutDisk, add_acked, fence, read_all, running
 
 Clock = trio.testing.MockClock
-Change = Callable[[Store], Awaitable[None]]
+Change = Callable[[BookieStore], Awaitable[None]]
 STATE_OF_7 = STATE_KEY.pack(b"s", 7)
 
 
-async def _add_and_leave(store: Store, *ledgers: int) -> None:
+async def _add_and_leave(store: BookieStore, *ledgers: int) -> None:
     for ledger in ledgers:
         adder = await add_acked(store, ledger, 3)
         store.adds.close_stream(adder.stream)
@@ -43,15 +43,15 @@ async def _add_and_leave(store: Store, *ledgers: int) -> None:
 # --- starts -----------------------------------------------------------------------------------------
 
 
-async def _fence(store: Store) -> None:
+async def _fence(store: BookieStore) -> None:
     await fence(store, 7)
 
 
-async def _delete(store: Store) -> None:
+async def _delete(store: BookieStore) -> None:
     await store.delete_ledger(7)
 
 
-async def _doubt(store: Store) -> None:
+async def _doubt(store: BookieStore) -> None:
     ledger = store.ledgers.get_or_make(7)
     store.ledgers.mark(ledger, ledger.flags | jb.LIMBO)
     done = trio.Event()
@@ -132,9 +132,9 @@ async def test_a_map_that_is_older_as_a_whole_is_accepted(autojump_clock: Clock)
         assert store.ledgers.look_up(7, KEY).fenced
 
 
-async def _load(stored: OrderedMap) -> Saved | None:
+async def _load(stored: OrderedMap) -> IndexCheckpoint | None:
     try:
-        return await Index(stored, Ledgers(stored, 10)).load()
+        return await Index(stored, LedgerTable(stored, 10)).load()
     finally:
         stored.close()
 
@@ -244,7 +244,7 @@ async def test_each_page_of_the_file_from_the_past_is_noticed_or_harmless(tmp_pa
 
 async def _goes_on(stored: OrderedMap) -> None:
     """A start, and some transactions: none of them uses a page that holds pairs. Raises `CorruptData`."""
-    ledgers = Ledgers(stored, 10)
+    ledgers = LedgerTable(stored, 10)
     index = Index(stored, ledgers)
     try:
         saved = await index.load()
@@ -265,7 +265,7 @@ async def _written(place: Path) -> tuple[list[bytes], list[list[tuple[bytes, byt
     """The map's file and its pairs after each of some transactions."""
     disk = DirectoryDisk(place)
     stored = await disk.open_map(MAP_NAME)
-    ledgers = Ledgers(stored, 10)
+    ledgers = LedgerTable(stored, 10)
     index = Index(stored, ledgers)
     files, moments = [], []
     for turn in range(12):  # LMDB uses a page again after two transactions, for the same ledgers
@@ -274,7 +274,7 @@ async def _written(place: Path) -> tuple[list[bytes], list[list[tuple[bytes, byt
             ledgers.set_state(ledger, jb.FENCED if turn > 10 else 0, turn, KEY)
             index.note_state(ledger)
             index.add(ledger, 10 * turn, 1, 1, 4096 * turn, 100)
-        await index.checkpoint(Saved("b1", 1, turn + 1, 1, 4096, 1, 1, 0, 2))
+        await index.checkpoint(IndexCheckpoint("b1", 1, turn + 1, 1, 4096, 1, 1, 0, 2))
         files.append((place / f"{MAP_NAME}.lmdb" / "data.mdb").read_bytes())
         moments.append(stored.scan(b"\0", b"\xff", 1 << 20))
     stored.close()

@@ -20,7 +20,7 @@ from distributedlog.bookie.format.index_format import (
 )
 from distributedlog.bookie.ledgers import ledger_table as bookie_ledgers
 from distributedlog.bookie.storage.index import MAP_NAME
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.interfaces.errors import LedgerFenced, LedgerStateUnknown, NoSuchLedger
 from distributedlog.runtime.protocol.frames import pack, unpack
@@ -45,13 +45,13 @@ FEW = SMALL
 MANY = range(100, 400)
 
 
-async def _add_and_leave(store: Store, *ledgers: int) -> None:
+async def _add_and_leave(store: BookieStore, *ledgers: int) -> None:
     for ledger in ledgers:
         adder = await add_acked(store, ledger, 3)
         store.adds.close_stream(adder.stream)
 
 
-async def _forgotten(store: Store) -> None:
+async def _forgotten(store: BookieStore) -> None:
     """What has changed is written, and others were asked for since."""
     await store.checkpoint()
     await _add_and_leave(store, 1, 2, 3)
@@ -85,7 +85,7 @@ async def test_what_nobody_uses_is_in_no_memory_and_nothing_of_it_is_forgotten(
         assert store.info()["ledgers"] == 7 + len(MANY)
 
 
-async def _nothing_is_forgotten(store: Store) -> None:
+async def _nothing_is_forgotten(store: BookieStore) -> None:
     assert (await ids(store))[:7] == [1, 2, 3, 5, 7, 8, 10]
     assert list(await read_all(store, 7)) == [0, 1, 2]
     assert store.ledgers.look_up(7, KEY).lac == 1
@@ -151,7 +151,7 @@ async def test_a_ledger_is_one_object_as_long_as_anybody_has_it(autojump_clock: 
         assert isinstance((await writer.refusal())[0], LedgerFenced)
 
 
-async def _forgotten_but_used(store: Store) -> None:
+async def _forgotten_but_used(store: BookieStore) -> None:
     await store.checkpoint()
     await _add_and_leave(store, *MANY)
     await store.checkpoint()
@@ -175,7 +175,7 @@ async def test_what_a_forgotten_ledger_has_is_not_stored_twice(
             await _sent_again(store)
 
 
-async def _sent_again(store: Store) -> None:
+async def _sent_again(store: BookieStore) -> None:
     before = store.stats.duplicates
     adder = Adder(store, 7)
     adder.send(record(7, 1))
@@ -211,26 +211,26 @@ async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
         assert store.stats.duplicates == 1
 
 
-Ask = Callable[[Store], Awaitable[object]]
+Ask = Callable[[BookieStore], Awaitable[object]]
 
 
-async def _read(store: Store) -> object:
+async def _read(store: BookieStore) -> object:
     return await read_all(store, 7)
 
 
-async def _fenced(store: Store) -> object:
+async def _fenced(store: BookieStore) -> object:
     return await fence(store, 7)
 
 
-async def _added(store: Store) -> object:
+async def _added(store: BookieStore) -> object:
     return await add_acked(store, 7)
 
 
-async def _deleted(store: Store) -> None:
+async def _deleted(store: BookieStore) -> None:
     await store.delete_ledger(7)
 
 
-async def _in_limbo(store: Store) -> object:
+async def _in_limbo(store: BookieStore) -> object:
     return store.limbo.in_limbo(7)
 
 

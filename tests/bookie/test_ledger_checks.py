@@ -10,7 +10,7 @@ import trio.testing
 
 from distributedlog.bookie.format.journal_format import DELETED
 from distributedlog.bookie.server import CHECK_AT_ONCE, LedgerChecks
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import QuorumUnreachable
 
 from .kit import OPTIONS, CutDisk, flags_by_id, running
@@ -38,14 +38,14 @@ class _Catalogue:
 
 
 @asynccontextmanager
-async def _checked(catalogue: _Catalogue) -> AsyncIterator[Store]:
+async def _checked(catalogue: _Catalogue) -> AsyncIterator[BookieStore]:
     async with running(CutDisk(), OPTIONS) as store, trio.open_nursery() as nursery:
         nursery.start_soon(LedgerChecks(store, catalogue.missing_ledgers).run)
         yield store
         nursery.cancel_scope.cancel()
 
 
-def _make_known(store: Store, ledgers: Sequence[int]) -> None:
+def _make_known(store: BookieStore, ledgers: Sequence[int]) -> None:
     for ledger in ledgers:
         store.adds.made_known(store.ledgers.get_or_make(ledger))
 

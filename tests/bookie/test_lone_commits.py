@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from distributedlog.bookie.storage.group_commit import SEVERAL_S
 from distributedlog.bookie.storage.journal import LONE_BYTES_MAX
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk.preallocation import STEP_BYTES
 from distributedlog.runtime.interfaces.errors import DiskFailed
 from distributedlog.runtime.protocol.frames import Op, envelope
@@ -43,7 +43,7 @@ def inline_disk() -> CutDisk:
 
 
 @asynccontextmanager
-async def at_rest(disk: CutDisk) -> AsyncIterator[tuple[Store, Adder]]:
+async def at_rest(disk: CutDisk) -> AsyncIterator[tuple[BookieStore, Adder]]:
     """A store that has nothing to do, and a connection that has added one entry."""
     async with running(disk, SMALL) as store:
         adder = await add_acked(store, 7)

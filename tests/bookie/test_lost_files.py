@@ -11,9 +11,9 @@ import trio.testing
 
 from distributedlog.bookie.format.journal_format import FILE_NUMBER_MAX, SEED_NAME, file_name
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.coordination.journal_sync_point import SEQUENCE_MAX, Reach
+from distributedlog.cluster.coordination.journal_sync_point import SEQUENCE_MAX, JournalSyncPoint
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     DiskFailed,
@@ -74,7 +74,7 @@ async def _serve(checkpoint: str) -> Served:
     acked: dict[int, list[bytes]] = {}
     fenced: list[int] = []
 
-    async def write(store: Store, ledger: int, count: int) -> None:
+    async def write(store: BookieStore, ledger: int, count: int) -> None:
         adder = await add_acked(store, ledger, count, 3000, apart_s=0.001)
         acked[ledger] = adder.sent
         fenced.append(ledger + 100)
@@ -129,7 +129,7 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
     return reason, read // 2
 
 
-async def _read(store: Store, ledger: int, records: list[bytes]) -> int:
+async def _read(store: BookieStore, ledger: int, records: list[bytes]) -> int:
     """How many of the records are read; the others must be unknown, each by itself."""
     try:
         known = store.ledgers.look_up(ledger, KEY)
@@ -346,7 +346,10 @@ async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_cloc
 
     assert "that cannot be" in store.limbo.cause
     assert served.durable_to < store.durable_to < served.durable_to + 100
-    assert Reach.decode(b"seen/b1", Reach(3, store.durable_to).encode()).start == 3
+    assert (
+        JournalSyncPoint.decode(b"seen/b1", JournalSyncPoint(3, store.durable_to).encode()).start
+        == 3
+    )
     store.close()
 
 

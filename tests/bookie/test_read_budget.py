@@ -5,9 +5,9 @@ import trio
 
 from distributedlog.bookie.client.bookie_client import EntryList
 from distributedlog.bookie.format import journal_format as jb
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.ledgers.ledger_table import Ledger
-from distributedlog.bookie.session.read_scheduler import READ_TURN_BYTES, ReadTurns
+from distributedlog.bookie.session.read_scheduler import READ_TURN_BYTES, ReadScheduler
 from distributedlog.bookie.storage.entry_reader import RUNS_MAX
 from distributedlog.bookie.storage.index import Index
 
@@ -37,7 +37,7 @@ async def test_no_turn_of_the_loop_gives_reads_more_than_their_budget() -> None:
     readers = [_Reader(50) for _ in range(4)]
     most = count = 0
     async with trio.open_nursery() as nursery:
-        turns = ReadTurns(OPTIONS, nursery)
+        turns = ReadScheduler(OPTIONS, nursery)
         nursery.start_soon(turns.run)
         for reader in readers:
             turns.ready(reader)
@@ -60,7 +60,7 @@ async def test_the_connections_have_their_turns_one_after_the_other(first: str) 
     """Who asks for a thousand replies delays the others by one, not by a thousand."""
     greedy, modest = _Reader(1000), _Reader(1)
     async with trio.open_nursery() as nursery:
-        turns = ReadTurns(OPTIONS, nursery)
+        turns = ReadScheduler(OPTIONS, nursery)
         for reader in (greedy, modest) if first == "greedy" else (modest, greedy):
             turns.ready(reader)
         nursery.start_soon(turns.run)
@@ -81,7 +81,7 @@ async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
     looked = 0
     find = Index.find
 
-    def counted(self: Index, ledger: Ledger, entry: int) -> Located | None:
+    def counted(self: Index, ledger: Ledger, entry: int) -> ExtentLocation | None:
         nonlocal looked
         looked += 1
         return find(self, ledger, entry)
@@ -128,7 +128,7 @@ async def test_a_list_that_began_in_limbo_denies_nothing_though_it_ends_out_of_i
     looked = 0
     find = Index.find
 
-    def counted(self: Index, ledger: Ledger, entry: int) -> Located | None:
+    def counted(self: Index, ledger: Ledger, entry: int) -> ExtentLocation | None:
         nonlocal looked
         looked += 1
         return find(self, ledger, entry)

@@ -7,9 +7,9 @@ import pytest
 from distributedlog.bookie.client.bookie_client import BookieClient
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import entry as entries
-from distributedlog.bookie.format.extent_map import Located
-from distributedlog.bookie.format.read_sources import Extent
-from distributedlog.bookie.storage.entry_reader import HOT_BYTES_MAX, Reader
+from distributedlog.bookie.format.extent_map import ExtentLocation
+from distributedlog.bookie.format.read_sources import LoadedExtent
+from distributedlog.bookie.storage.entry_reader import HOT_BYTES_MAX, EntryReader
 from distributedlog.runtime.disk.directory_disk import HOT_BYTES
 from distributedlog.runtime.net.frame_reader import ReceiveSpace
 from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES
@@ -35,16 +35,18 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[int] = []
-    read_hot = Reader._read_hot
+    read_hot = EntryReader._read_hot
 
-    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Extent | None:
+    def note(
+        reader: EntryReader, run: ExtentLocation, needed: int, wanted: int
+    ) -> LoadedExtent | None:
         begun.append(run.first)
         return read_hot(reader, run, needed, wanted)
 
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
         sent = await in_frames(client, 600)
-        monkeypatch.setattr(Reader, "_read_hot", note)
+        monkeypatch.setattr(EntryReader, "_read_hot", note)
         found: list[bytes] = []
         asked: list[int] = []
         while len(found) < 80:  # out of the ring by now
@@ -62,9 +64,11 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read_bytes = 0
-    read_hot = Reader._read_hot
+    read_hot = EntryReader._read_hot
 
-    def note(reader: Reader, run: Located, needed: int, wanted: int) -> Extent | None:
+    def note(
+        reader: EntryReader, run: ExtentLocation, needed: int, wanted: int
+    ) -> LoadedExtent | None:
         nonlocal read_bytes
         found = read_hot(reader, run, needed, wanted)
         read_bytes += 0 if found is None else len(found.data)
@@ -73,7 +77,7 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
         sent = await in_frames(client, 600)
-        monkeypatch.setattr(Reader, "_read_hot", note)
+        monkeypatch.setattr(EntryReader, "_read_hot", note)
         answered = 0
         for first in range(0, 80, 5):
             answer = await client.read(

@@ -15,7 +15,7 @@ from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session.bookie_session import BookieSession
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import (
@@ -42,7 +42,7 @@ CLIENT = Hello("c1", "", "client")
 class Bookie:
     """A served store and a way to dial it."""
 
-    def __init__(self, store: Store, endpoint: Endpoint, address: tuple[str, int]) -> None:
+    def __init__(self, store: BookieStore, endpoint: Endpoint, address: tuple[str, int]) -> None:
         self.store = store
         self.endpoint = endpoint
         self.address = address
@@ -395,7 +395,7 @@ async def test_a_slow_reader_holds_nothing_and_the_writer_goes_on() -> None:
             writing.stream.send(record(7, n, bytes(50_000)))
         await writing.until_acked(20)
 
-        request = m.ReadRequest(7, KEY, 0, 19, 1 << 20, past_lac=True).encode()
+        request = m.ReadEntriesRequest(7, KEY, 0, 19, 1 << 20, past_lac=True).encode()
         reader.link.hold()  # reads nothing from now on
         for ident in range(1000, 1100):
             reader.link.send(envelope(Op.READ, len(request), ident=ident), request)
@@ -501,7 +501,7 @@ async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> Non
         readers = [await bookie.dial(nursery) for _ in range(8)]
         for reader in readers:
             reader.link.hold()
-        request = m.ReadRequest(7, KEY, 0, 99, 1 << 20, past_lac=True).encode()
+        request = m.ReadEntriesRequest(7, KEY, 0, 99, 1 << 20, past_lac=True).encode()
         for ident in range(1000, 1020):
             for reader in readers:
                 reader.link.send(envelope(Op.READ, len(request), ident=ident), request)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     EntryConflict,
@@ -24,7 +24,7 @@ SMALL = replace(
 Clock = trio.testing.MockClock
 
 
-async def _check_counted_acked_is_here(store: Store, adder: Adder, ids: list[int]) -> None:
+async def _check_counted_acked_is_here(store: BookieStore, adder: Adder, ids: list[int]) -> None:
     found = await read_all(store, adder.ledger) if adder.acked else {}
     for position in range(adder.acked):
         assert found[ids[position]] == adder.sent[position]

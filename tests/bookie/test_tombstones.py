@@ -9,9 +9,9 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.format import journal_format as jb
-from distributedlog.bookie.format.index_format import Saved
-from distributedlog.bookie.ledgers.ledger_existence import ANSWER_S, LookUps, Standing
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.format.index_format import IndexCheckpoint
+from distributedlog.bookie.ledgers.ledger_existence import ANSWER_S, LedgerExistence, LedgerStatus
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     LedgerFenced,
@@ -45,44 +45,46 @@ W = 100
 class _Metadata:
     """What it answers, and whether it can be reached; how it stands is of the moment it is read."""
 
-    def __init__(self, **standing: Standing) -> None:
+    def __init__(self, **standing: LedgerStatus) -> None:
         self.standing = {int(name[1:]): each for name, each in standing.items()}
         self.asked: list[list[int]] = []
         self.reached = trio.Event()
         self.reached.set()
         self.error: DistributedLogError | None = None
 
-    async def standings(self, ledgers: Sequence[int]) -> Mapping[int, Standing]:
+    async def standings(self, ledgers: Sequence[int]) -> Mapping[int, LedgerStatus]:
         self.asked.append([*ledgers])
         await self.reached.wait()
         if self.error is not None:
             raise self.error
-        return {ledger: self.standing.get(ledger, Standing.GONE) for ledger in ledgers}
+        return {ledger: self.standing.get(ledger, LedgerStatus.GONE) for ledger in ledgers}
 
 
 @asynccontextmanager
-async def _asking(store: Store, metadata: _Metadata) -> AsyncIterator[None]:
+async def _asking(store: BookieStore, metadata: _Metadata) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
-        look_ups = LookUps(metadata.standings, store.failures)
+        look_ups = LedgerExistence(metadata.standings, store.failures)
         store.adds.use_look_up(look_ups.look_up)
         nursery.start_soon(look_ups.run)
         yield
         nursery.cancel_scope.cancel()
 
 
-async def _end_tombstones(store: Store, below: int = W) -> None:
+async def _end_tombstones(store: BookieStore, below: int = W) -> None:
     await store.checkpoint()
     await store.end_tombstones(below)
     await store.checkpoint()
 
 
-async def _add_and_leave(store: Store, ledger: int) -> None:
+async def _add_and_leave(store: BookieStore, ledger: int) -> None:
     """One entry; nobody has a stream on it any more."""
     adder = await add_acked(store, ledger)
     store.adds.close_stream(adder.stream)
 
 
-async def _refused(store: Store, ledger: int, *, recovery: bool = False) -> DistributedLogError:
+async def _refused(
+    store: BookieStore, ledger: int, *, recovery: bool = False
+) -> DistributedLogError:
     adder = Adder(store, ledger, recovery=recovery)
     adder.send(record(ledger, 0))
     error, position = await adder.refusal()
@@ -177,7 +179,7 @@ async def test_an_old_ledger_that_is_open_begins_after_one_question(
     autojump_clock: Clock, recovery: bool
 ) -> None:
     """What was sent meanwhile is taken in order, what comes later without a question; others do not wait."""
-    metadata = _Metadata(_7=Standing.OPEN if not recovery else Standing.ENDED)
+    metadata = _Metadata(_7=LedgerStatus.OPEN if not recovery else LedgerStatus.ENDED)
     metadata.reached = trio.Event()
     async with running(CutDisk(), SMALL) as store, _asking(store, metadata):
         await store.end_tombstones(W)
@@ -200,7 +202,7 @@ async def test_an_old_ledger_that_is_open_begins_after_one_question(
 
 async def test_what_waits_for_an_answer_is_bounded(autojump_clock: Clock) -> None:
     """Beyond `deferred_bytes_max` the stream is told to come again; what it had sent is dropped with it."""
-    metadata = _Metadata(_7=Standing.OPEN)
+    metadata = _Metadata(_7=LedgerStatus.OPEN)
     metadata.reached = trio.Event()
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
         store.adds._deferred_bytes_max = 50_000
@@ -223,7 +225,7 @@ async def test_a_writer_of_a_ledger_that_ended_is_told_that_it_was_fenced(
     autojump_clock: Clock,
 ) -> None:
     """H95: the copies, and the fences with them, went to other bookies."""
-    metadata = _Metadata(_7=Standing.ENDED)
+    metadata = _Metadata(_7=LedgerStatus.ENDED)
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
         await store.end_tombstones(W)
 
@@ -235,7 +237,7 @@ async def test_a_fence_that_comes_while_the_metadata_is_asked_counts(
     autojump_clock: Clock, brought_by: str
 ) -> None:
     """H95: the answer is older than the fence, or than the copy that brought one along."""
-    metadata = _Metadata(_7=Standing.OPEN)
+    metadata = _Metadata(_7=LedgerStatus.OPEN)
     metadata.reached = trio.Event()
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
         await store.end_tombstones(W)
@@ -358,19 +360,19 @@ async def test_a_checkpoint_that_fails_ends_no_tombstone(autojump_clock: Clock) 
 def test_what_older_programs_cannot_know_they_refuse() -> None:
     """A head and a position without a bound are written as they were; with one they say format 2."""
     head = jb.Head("b1", 1, 0, 0, 0, (), 0)
-    saved = Saved("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
+    saved = IndexCheckpoint("b1", 1, 10, 1, 4096, 1, 1, 0, 2)
 
     for made, form in ((head, 1), (jb.Head("b1", 1, 0, 0, 0, (), 0, 0, W), 2)):
         found = unpack(made.encode(), "")
         assert isinstance(found, dict)
         assert (found["format"], "gone_below" in found) == (form, form == 2)
         assert jb.Head.decode(memoryview(made.encode()), "") == made
-    saved_below = Saved("b1", 1, 10, 1, 4096, 1, 1, 0, 2, gone_below=W)
+    saved_below = IndexCheckpoint("b1", 1, 10, 1, 4096, 1, 1, 0, 2, gone_below=W)
     for each, form in ((saved, 1), (saved_below, 2)):
         found = unpack(each.encode(), "")
         assert isinstance(found, dict)
         assert found["format"] == form
-        assert Saved.decode(each.encode()) == each
+        assert IndexCheckpoint.decode(each.encode()) == each
 
 
 async def test_the_bound_survives_the_file_that_says_it(autojump_clock: Clock) -> None:

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryFile
-from distributedlog.runtime.disk.preallocation import COMMIT_BYTES_MAX, STEP_BYTES, ZeroAhead
+from distributedlog.runtime.disk.preallocation import COMMIT_BYTES_MAX, STEP_BYTES, Preallocation
 from distributedlog.runtime.interfaces.errors import DiskFailed
 
 from .kit import OPTIONS, Adder, CutDisk, read_all, record, running
@@ -46,7 +46,7 @@ async def test_no_byte_that_was_taken_is_zeroed(seed: int, autojump_clock: MockC
     chance = random.Random(seed)
     waits = steps = 0
     async with trio.open_nursery() as nursery:
-        zeros = ZeroAhead(WINDOW, phase=chance.getrandbits(64))
+        zeros = Preallocation(WINDOW, phase=chance.getrandbits(64))
         nursery.start_soon(zeros.run)
         for _ in range(3):
             slow = await slow_file()
@@ -75,7 +75,7 @@ async def test_no_byte_that_was_taken_is_zeroed(seed: int, autojump_clock: MockC
 async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: MockClock) -> None:
     slow = await slow_file()
     async with trio.open_nursery() as nursery:
-        zeros = ZeroAhead(WINDOW, phase=0)
+        zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
         zeros.begin(slow.write_zeros, FILE_BYTES)
         for _ in range(100):
@@ -86,7 +86,7 @@ async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: Mo
             zeros.committed(4096)
             await trio.sleep(0.1)
         assert slow.calls == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
-        none = ZeroAhead(0, phase=0)
+        none = Preallocation(0, phase=0)
         none.begin(slow.write_zeros, FILE_BYTES)
         nursery.start_soon(none.run)
         none.committed(4096)
@@ -99,7 +99,7 @@ async def test_lone_records_among_many_bytes_ask_for_none(autojump_clock: MockCl
     """What is written at full speed would be written twice: 1.5 times the bytes at 8 MiB a second."""
     slow = await slow_file()
     async with trio.open_nursery() as nursery:
-        zeros = ZeroAhead(WINDOW, phase=0)
+        zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
         zeros.begin(slow.write_zeros, FILE_BYTES)
         zeros.committed(2 * WINDOW)
@@ -119,7 +119,7 @@ async def test_lone_records_among_many_bytes_ask_for_none(autojump_clock: MockCl
 async def test_a_file_is_left_when_its_last_zeros_are_there(autojump_clock: MockClock) -> None:
     slow = await slow_file(zeros_s=3)
     async with trio.open_nursery() as nursery:
-        zeros = ZeroAhead(WINDOW, phase=0)
+        zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
         zeros.begin(slow.write_zeros, FILE_BYTES)
         zeros.committed(4096)
@@ -137,7 +137,7 @@ async def test_zeros_that_fail_end_the_node(autojump_clock: MockClock) -> None:
     """A failed write may have hidden the error of another's sync: nobody goes on with that file."""
     slow = await slow_file()
     slow.fail = True
-    zeros = ZeroAhead(WINDOW, phase=0)
+    zeros = Preallocation(WINDOW, phase=0)
     zeros.begin(slow.write_zeros, FILE_BYTES)
     zeros.committed(4096)
     with pytest.raises(DiskFailed):

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import trio
 
-from distributedlog.testing.chaos.model.adapter import STORING, Capability, Link, Node, Role
+from distributedlog.testing.chaos.model.adapter import STORING, Capability, Link, Node, NodeRole
 
 
 class FakeAdapter:
@@ -22,9 +22,9 @@ class FakeAdapter:
         data: Path = Path(),
         write_proxies: int = 0,
     ) -> None:
-        names = [(f"metadata{n}", Role.METADATA) for n in range(1, metadata_nodes + 1)]
-        names += [(f"bookie{n}", Role.BOOKIE) for n in range(1, bookies + 1)]
-        names += [(f"write-proxy{n}", Role.WRITE_PROXY) for n in range(1, write_proxies + 1)]
+        names = [(f"metadata{n}", NodeRole.METADATA) for n in range(1, metadata_nodes + 1)]
+        names += [(f"bookie{n}", NodeRole.BOOKIE) for n in range(1, bookies + 1)]
+        names += [(f"write-proxy{n}", NodeRole.WRITE_PROXY) for n in range(1, write_proxies + 1)]
         self._nodes = [Node(name, role) for name, role in names]
         self.state = {name: "up" for name, _ in names}
         self.refusing: dict[str, str] = {}
@@ -33,7 +33,7 @@ class FakeAdapter:
         self.held: set[str] = set()
         """Nodes whose disk takes no writes."""
         self.deeds: list[tuple[float, str, str]] = []
-        self.most_down: dict[Role, int] = dict.fromkeys(STORING, 0)
+        self.most_down: dict[NodeRole, int] = dict.fromkeys(STORING, 0)
         self.settings: dict[str, Mapping[str, Any]] = {}
         """What nodes were last started with, beside their own."""
         self.spoilt: set[str] = set()
@@ -64,7 +64,7 @@ class FakeAdapter:
     def _do(self, deed: str, name: str, state: str) -> None:
         self.deeds.append((trio.current_time(), deed, name))
         self.state[name] = state
-        for role in Role:
+        for role in NodeRole:
             down = sum(self.state[n.name] != "up" for n in self._nodes if n.role is role)
             if down or role in STORING:
                 self.most_down[role] = max(self.most_down.get(role, 0), down)

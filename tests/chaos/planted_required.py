@@ -7,19 +7,21 @@ open the leader gives no capabilities any more, and those bookies take nothing e
 from dataclasses import replace
 from typing import Any
 
-from distributedlog.bookie.session.bookie_authorizer import Gate
+from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
 from distributedlog.cli.main import main
 
 
 def plant() -> None:
     """What is heard of a mode that requires nothing counts no more."""
-    assert hasattr(Gate, "hear"), "what a bookie hears has moved: the bug is to be planted anew"
-    original = Gate.hear
+    assert hasattr(BookieAuthorizer, "hear"), (
+        "what a bookie hears has moved: the bug is to be planted anew"
+    )
+    original = BookieAuthorizer.hear
 
     def hear(self: Any, said: Any) -> None:
         original(self, replace(said, mode="required") if self.mode == "required" else said)
 
-    Gate.hear = hear  # type: ignore[method-assign]
+    BookieAuthorizer.hear = hear  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from distributedlog.cli import main
-from distributedlog.cli.framework.options import Command, Settings, fitted
+from distributedlog.cli.framework.options import CliCommand, Settings, fitted
 from distributedlog.cli.framework.output import laid_out, spare_ids, table
 from distributedlog.cli.logs.log import _print_log
 from distributedlog.cli.server import machine_check as check
@@ -187,7 +187,7 @@ def _commands(group: click.Group, path: list[str]) -> Iterator[tuple[list[str], 
 EXAMPLES = [
     (path, one.examples)
     for path, one in [(["dlog"], main.command), *_commands(main.command, ["dlog"])]
-    if isinstance(one, Command) and one.examples
+    if isinstance(one, CliCommand) and one.examples
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from distributedlog.cli.cluster.metadata import _votes
 from distributedlog.cli.cluster.status import show
 from distributedlog.cli.framework import named_clusters
-from distributedlog.cli.framework.errors import Answer, innermost, report, with_hint
+from distributedlog.cli.framework.errors import ExitWithCode, innermost, report, with_hint
 from distributedlog.cli.framework.options import confirmed
 from distributedlog.cli.framework.output import table
 from distributedlog.cli.main import _show_all_characters, command, run
@@ -512,7 +512,7 @@ def test_cluster_that_requires_a_confirmation_gets_it_from_a_terminal(
     monkeypatch.setattr(sys, "stdin", Terminal(f"{answer}\n"))
     cluster = Refusing()
 
-    with contextlib.suppress(Answer):
+    with contextlib.suppress(ExitWithCode):
         confirmed("stop it", False, cluster)
 
     assert cluster.calls == calls

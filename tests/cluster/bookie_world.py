@@ -11,17 +11,17 @@ from distributedlog.bookie.client.bookie_client import BookieClient
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format.entry import encode, records
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.repair.auditor_election import Election
+from distributedlog.cluster.repair.auditor_election import AuditorElection
 from distributedlog.cluster.repair.copier import Copier
-from distributedlog.cluster.repair.replication_worker import Repair
+from distributedlog.cluster.repair.replication_worker import ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.placement.ensemble_placement import Candidate
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
@@ -59,10 +59,10 @@ class World:
         self.nursery = nursery
         self.metadata = LocalMetadata()
         self.pool = Pool()
-        self.stores: dict[str, Store] = {}
+        self.stores: dict[str, BookieStore] = {}
         self.copier = Copier(self.pool)
-        self.election = Election(self.metadata, "r", lambda: 1)
-        self.repair = Repair(self.metadata, self.pool, self.election, self.copier)
+        self.election = AuditorElection(self.metadata, "r", lambda: 1)
+        self.repair = ReplicationWorker(self.metadata, self.pool, self.election, self.copier)
 
     async def start_bookie(self, name: str) -> None:
         host = real_host(name, disks={"journal": MemoryDisk(), "index": MemoryDisk()})
@@ -149,14 +149,14 @@ class World:
         assert found is not None
         return LedgerMetadata.decode(found.key, found.value)
 
-    async def note(self, *holes: Hole) -> KeyValue:
+    async def note(self, *holes: MissingRange) -> KeyValue:
         put = Put(keys.under_key(LEDGER), notes.encode(holes))
         await self.metadata.transact(Transaction((), (put,)))
         found = await self.metadata.get(keys.under_key(LEDGER))
         assert found is not None
         return found
 
-    async def noted(self) -> tuple[Hole, ...]:
+    async def noted(self) -> tuple[MissingRange, ...]:
         found = await self.metadata.get(keys.under_key(LEDGER))
         return () if found is None else notes.decode(found.value)
 

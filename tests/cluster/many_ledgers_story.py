@@ -24,8 +24,8 @@ from distributedlog import local_cluster, open_namespace
 from distributedlog.bookie.client.bookie_client import AddStream, BookieClient
 from distributedlog.bookie.format.entry import encode
 from distributedlog.cluster.repair import ledger_audit as audit
-from distributedlog.cluster.repair.auditor_election import Election
-from distributedlog.cluster.repair.ledger_audit import EntryAudit
+from distributedlog.cluster.repair.auditor_election import AuditorElection
+from distributedlog.cluster.repair.ledger_audit import LedgerAudit
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from distributedlog.metadata.model.transaction import Transaction
@@ -40,7 +40,7 @@ LACKS = 100
 """One in so many ledgers to be audited lacks its last entry on one bookie."""
 
 
-class Always(Election):
+class Always(AuditorElection):
     """Who asks is the one that repairs: the bookies' own turn is an hour away."""
 
     async def elected(self) -> bool:
@@ -173,7 +173,7 @@ async def look(uri: str, count: int, say: Said) -> int:
         ledgers: Any = namespace.ledgers
         await ledgers.prepare()  # the bookies are known
         election = Always(namespace.metadata, "", lambda: 0)
-        passes = EntryAudit(namespace.metadata, ledgers.pool, election, every_s=math.inf)
+        passes = LedgerAudit(namespace.metadata, ledgers.pool, election, every_s=math.inf)
         await passes.look_at_all()
     say("audited", count)
     return passes.noted_ledgers

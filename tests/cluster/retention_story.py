@@ -20,7 +20,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.cluster.gc.retention import EVERY_S, SHARE_OF_AGE, Retention
-from distributedlog.cluster.gc.segment_purger import Purger
+from distributedlog.cluster.gc.segment_purger import SegmentPurger
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.log_keys import state_key
@@ -157,7 +157,7 @@ async def _janitors(world: World, one: Played, share: DeletionShare, chance: Ran
     async with trio.open_nursery() as nursery:
         for number in range(one.kills + 1):
             election = Elected()
-            purger = Purger(world.metadata, election, grace_s=GRACE_S)
+            purger = SegmentPurger(world.metadata, election, grace_s=GRACE_S)
             purger.deletion_share = share  # type: ignore[assignment,method-assign]
             janitor = await nursery.start(_janitor, Retention(world.metadata, election), purger)
             if number == one.kills:
@@ -172,7 +172,7 @@ async def _janitors(world: World, one: Played, share: DeletionShare, chance: Ran
 
 
 async def _janitor(
-    retention: Retention, purger: Purger, task_status: trio.TaskStatus[trio.CancelScope]
+    retention: Retention, purger: SegmentPurger, task_status: trio.TaskStatus[trio.CancelScope]
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(retention.run)

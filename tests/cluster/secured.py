@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
-from distributedlog.cluster.local.cluster_plan import Plan, PlannedNode
+from distributedlog.cluster.local.cluster_plan import ClusterPlan, PlannedNode
 from tests.cluster.story import Cluster
 from tests.runtime.pki import directory_of
 
@@ -58,7 +58,7 @@ def secured(place: Path, *, bookies: int = 3) -> Iterator[Secured]:
             PlannedNode("w1", WRITE_PROXY, writes.address),
             PlannedNode("r1", READ_PROXY, reads.address),
         ]
-        cluster.plan = Plan((*nodes, *proxies))
+        cluster.plan = ClusterPlan((*nodes, *proxies))
         for node in cluster.plan.nodes:
             kind = "proxy" if node.kind in (WRITE_PROXY, READ_PROXY) else node.kind
             cluster.more[node.name] = ["--tls", str(directory_of(f"{kind}/{node.name}"))]

@@ -16,7 +16,7 @@ import trio
 from distributedlog.cluster.declarations.options import PROXIES
 from distributedlog.cluster.local import cluster_plan as plans
 from distributedlog.cluster.local.child_processes import environment
-from distributedlog.cluster.local.cluster_plan import Plan, PlannedNode
+from distributedlog.cluster.local.cluster_plan import ClusterPlan, PlannedNode
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.net.port_reservation import HeldPorts
 from distributedlog.testing.bench.compare_builds import own_environment
@@ -56,7 +56,7 @@ class Cluster:
     """Nodes by name, each in a process of its own, data below ``directory``."""
 
     directory: Path
-    plan: Plan
+    plan: ClusterPlan
     ports: HeldPorts = field(default_factory=HeldPorts)
     served: dict[str, Served] = field(default_factory=dict)
     descriptors: int = 0
@@ -73,7 +73,7 @@ class Cluster:
         """Choose names and free ports."""
         here, ports = real_host("test"), HeldPorts()
 
-        async def make() -> Plan:
+        async def make() -> ClusterPlan:
             return await plans.make(
                 None,
                 bookies=bookies,

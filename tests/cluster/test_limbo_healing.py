@@ -11,7 +11,7 @@ from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.cluster.node.bookie_assembly import confine
 from distributedlog.cluster.repair.copier import Copier
-from distributedlog.cluster.repair.limbo_repair import EVERY_MAX_S, LimboHealing
+from distributedlog.cluster.repair.limbo_repair import EVERY_MAX_S, LimboRepair
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_ids import KEPT_S, LedgerIds
@@ -26,10 +26,10 @@ from ..bookie.kit import CutDisk, running
 from .bookie_world import BOOKIES, KEY, LEDGER, Pool, World, world
 
 
-def _healing(w: World, bookie: str = "b3") -> LimboHealing:
+def _healing(w: World, bookie: str = "b3") -> LimboRepair:
     store = w.stores[bookie]
     turn = trio.Lock()
-    return LimboHealing(w.metadata, w.pool, w.copier, store.limbo, store.rot, bookie, turn)
+    return LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, bookie, turn)
 
 
 async def _in_limbo(w: World, bookie: str = "b3") -> None:
@@ -191,7 +191,7 @@ async def test_limbo_ends_beside_a_program_that_has_written_since_before_the_los
         await trio.sleep(1)
         store.ledgers.limbo_below = LIMBO_ALL
         await confine(store, metadata)
-        healing = LimboHealing(
+        healing = LimboRepair(
             metadata, pool, Copier(pool), store.limbo, store.rot, "b1", trio.Lock()
         )
         nursery.start_soon(healing.run)

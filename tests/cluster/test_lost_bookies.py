@@ -7,20 +7,20 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.repair.auditor_election import Election
+from distributedlog.cluster.repair.auditor_election import AuditorElection
 from distributedlog.cluster.repair.decommission import ask_to_leave, sound_copies
 from distributedlog.cluster.repair.lost_bookies import (
     STALE_S,
     URGENT,
-    Absences,
-    LostBookies,
+    BookieLiveness,
+    LostBookieRepair,
     RepairTargets,
 )
 from distributedlog.cluster.repair.replication_worker import EVERY_S
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, Loss
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, Fragment, LedgerMetadata
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.placement.ensemble_placement import Candidate
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -31,14 +31,14 @@ from .bookie_world import KEY, LEDGER, World, world
 MEMBERS = {"b1", "b2", "b3"}
 
 
-def _lost(world: World, after_s: float = 300.0, urgent_after_s: float = 15.0) -> LostBookies:
-    return LostBookies(
+def _lost(world: World, after_s: float = 300.0, urgent_after_s: float = 15.0) -> LostBookieRepair:
+    return LostBookieRepair(
         world.metadata,
         world.pool,
         world.election,
         world.copier,
         RepairTargets(world.candidates, random.Random(1).random),
-        Absences(after_s, urgent_after_s),
+        BookieLiveness(after_s, urgent_after_s),
     )
 
 
@@ -47,7 +47,7 @@ async def _dies(world: World, bookie: str) -> None:
     await world.metadata.transact(Transaction((), (Delete(keys.bookie_key(bookie)),)))
 
 
-async def _without_b3(world: World) -> LostBookies:
+async def _without_b3(world: World) -> LostBookieRepair:
     """b3 dies, and is seen to be gone for good."""
     lost = _lost(world, after_s=0.0)
     await _dies(world, "b3")
@@ -66,7 +66,7 @@ async def _is_to_leave(world: World, bookie: str) -> None:
     await world.metadata.transact(Transaction((), (Put(keys.leaving_key(bookie), b""),)))
 
 
-def _see(absences: Absences, now: float, **changed: set[str]) -> dict[str, str]:
+def _see(absences: BookieLiveness, now: float, **changed: set[str]) -> dict[str, str]:
     absences.see(
         now,
         named=sorted(MEMBERS),
@@ -78,7 +78,7 @@ def _see(absences: Absences, now: float, **changed: set[str]) -> dict[str, str]:
 
 
 def test_who_is_away_for_the_whole_delay_is_lost_and_who_comes_back_is_not() -> None:
-    absences = Absences(60.0)
+    absences = BookieLiveness(60.0)
     for now in range(0, 60, 5):
         assert not _see(absences, float(now), registered={"b1", "b2"})
     assert list(_see(absences, 60.0, registered={"b1", "b2"})) == ["b3"]
@@ -88,7 +88,7 @@ def test_who_is_away_for_the_whole_delay_is_lost_and_who_comes_back_is_not() -> 
 
 def test_the_delay_begins_anew_after_a_time_in_which_nobody_looked() -> None:
     """H19: the quorum was away, or this process was stalled: who knows who was there meanwhile?"""
-    absences = Absences(60.0)
+    absences = BookieLiveness(60.0)
     for now in range(0, 60, 5):
         _see(absences, float(now), registered={"b1", "b2"})
 
@@ -102,7 +102,7 @@ async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
     """H19: a look that failed, or another repairer's, is as good as the bookie's return."""
     world = World(None)  # type: ignore[arg-type]
     lease = await world.metadata.grant_lease(10**7)
-    world.election = Election(world.metadata, "r", lambda: lease)
+    world.election = AuditorElection(world.metadata, "r", lambda: lease)
     for bookie in MEMBERS:
         await world.register(bookie)
         world.pool.clients[bookie] = object()  # type: ignore[assignment]
@@ -145,7 +145,7 @@ async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
 
 
 def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
-    absences = Absences(60.0)
+    absences = BookieLiveness(60.0)
 
     assert list(_see(absences, 0.0, leaving={"b2"})) == ["b2"]
     found = _see(absences, 1.0, registered={"b1", "b2"}, cookies={"b1", "b2"})
@@ -154,7 +154,7 @@ def test_who_is_to_leave_or_was_forgotten_is_lost_at_once() -> None:
 
 def test_most_bookies_away_at_once_are_not_lost_and_the_time_begins_anew() -> None:
     """H99: it is we who are cut off. What is to leave, or was decommissioned, is lost all the same."""
-    absences = Absences(60.0)
+    absences = BookieLiveness(60.0)
     for now in range(0, 120, 5):
         found = _see(absences, float(now), registered={"b1"}, cookies={"b1", "b2"})
         assert list(found) == ["b3"]
@@ -166,7 +166,7 @@ def test_most_bookies_away_at_once_are_not_lost_and_the_time_begins_anew() -> No
 
 def test_haste_begins_after_fifteen_seconds_and_never_while_half_of_the_bookies_are_away() -> None:
     """H99: a switch that reboots takes half of them; the time counts from when fewer were away."""
-    absences = Absences(300.0, 15.0)
+    absences = BookieLiveness(300.0, 15.0)
     members = {"b1", "b2", "b3", "b4"}
 
     def see(now: int, away: set[str]) -> tuple[set[str], set[str]]:
@@ -199,8 +199,11 @@ def test_the_copies_of_an_entry_are_counted_where_it_has_the_fewest() -> None:
     assert sound_copies(ledger, {"b2"}, ()) == 2
     assert sound_copies(ledger, {"b2", "b4"}, ()) == 2
     assert sound_copies(ledger, {"b2", "b3"}, ()) == 1
-    assert sound_copies(ledger, {"b2"}, [Hole("b3", 2, 3)]) == 1
-    assert sound_copies(ledger, {"b2"}, [Hole("b5", 6, None), Hole("b3", 6, None)]) == 2
+    assert sound_copies(ledger, {"b2"}, [MissingRange("b3", 2, 3)]) == 1
+    assert (
+        sound_copies(ledger, {"b2"}, [MissingRange("b5", 6, None), MissingRange("b3", 6, None)])
+        == 2
+    )
     assert sound_copies(ledger, {"b1", "b4", "b5"}, ()) == 0
     striped = LedgerMetadata(LEDGER, 3, 2, 2, fragments[:1], KEY).close_by_writer(9, 100)
     assert sound_copies(striped, {"b2"}, ()) == 1
@@ -208,7 +211,7 @@ def test_the_copies_of_an_entry_are_counted_where_it_has_the_fewest() -> None:
     assert sound_copies(short, {"b3"}, ()) == 2  # its only entry lies on b1 and b2
     empty = LedgerMetadata(LEDGER, 3, 3, 2, fragments[:1], KEY).close_by_writer(-1, 0)
     assert sound_copies(empty, {"b1", "b2", "b3"}, ()) == 3
-    given_up = ledger.given_up(Loss(0, 5, "op", 1, ""))
+    given_up = ledger.given_up(DeclaredLoss(0, 5, "op", 1, ""))
     assert sound_copies(given_up, {"b2", "b3"}, ()) == 3, "nobody wants copies of what is lost"
 
 
@@ -224,7 +227,7 @@ async def test_what_has_one_copy_left_waits_for_nobody_and_the_rest_does() -> No
 
         await lost.work()
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
-        await w.note(Hole("b1", 2, 4))
+        await w.note(MissingRange("b1", 2, 4))
         await lost.work()
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
 
@@ -328,7 +331,7 @@ async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(dra
     racks = {"b1": "r1", "b2": "r2", "b3": "r3", "b4": "r1", "b5": "r3", "b6": "r2"}
     async with world(*racks) as w:
         await _stored(w, 5)
-        lost = LostBookies(
+        lost = LostBookieRepair(
             w.metadata,
             w.pool,
             w.election,
@@ -338,7 +341,7 @@ async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(dra
                 lambda: drawn,
                 policy=lambda: PlacementPolicy("rack", 3, enforced=True),
             ),
-            Absences(0.0),
+            BookieLiveness(0.0),
         )
         await _dies(w, "b3")
         await lost.look()
@@ -354,7 +357,7 @@ def test_who_took_one_slot_takes_another_only_where_it_stands_as_well_as_any() -
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b4", "b2", "b3"), 1))
     closed = LedgerMetadata(LEDGER, 3, 3, 2, fragments, KEY).close_by_writer(9, 100)
     for at_least, second in ((3, "b6"), (2, "b5")):
-        lost = LostBookies(
+        lost = LostBookieRepair(
             w.metadata,
             w.pool,
             w.election,
@@ -365,7 +368,7 @@ def test_who_took_one_slot_takes_another_only_where_it_stands_as_well_as_any() -
                 policy=lambda at_least=at_least: PlacementPolicy("rack", at_least),  # type: ignore[misc]
                 labels=lambda one: {"rack": racks[one]},
             ),
-            Absences(0.0),
+            BookieLiveness(0.0),
         )
 
         chosen = lost._choose(closed, 0, 2, [])

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.ledgers.ledger_existence import Standing
+from distributedlog.bookie.ledgers.ledger_existence import LedgerStatus
 from distributedlog.cluster.coordination.gc_hold import hold, resume
 from distributedlog.cluster.gc.ledger_lookup import (
     NEIGHBOURS,
@@ -93,11 +93,11 @@ async def test_how_ledgers_stand_is_told_for_who_wants_to_add_to_them() -> None:
     await metadata.hold(9)
 
     assert await standings(metadata, [1, 2, 3, 4, 5, 9]) == {
-        1: Standing.OPEN,
-        2: Standing.ENDED,
-        3: Standing.ENDED,
-        4: Standing.GONE,
-        5: Standing.GONE,
+        1: LedgerStatus.OPEN,
+        2: LedgerStatus.ENDED,
+        3: LedgerStatus.ENDED,
+        4: LedgerStatus.GONE,
+        5: LedgerStatus.GONE,
     }
 
 

@@ -10,7 +10,7 @@ from distributedlog.bookie.client.bookie_client import EntryList
 from distributedlog.cluster.repair.copier import Missing, lacking, wanted, without
 from distributedlog.cluster.repair.ledger_audit import _holes
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.model.striping import Striping
 from tests.examples import examples
 
@@ -29,23 +29,23 @@ def _ids(stretches: Iterable[Missing]) -> list[int]:
 def test_a_hole_without_end_goes_to_the_ledgers_end() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 9)
 
-    assert list(wanted(ledger, Hole("b2", 4, None))) == [Missing(4, 9)]
-    assert list(wanted(ledger, Hole("b2", 4, 100))) == [Missing(4, 9)]
-    assert list(wanted(ledger, Hole("b2", 2, 4))) == [Missing(2, 3)]
+    assert list(wanted(ledger, MissingRange("b2", 4, None))) == [Missing(4, 9)]
+    assert list(wanted(ledger, MissingRange("b2", 4, 100))) == [Missing(4, 9)]
+    assert list(wanted(ledger, MissingRange("b2", 2, 4))) == [Missing(2, 3)]
 
 
 def test_an_empty_ledger_misses_nothing() -> None:
     """A slot that was created on a bookie that was down, and then nothing was written (H22b)."""
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), -1)
 
-    assert list(wanted(ledger, Hole("b2", 0, None))) == []
+    assert list(wanted(ledger, MissingRange("b2", 0, None))) == []
 
 
 def test_what_another_bookie_took_over_is_not_wanted() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b1", "b4", "b3"), 1)), 9)
 
-    assert list(wanted(ledger, Hole("b2", 3, None))) == [Missing(3, 4)]
-    assert list(wanted(ledger, Hole("b5", 0, None))) == []
+    assert list(wanted(ledger, MissingRange("b2", 3, None))) == [Missing(3, 4)]
+    assert list(wanted(ledger, MissingRange("b5", 0, None))) == []
 
 
 def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> None:
@@ -56,8 +56,8 @@ def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> Non
 
     assert list(islice(lacking(ledger, "b1", some), 2)) == [Missing(2, 2), Missing(5, 6)]
     assert bool(lacking(ledger, "b1", some))
-    assert _holes(ledger, "b1", some) == [Hole("b1", 2, (1 << 62) + 1)]
-    assert not wanted(ledger, Hole("b9", 0, None))
+    assert _holes(ledger, "b1", some) == [MissingRange("b1", 2, (1 << 62) + 1)]
+    assert not wanted(ledger, MissingRange("b9", 0, None))
 
 
 @settings(max_examples=examples(100))
@@ -75,7 +75,7 @@ def test_with_striping_exactly_the_entries_of_the_slot_are_wanted(
     bookies = tuple(f"b{n}" for n in range(ensemble))
     ledger = _closed((Fragment(0, bookies, 0),), 25, (ensemble, quorum, quorum))
 
-    found = _ids(wanted(ledger, Hole(f"b{slot}", first, first + length)))
+    found = _ids(wanted(ledger, MissingRange(f"b{slot}", first, first + length)))
 
     striping = Striping(ensemble, quorum, quorum)
     end = min(26, first + length)

@@ -23,7 +23,7 @@ from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.metadata.model.interface import MemberStatus
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.protocol import client_messages as wire
@@ -121,7 +121,10 @@ class World(LocalMetadata):
                 closed = made.close_by_writer(9, 100)
                 await self.transact(transactions.closing_share(closed, 1, ()))
         await leaving.ask_to_leave(self, IDS[1])
-        await self.put(keys.under_key(8), holes.encode([Hole(IDS[3], 0, 5), Hole(IDS[4], 0, 5)]))
+        await self.put(
+            keys.under_key(8),
+            holes.encode([MissingRange(IDS[3], 0, 5), MissingRange(IDS[4], 0, 5)]),
+        )
         await hold(self, self._texts.of("restored from a save"))
 
 

@@ -23,7 +23,7 @@ from distributedlog.cluster.coordination.cookie import decode_cookie
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
 from distributedlog.cluster.repair.loss_declaration import close_at, give_up
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, Loss
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, LedgerMetadata
 from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model import log_keys
@@ -48,7 +48,7 @@ from distributedlog.runtime.interfaces.principals import Credentials
 from distributedlog.runtime.machine import client_host, real_host
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import Tls, with_tls
-from distributedlog.runtime.protocol.capabilities import Kind, capability
+from distributedlog.runtime.protocol.capabilities import CapabilityKind, capability
 from distributedlog.runtime.protocol.capability_messages import (
     CapsAnswer,
     CapsQuestion,
@@ -85,7 +85,7 @@ class City:
     bookies: dict[str, str] = field(default_factory=dict)
     """Name to id."""
     ex_pass: bytes = b""
-    ex_keys: dict[str, dict[Kind, bytes]] = field(default_factory=dict)
+    ex_keys: dict[str, dict[CapabilityKind, bytes]] = field(default_factory=dict)
     """Bookie's id to capabilities from before it was revoked."""
 
     def address(self, name: str) -> Address:
@@ -180,7 +180,7 @@ async def found_city(city: City) -> None:
         city.bookies = of_name
         async with metadata_of(city, "user/ex") as ex:
             city.ex_keys = {bookie: {} for bookie in of_name.values()}
-            for kind in (Kind.LIST, Kind.READ, Kind.ADD):
+            for kind in (CapabilityKind.LIST, CapabilityKind.READ, CapabilityKind.ADD):
                 question = CapsQuestion(kind, {city.ledger: tuple(of_name.values())})
                 reply = await ex.ask(Op.META_CAPS, question.encode())
                 answer = CapsAnswer.decode(reply.body)
@@ -192,14 +192,14 @@ async def found_city(city: City) -> None:
             bookie,
         ) in of_name.items():  # they were good, whether or not it has heard of the mode yet
             async with linked(host_of("user/ex"), city.address(name)) as link:
-                key = city.ex_keys[bookie][Kind.READ]
+                key = city.ex_keys[bookie][CapabilityKind.READ]
                 await attempt("read", BookieClient(link, bookie), city.ledger, key, 0)
         await admin.change_trust("disable", "ex")
 
 
 async def until_refused(city: City, name: str, bookie: str) -> None:
     """Until the ex-user's capability to read is taken no more: bookies hear of changes by a watch."""
-    key = city.ex_keys[bookie][Kind.READ]
+    key = city.ex_keys[bookie][CapabilityKind.READ]
     with trio.fail_after(T):
         while True:
             async with linked(host_of("user/ex"), city.address(name)) as link:
@@ -240,13 +240,15 @@ def nothing_changes(city: City, story: Callable[[], Awaitable[None]]) -> None:
 
 def bodies(city: City, op: int) -> list[bytes]:
     """What an operation may be asked with, to harm somebody who does not look."""
-    key = bytes((Kind.RECOVER, 1)) + b"x" * 14
+    key = bytes((CapabilityKind.RECOVER, 1)) + b"x" * 14
     state = log_keys.state_key(city.log_id)
     command = [["c", 1, 1 << 40], [[], [[state, b"stolen", 0]]]]
     asked: dict[int, list[bytes]] = {
         Op.STREAM_OPEN: [m.StreamOpen(city.ledger, key, recovery=True, fragment_epoch=0).encode()],
         Op.READ: [
-            m.ReadRequest(city.ledger, key, 0, 9, 1 << 20, fence=True, past_lac=True).encode()
+            m.ReadEntriesRequest(
+                city.ledger, key, 0, 9, 1 << 20, fence=True, past_lac=True
+            ).encode()
         ],
         Op.FENCE: [m.LedgerRequest(city.ledger, key).encode()],
         Op.READ_LAC: [m.LedgerRequest(city.ledger, key).encode()],
@@ -264,7 +266,7 @@ def bodies(city: City, op: int) -> list[bytes]:
         Op.META_MEMBERS: [MembersRequest("remove", "metadata1").encode()],
         Op.META_SAVE: [pack([0, 0])],
         Op.META_CAPS: [
-            CapsQuestion(Kind.READ, {city.ledger: tuple(city.bookies.values())}).encode(),
+            CapsQuestion(CapabilityKind.READ, {city.ledger: tuple(city.bookies.values())}).encode(),
             GateQuestion(next(iter(city.bookies.values()))).encode(),
         ],
         Op.META_TRUST: [
@@ -447,7 +449,9 @@ def test_capabilities_of_somebody_else(city: City) -> None:
 
     async def story() -> None:
         async with metadata_of(city, "user/etl") as etl:
-            question = CapsQuestion(Kind.READ, {city.ledger: tuple(city.bookies.values())})
+            question = CapsQuestion(
+                CapabilityKind.READ, {city.ledger: tuple(city.bookies.values())}
+            )
             answer = CapsAnswer.decode((await etl.ask(Op.META_CAPS, question.encode())).body)
         for name, key in zip(city.bookies, answer.keys[city.ledger], strict=True):
             bookie = city.bookies[name]
@@ -516,7 +520,7 @@ def test_a_stolen_bookie(city: City) -> None:
         async with linked(host_of(thief), city.address(names[1])) as link:
             client = BookieClient(link, other)
             for what in ATTEMPTS:
-                for kind in Kind:
+                for kind in CapabilityKind:
                     for who in (thief, "user/etl", "user/local"):
                         made_up = capability(held[0], kind, city.ledger, who, 0)
                         with pytest.raises(CapabilityOutdated):
@@ -606,7 +610,7 @@ def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
             ledger = LedgerMetadata.decode(stored.key, stored.value)
             assert segment.closed
             assert ledger.closed
-            loss = Loss(0, 0, "somebody@elsewhere", 1, "no reason")
+            loss = DeclaredLoss(0, 0, "somebody@elsewhere", 1, "no reason")
             less = replace(segment, last_entry=0, last_user_entry=0, records=1)
             attempts: tuple[tuple[Put | Delete, ...], ...] = (
                 (Put(stored.key, ledger.given_up(loss).encode()),),

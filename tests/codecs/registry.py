@@ -18,19 +18,19 @@ from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.format import index_format as ix
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format import record_slices as cutting
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.cluster.coordination import cookie
-from distributedlog.cluster.coordination.journal_sync_point import Reach
+from distributedlog.cluster.coordination.journal_sync_point import JournalSyncPoint
 from distributedlog.cluster.local import cluster_plan as plan
-from distributedlog.cluster.repair.pull_replication import Move
+from distributedlog.cluster.repair.pull_replication import ReplicaMove
 from distributedlog.cluster.status.damaged_records import RECORDS
 from distributedlog.ledger.model import ledger_ids as ids
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, Fragment, LedgerMetadata
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
-from distributedlog.log.consumers.work_state import Status, Stretch, WorkState
+from distributedlog.log.consumers.work_state import Status, WorkItem, WorkState
 from distributedlog.log.declarations.compression_codecs import LZ4, NAMES, ZSTD
 from distributedlog.log.format import record
 from distributedlog.log.format.compression import Compression
@@ -52,13 +52,13 @@ from distributedlog.log.model.segment_record import (
 )
 from distributedlog.log.model.stored_settings import StoredSettings
 from distributedlog.log.segments.app_versions import AppVersion
-from distributedlog.log.segments.staged_ledgers import UnlinkedLedger
+from distributedlog.log.segments.staged_ledgers import StagedLedger
 from distributedlog.log.services.named_positions import PositionRecord
 from distributedlog.metadata.auth import quorum_secrets as secret_keys
 from distributedlog.metadata.model import acl_records as trust_records
 from distributedlog.metadata.model import command_results as answers
 from distributedlog.metadata.model import commands, configuration
-from distributedlog.metadata.model.interface import Event, MemberStatus, RangePage, WatchBatch
+from distributedlog.metadata.model.interface import MemberStatus, RangePage, WatchBatch, WatchEvent
 from distributedlog.metadata.model.transaction import (
     Compare,
     Delete,
@@ -99,9 +99,14 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.interfaces.principals import Token, Welcome
 from distributedlog.runtime.protocol import capability_messages, frames, schema
 from distributedlog.runtime.protocol import handshake as hello
-from distributedlog.runtime.protocol.capabilities import Generation, Kind, issue_pass, read_pass
+from distributedlog.runtime.protocol.capabilities import (
+    CapabilityKind,
+    Generation,
+    issue_pass,
+    read_pass,
+)
 from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES, pack, unpack
-from distributedlog.runtime.protocol.schema import Misfit
+from distributedlog.runtime.protocol.schema import SchemaError
 from distributedlog.runtime.protocol.tokens import opened, seal
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
@@ -195,7 +200,7 @@ LEDGER = LedgerMetadata(
     owner=(5, 1), custom={"a": b"1"},
 )  # fmt: skip
 CLOSED = LEDGER.in_recovery().close_by_recovery(12, 99, LEDGER.ensembles)
-LOST = CLOSED.given_up(Loss(3, 9, "op", 17, "two disks"))
+LOST = CLOSED.given_up(DeclaredLoss(3, 9, "op", 17, "two disks"))
 STATE = LogState(
     5, "a/log", 17, 5, 3, "me", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3, quorums=(3, 3, 2)
 )
@@ -213,7 +218,7 @@ RAFT: list[messages.WireMessage] = [
     messages.PreVote(3, "n1", 5, 2),
     messages.Vote(3, "n1", 5, 2, True),
     messages.VoteReply(3, "n1", True),
-    messages.Append(3, "n1", 5, 2, 4, ENTRIES, 9),
+    messages.AppendRequest(3, "n1", 5, 2, 4, ENTRIES, 9),
     messages.AppendReply(3, "n1", False, 5, 4, 2, 9),
     messages.Heartbeat(3, "n1", 4, 1),
     messages.HeartbeatReply(3, "n1", 1),
@@ -221,7 +226,7 @@ RAFT: list[messages.WireMessage] = [
     messages.SnapshotChunk(3, "n1", 5, 2, 0, 9, b"abc"),
     messages.SnapshotChunkReply(3, "n1", 5, 2, 3),
 ]
-STALE = answers.Answer(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
+STALE = answers.CommandResult(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
 FULL = condition(Code.JOURNAL_DISK_LOW, free_bytes_min=1 << 20)
 STATUS = MemberStatus("m1", "h:1", "damaged", 3, 9, True, "n1", (FULL,), "its log")
 RUN_KEY = ix.RUN_KEY.pack(b"r", 7, 0)
@@ -230,8 +235,8 @@ RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
     entries.encode(7, 1, 9, 0, [b"abcdef"], 6)
 )
 NODE = identity.NodeIdentity("c1", "n1", "bookie", "b1", 2, "this", starts="a b")
-WORD = ghost.Word(HardState(3, "n1"), ghost.Place(2, 9))
-PLAN = plan.Plan((plan.PlannedNode("m", "metadata", ("127.0.0.1", 1)),))
+WORD = ghost.RecoveredHardState(HardState(3, "n1"), ghost.RaftEntryId(2, 9))
+PLAN = plan.ClusterPlan((plan.PlannedNode("m", "metadata", ("127.0.0.1", 1)),))
 MANIFEST = Manifest(
     "0" * 16, 1, "log", "0" * 16, DLSN(1, 0, 0), DLSN(1, 0, 3), 0, 2,
     (ArchiveFile("a.parquet", 2, 6, DLSN(1, 0, 0), DLSN(1, 0, 1), 0, 77, 400, 8),),
@@ -277,7 +282,7 @@ def identity_file(body: bytes) -> bytes:
 
 
 def cut_of(body: bytes) -> object:
-    run = Located(0, 2, 1, 0, len(RECORD))
+    run = ExtentLocation(0, 2, 1, 0, len(RECORD))
     whole = cutting.cut(body, 7, run, 0, 1, 1 << 20, True)
     return whole.upto, cutting.find_record(body, 7, run, 1).nbytes
 
@@ -363,9 +368,9 @@ CODECS = [
         "an answer",
         answers.decode_answer,
         [
-            answers.encode_answer(answers.Answer(TransactionReply(False, 4, (ITEM, None)))),
-            answers.encode_answer(answers.Answer(lease=4)),
-            answers.encode_answer(answers.Answer(error=InvalidRequest("no"))),
+            answers.encode_answer(answers.CommandResult(TransactionReply(False, 4, (ITEM, None)))),
+            answers.encode_answer(answers.CommandResult(lease=4)),
+            answers.encode_answer(answers.CommandResult(error=InvalidRequest("no"))),
         ],
         (*PEER, CorruptData),
         ("metadata/model/command_results.py decode_answer",),
@@ -387,13 +392,13 @@ CODECS = [
     ),
     Codec(
         "a founding",
-        forming.Founding.decode,
+        forming.Bootstrap.decode,
         [
-            forming.Founding("c1", {"m1": "n1", "m2": "n2"}).encode(),
-            forming.Founding("c1", {"m1": "n1"}, let_in=True).encode(),
+            forming.Bootstrap("c1", {"m1": "n1", "m2": "n2"}).encode(),
+            forming.Bootstrap("c1", {"m1": "n1"}, let_in=True).encode(),
         ],
         PEER,
-        ("metadata/peers/bootstrap.py Founding.decode",),
+        ("metadata/peers/bootstrap.py Bootstrap.decode",),
     ),
     Codec(
         "a snapshot",
@@ -434,23 +439,23 @@ CODECS = [
     ),
     Codec(
         "a voter's statement",
-        recalling.Statement.decode,
-        [recalling.Statement("n1", 3, WORD.last, MEMBERS).encode()],
+        recalling.VoterReport.decode,
+        [recalling.VoterReport("n1", 3, WORD.last, MEMBERS).encode()],
         PEER,
-        ("metadata/peers/hard_state_recovery.py Statement.decode",),
+        ("metadata/peers/hard_state_recovery.py VoterReport.decode",),
     ),
     Codec(
         "a save's head",
-        saves.SaveHead.decode,
-        [saves.SaveHead("c1", 9, 2, MEMBERS).encode()],
+        saves.BackupHeader.decode,
+        [saves.BackupHeader("c1", 9, 2, MEMBERS).encode()],
         STORED,
-        ("metadata/storage/backup_format.py SaveHead.decode",),
+        ("metadata/storage/backup_format.py BackupHeader.decode",),
     ),
     Codec(
         "META_CAPS",
         capability_messages.decode_question,
         [
-            capability_messages.CapsQuestion(Kind.ADD, {7: ("b1", "b2"), 8: ()}).encode(),
+            capability_messages.CapsQuestion(CapabilityKind.ADD, {7: ("b1", "b2"), 8: ()}).encode(),
             capability_messages.GateQuestion("b1").encode(),
         ],
         PEER,
@@ -522,15 +527,15 @@ CODECS = [
                 ]
             )
         ],
-        (*PEER, Misfit),
+        (*PEER, SchemaError),
         ("metadata/storage/raft_storage.py RaftStorage._replay",),
     ),
     Codec(
         "META_READ",
-        wire.ReadRequest.decode,
-        [wire.ReadRequest(b"a", None).encode(), wire.ReadRequest(b"a", b"b", 10).encode()],
+        wire.RangeRequest.decode,
+        [wire.RangeRequest(b"a", None).encode(), wire.RangeRequest(b"a", b"b", 10).encode()],
         PEER,
-        ("metadata/protocol/client_messages.py ReadRequest.decode",),
+        ("metadata/protocol/client_messages.py RangeRequest.decode",),
     ),
     Codec(
         "META_TRUST",
@@ -608,10 +613,10 @@ CODECS = [
     ),
     Codec(
         "the quota of a namespace",
-        trust_records.Bounds.decode,
-        [trust_records.Bounds(1, 2, 3).encode()],
+        trust_records.NamespaceQuota.decode,
+        [trust_records.NamespaceQuota(1, 2, 3).encode()],
         (CorruptData,),
-        ("metadata/model/acl_records.py Bounds.decode",),
+        ("metadata/model/acl_records.py NamespaceQuota.decode",),
     ),
     Codec(
         "a line of the audit",
@@ -659,7 +664,7 @@ CODECS = [
         "a command's answer",
         wire.decode_outcome,
         [
-            wire.encode_outcome(4, answers.Answer(lease=4)),
+            wire.encode_outcome(4, answers.CommandResult(lease=4)),
             wire.encode_outcome(4, STALE, codes=False),
         ],
         (*PEER, CorruptData),
@@ -689,7 +694,7 @@ CODECS = [
     Codec(
         "META_WATCH_EVENTS",
         wire.decode_events,
-        [wire.encode_events(WatchBatch(5, (Event("put", ITEM), Event("delete", ITEM))))],
+        [wire.encode_events(WatchBatch(5, (WatchEvent("put", ITEM), WatchEvent("delete", ITEM))))],
         PEER,
         ("metadata/protocol/client_messages.py decode_events",),
     ),
@@ -714,7 +719,7 @@ CODECS = [
     Codec(
         "the members",
         wire.decode_members,
-        [wire.encode_members([wire.Reach(m, "h:1") for m in MEMBERS.members])],
+        [wire.encode_members([wire.MemberAddress(m, "h:1") for m in MEMBERS.members])],
         PEER,
         ("metadata/protocol/client_messages.py decode_members",),
     ),
@@ -736,8 +741,8 @@ CODECS = [
     ),
     Codec(
         "READ",
-        bm.ReadRequest.decode,
-        [bm.ReadRequest(7, bytes(16), 0, 9, 100).encode()],
+        bm.ReadEntriesRequest.decode,
+        [bm.ReadEntriesRequest(7, bytes(16), 0, 9, 100).encode()],
         PEER,
         (),
         "bytes",
@@ -987,7 +992,7 @@ CODECS = [
     ),
     Codec(
         "the sound records of a run",
-        lambda b: list(cutting.sound_parts(b, 7, Located(0, 3, 1, 0, len(b)))),
+        lambda b: list(cutting.sound_parts(b, 7, ExtentLocation(0, 3, 1, 0, len(b)))),
         [RECORD],
         STORED,
         (),
@@ -996,20 +1001,22 @@ CODECS = [
     Codec(
         "JOURNAL",
         jb.seed_of,
-        [jb.Seed("b1", 77, True).encode()[:-8]],
+        [jb.JournalIdentity("b1", 77, True).encode()[:-8]],
         STORED,
         ("bookie/format/journal_format.py seed_of",),
         seal=lambda body: body + xxhash.xxh3_64_digest(body),
     ),
     Codec(
         "the index's position",
-        lambda b: ix.Saved.decode(ix.checked(ix.META_KEY, b)),
+        lambda b: ix.IndexCheckpoint.decode(ix.checked(ix.META_KEY, b)),
         [
-            ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode(),
-            ix.Saved("b1", 7, 1, 2, 3, 4, 5, 6, 7, [], 0, 0, [(9, 8192, 5000, 2)]).encode(),
+            ix.IndexCheckpoint("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode(),
+            ix.IndexCheckpoint(
+                "b1", 7, 1, 2, 3, 4, 5, 6, 7, [], 0, 0, [(9, 8192, 5000, 2)]
+            ).encode(),
         ],
         STORED,
-        ("bookie/format/index_format.py Saved.decode",),
+        ("bookie/format/index_format.py IndexCheckpoint.decode",),
         seal=sealed(ix.META_KEY),
     ),
     Codec(
@@ -1105,17 +1112,17 @@ CODECS = [
     Codec(
         "a cold file's runs",
         lambda b: list(cb.unpack_runs(memoryview(b), 9, "a block")),
-        [cb.ColdRun(7, Located(0, 2, 9, 4096, 112), 5).encode()],
+        [cb.CompactedExtent(7, ExtentLocation(0, 2, 9, 4096, 112), 5).encode()],
         (CorruptData,),
         ("bookie/format/compacted_format.py run_rows",),
         "bytes",
     ),
     Codec(
         "a cold file's trailer",
-        lambda b: cb.ColdTrailer.decode(memoryview(b), "a block"),
-        [cb.ColdTrailer(8192, 1, 5000, 2, 7).encode()],
+        lambda b: cb.CompactedFileTrailer.decode(memoryview(b), "a block"),
+        [cb.CompactedFileTrailer(8192, 1, 5000, 2, 7).encode()],
         (CorruptData,),
-        ("bookie/format/compacted_format.py ColdTrailer.decode",),
+        ("bookie/format/compacted_format.py CompactedFileTrailer.decode",),
         "bytes",
     ),
     # --- records of the store, each with its key
@@ -1142,10 +1149,10 @@ CODECS = [
     ),
     Codec(
         "a move of a ledger",
-        Move.decode,
-        [Move("b1", 0, 1 << 30, 3).encode()],
+        ReplicaMove.decode,
+        [ReplicaMove("b1", 0, 1 << 30, 3).encode()],
         STORED,
-        ("cluster/repair/pull_replication.py Move.decode",),
+        ("cluster/repair/pull_replication.py ReplicaMove.decode",),
     ),
     Codec(
         "the placement policy",
@@ -1157,7 +1164,7 @@ CODECS = [
     Codec(
         "a note of holes",
         holes.decode,
-        [holes.encode([holes.Hole("b1", 0, 5), holes.Hole("b2", 3, None)])],
+        [holes.encode([holes.MissingRange("b1", 0, 5), holes.MissingRange("b2", 3, None)])],
         STORED,
         ("ledger/model/missing_range.py decode",),
     ),
@@ -1173,10 +1180,10 @@ CODECS = [
     ),
     Codec(
         "how far a journal was synced",
-        lambda b: Reach.decode(keys.seen_key("b1"), b),
-        [Reach(2, 77).encode()],
+        lambda b: JournalSyncPoint.decode(keys.seen_key("b1"), b),
+        [JournalSyncPoint(2, 77).encode()],
         STORED,
-        ("cluster/coordination/journal_sync_point.py Reach.decode",),
+        ("cluster/coordination/journal_sync_point.py JournalSyncPoint.decode",),
     ),
     Codec(
         "a log's state",
@@ -1199,7 +1206,7 @@ CODECS = [
     Codec(
         "tombstones",
         tombstone.decode,
-        [tombstone.encode([tombstone.Tombstone(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)])],
+        [tombstone.encode([tombstone.DeletedLog(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)])],
         STORED,
         (
             "distributedlog/log/model/deleted_log.py decode",
@@ -1233,10 +1240,10 @@ CODECS = [
     ),
     Codec(
         "an unlinked ledger",
-        UnlinkedLedger.decode,
-        [UnlinkedLedger("etl", 4, 9).encode()],
+        StagedLedger.decode,
+        [StagedLedger("etl", 4, 9).encode()],
         STORED,
-        ("distributedlog/log/segments/staged_ledgers.py UnlinkedLedger.decode",),
+        ("distributedlog/log/segments/staged_ledgers.py StagedLedger.decode",),
     ),
     Codec(
         "a link's note",
@@ -1265,8 +1272,8 @@ CODECS = [
                 DLSN(1, 2, 3),
                 9,
                 3,
-                (Stretch(1, DLSN(1, 2, 3), DLSN(2, 0, 0), Status.CLAIMED, 7, 1),),
-                (Stretch(2, DLSN(1, 0, 0), DLSN(1, 1, 0), Status.PARKED, 0, 5),),
+                (WorkItem(1, DLSN(1, 2, 3), DLSN(2, 0, 0), Status.CLAIMED, 7, 1),),
+                (WorkItem(2, DLSN(1, 0, 0), DLSN(1, 1, 0), Status.PARKED, 0, 5),),
                 4,
             ).encode(),
         ],
@@ -1439,13 +1446,13 @@ EXEMPT = {
     "distributedlog/runtime/net/frame_reader.py FrameReader.received": (
         "envelopes; test_frame_reader.py sends garbage"
     ),
-    "metadata/peers/raft_peers.py Peers.send_snapshot": "a number, matched by its type",
+    "metadata/peers/raft_peers.py RaftPeers.send_snapshot": "a number, matched by its type",
     "metadata/state/kv_state.py _item": "what this process packed, or `SnapshotBuilder._take` looked at",
     "metadata/state/kv_state.py KeyValueState._put": "as `_item`",
     "metadata/state/kv_state.py KeyValueState._delete": "as `_item`",
     "metadata/state/kv_state.py KeyValueState._leave": "as `_item`",
     "metadata/auth/authorizer.py _is_late": "as `_item`",
-    "metadata/raft/recovered_hard_state.py LastWords.take_mark": (
+    "metadata/raft/recovered_hard_state.py HardStateScanner.take_mark": (
         "what does not fit is no word; `test_rot.py`"
     ),
     "metadata/storage/snapshot_store.py checked_chunks": (

@@ -83,9 +83,9 @@ def metadata_words(chance: random.Random) -> tuple[int, int, int, bytes]:
     client = chance.choice(["x", "y"])
     sound = min(number, 2**63 - 1)
     words = [
-        (Op.META_READ, wire.ReadRequest(b"a", None).encode()),
-        (Op.META_READ, wire.ReadRequest(b"", b"\xff", max(1, sound)).encode()),
-        (Op.META_READ, wire.ReadRequest(b"\xff", b"", 5).encode()),
+        (Op.META_READ, wire.RangeRequest(b"a", None).encode()),
+        (Op.META_READ, wire.RangeRequest(b"", b"\xff", max(1, sound)).encode()),
+        (Op.META_READ, wire.RangeRequest(b"\xff", b"", 5).encode()),
         (
             Op.META_TRANSACT,
             commands.encode_command(commands.Transact(client, sound, sound, transaction)),

@@ -7,16 +7,16 @@ from itertools import count
 import pytest
 
 import distributedlog.console.server as server
-from distributedlog.console.access_guard import HEADERS, SESSIONS_MAX, Guard, may_listen
-from distributedlog.console.http import Page, Request
+from distributedlog.console.access_guard import HEADERS, SESSIONS_MAX, AccessGuard, may_listen
+from distributedlog.console.http import ConsolePage, Request
 
 OPEN = {"/", "/static/main.js"}
 TOKEN = "a-token-that-nobody-guesses"
 
 
-def _guard(*hosts: str) -> Guard:
+def _guard(*hosts: str) -> AccessGuard:
     drawn = count()
-    return Guard(TOKEN, 8490, hosts, lambda: f"session-{next(drawn)}")
+    return AccessGuard(TOKEN, 8490, hosts, lambda: f"session-{next(drawn)}")
 
 
 def _get(path: str, host: str = "127.0.0.1:8490", **headers: str) -> Request:
@@ -31,7 +31,7 @@ def _post(body: object, **headers: str) -> Request:
     return Request("POST", "/session", {}, named, data)
 
 
-def _status(page: Page | None) -> int:
+def _status(page: ConsolePage | None) -> int:
     return 200 if page is None else page.status
 
 

@@ -14,10 +14,10 @@ from distributedlog.console.http import (
     CONNECTIONS_MAX,
     REQUEST_S,
     WRITE_S,
-    Page,
+    ConsolePage,
+    EventStreamResponse,
     Request,
     Send,
-    Stream,
     as_page,
     serve_http,
 )
@@ -37,13 +37,13 @@ class Door:
         self.streams = 0
         self.sent = 0
 
-    async def answer(self, request: Request) -> Page | Stream:
+    async def answer(self, request: Request) -> ConsolePage | EventStreamResponse:
         self.asked.append(request)
         if request.path == "/broken":
             raise RuntimeError("a defect")
         if request.path != "/stream":
             return as_page(200, {"path": request.path, **request.query})
-        return Stream(self._count)
+        return EventStreamResponse(self._count)
 
     async def _count(self, send: Send) -> None:
         self.streams += 1

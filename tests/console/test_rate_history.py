@@ -3,14 +3,14 @@
 import pytest
 
 from distributedlog.console.cluster_state import cut, mark_slow, number
-from distributedlog.console.rate_history import WINDOW_S, Rates
+from distributedlog.console.rate_history import WINDOW_S, RateHistory
 from distributedlog.console.suggested_command import command_for
 from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, Severity
 from distributedlog.runtime.declarations.meters import SECONDS
 
 
 def test_a_rate_is_by_the_clock_of_who_looks() -> None:
-    rates = Rates()
+    rates = RateHistory()
 
     assert rates.look("b1", 10.0, {"bytes": 100}) == {"bytes": None}  # not 0: not known
     assert rates.look("b1", 12.0, {"bytes": 300}) == {"bytes": 100.0}
@@ -19,7 +19,7 @@ def test_a_rate_is_by_the_clock_of_who_looks() -> None:
 
 def test_a_node_that_began_anew_has_no_rate_and_no_negative_one() -> None:
     """H263, H264."""
-    rates = Rates()
+    rates = RateHistory()
     rates.look("b1", 0.0, {"bytes": 1000, "entries": 10})
 
     assert rates.look("b1", 1.0, {"bytes": 5, "entries": 20}) == {"bytes": None, "entries": None}
@@ -27,7 +27,7 @@ def test_a_node_that_began_anew_has_no_rate_and_no_negative_one() -> None:
 
 
 def test_two_that_look_at_once_get_the_same_rate() -> None:
-    rates = Rates()
+    rates = RateHistory()
     rates.look("b1", 0.0, {"bytes": 0})
 
     assert rates.look("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
@@ -42,7 +42,7 @@ def _counts(**at: int) -> list[int]:
 
 
 def test_a_quantile_is_of_what_came_lately() -> None:
-    rates = Rates()
+    rates = RateHistory()
     assert rates.quantile("b1", 0.0, _counts(b12=1000), 0.99) is None  # of before we looked
     assert rates.quantile("b1", 1.0, _counts(b12=1000, b3=100), 0.99) == SECONDS[3]
     assert rates.quantile("b1", 2.0, _counts(b12=1002, b3=100), 0.99) == SECONDS[12]
@@ -53,7 +53,7 @@ def test_a_quantile_is_of_what_came_lately() -> None:
 
 
 def test_what_nobody_looks_at_is_forgotten() -> None:
-    rates = Rates()
+    rates = RateHistory()
     for number_ in range(500):
         rates.look(f"log {number_}", 0.0, {"records": 1})
         rates.quantile(f"b{number_}", 0.0, _counts(), 0.5)

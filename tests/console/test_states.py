@@ -14,12 +14,12 @@ from distributedlog.cluster.local.local_cluster import LocalCluster, local_clust
 from distributedlog.cluster.repair.decommission import ask_to_leave, find_bookie
 from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label, is_in_limbo
 from distributedlog.console.node_connections import node_links
-from distributedlog.console.record_browser import PAYLOAD_SHOWN, Records
-from distributedlog.console.work_state_poller import WorkState
+from distributedlog.console.record_browser import PAYLOAD_SHOWN, RecordBrowser
+from distributedlog.console.work_state_poller import WorkStatePoller
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.log.namespace import Namespace
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -47,7 +47,7 @@ async def _noted(
     metadata: MetadataClient, look: Callable[[], Awaitable[dict[str, Any]]], key: str, bookie: str
 ) -> dict[str, Any]:
     """What is seen while a hole is noted. It is of no ledger: who repairs takes it away, sooner or later."""
-    note = Put(keys.under_key(9), holes.encode([Hole(bookie, 3, None)]))
+    note = Put(keys.under_key(9), holes.encode([MissingRange(bookie, 3, None)]))
     while True:
         await metadata.transact(Transaction((), (note,)))
         found = await look()
@@ -59,7 +59,7 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
     host = real_host("console")
     async with _cluster() as (cluster, namespace, metadata), node_links(host) as nodes:
         state = ClusterState(nodes, metadata, cluster.uri, host.wall_ms)
-        work = WorkState(metadata, host.wall_ms)
+        work = WorkStatePoller(metadata, host.wall_ms)
 
         async with proxies(cluster, WRITE_PROXY, READ_PROXY):
             await state.look()
@@ -107,15 +107,15 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         log = namespace.open_log("orders")
         async with log.open_writer() as writer:
             await writer.write(LogRecord(1, b"secret"))
-        [record] = (await Records(namespace, payloads=False).page("orders", {}))["records"]
+        [record] = (await RecordBrowser(namespace, payloads=False).page("orders", {}))["records"]
         assert (record["bytes"], "payload" in record) == (6, False)
         with pytest.raises(InvalidRequest, match="--no-payloads"):
-            await Records(namespace, payloads=False).payload("orders", "1.0.0")
-        [record] = (await Records(namespace, payloads=True).page("orders", {}))["records"]
+            await RecordBrowser(namespace, payloads=False).payload("orders", "1.0.0")
+        [record] = (await RecordBrowser(namespace, payloads=True).page("orders", {}))["records"]
         assert b64decode(record["payload"]) == b"secret"
         async with namespace.open_log("large").open_writer() as writer:
             await writer.write(LogRecord(1, b"x" * 2 * PAYLOAD_SHOWN))
-        [record] = (await Records(namespace, payloads=True).page("large", {}))["records"]
+        [record] = (await RecordBrowser(namespace, payloads=True).page("large", {}))["records"]
         assert record["bytes"] == 2 * PAYLOAD_SHOWN
         assert b64decode(record["payload"]) == b"x" * PAYLOAD_SHOWN
 
@@ -131,7 +131,7 @@ async def test_what_is_over_is_no_work() -> None:
     put = Put(keys.bookie_key("b1"), there.encode())
     await metadata.transact(Transaction((), (cookie, put)))
 
-    found = await WorkState(metadata, lambda: 0).look()
+    found = await WorkStatePoller(metadata, lambda: 0).look()
 
     assert found["mending"] == [{"label": "one", "conditions": [text_of(corrupt)]}]
 
@@ -144,7 +144,7 @@ async def test_a_dead_bookie_that_is_to_leave_is_shown_as_down() -> None:
     await metadata.transact(Transaction((), (cookie,)))
     await ask_to_leave(metadata, "b1")
 
-    found = await WorkState(metadata, lambda: 0).look()
+    found = await WorkStatePoller(metadata, lambda: 0).look()
 
     assert [one["label"] for one in found["leaving"]] == ["one"]
     assert [one["label"] for one in found["down"]] == ["one"]

@@ -6,8 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.console.access_guard import Guard
-from distributedlog.console.http import Page, Request, Stream
+from distributedlog.console.access_guard import AccessGuard
+from distributedlog.console.http import ConsolePage, EventStreamResponse, Request
 from distributedlog.console.server import STATES_MAX, STREAMS_MAX, STREAMS_OF_A_BROWSER, Console
 
 TOKEN = "token"
@@ -32,7 +32,7 @@ class Browsers:
 
     def __init__(self, count: int) -> None:
         sessions = iter(range(count))
-        guard = Guard(TOKEN, 8490, (), lambda: f"s{next(sessions)}")
+        guard = AccessGuard(TOKEN, 8490, (), lambda: f"s{next(sessions)}")
         look: Any = Looks()
         namespace: Any = object()
         self.console = Console(look, look, lambda: namespace, guard)
@@ -49,7 +49,7 @@ class Browsers:
         self.open: list[int] = []
         self.refused = 0
 
-    async def ask(self, browser: int, **query: str) -> Page | Stream:
+    async def ask(self, browser: int, **query: str) -> ConsolePage | EventStreamResponse:
         headers = {"host": "127.0.0.1:8490", "cookie": f"dlog-console-8490=s{browser}"}
         return await self.console.answer(Request("GET", "/events", query, headers))
 
@@ -58,7 +58,7 @@ class Browsers:
         answer = await self.ask(browser, page="cluster")
         if together is not None:
             await together.wait()
-        if isinstance(answer, Page):
+        if isinstance(answer, ConsolePage):
             assert answer.status == 503
             self.refused += 1
             return
@@ -128,7 +128,9 @@ async def test_a_browsers_oldest_stream_makes_room(nursery: trio.Nursery, at_onc
 async def test_states_that_anybody_names_are_bounded() -> None:
     browsers = Browsers(1)
     for number in range(3 * STATES_MAX):
-        assert isinstance(await browsers.ask(0, page="logs", prefix=f"{number}/"), Stream)
+        assert isinstance(
+            await browsers.ask(0, page="logs", prefix=f"{number}/"), EventStreamResponse
+        )
 
     assert len(browsers.console._looks) == STATES_MAX + 2
-    assert isinstance(await browsers.ask(0, page="cluster"), Stream)  # these stay
+    assert isinstance(await browsers.ask(0, page="cluster"), EventStreamResponse)  # these stay

@@ -24,16 +24,16 @@ from distributedlog.gateway import app as gateway_app
 from distributedlog.gateway import request_guard as gateway_door
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
-from distributedlog.gateway.append_handler import Appending
+from distributedlog.gateway.append_handler import AppendHandler
 from distributedlog.gateway.error_responses import TurnedAway, fault
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
 from distributedlog.gateway.request_format import Given, ProducerRef, is_json_lines, records_of
 from distributedlog.gateway.request_guard import (
     HEAD_BYTES_MAX,
-    Door,
     Message,
     Receive,
+    RequestGuard,
     Scope,
     Send,
     may_listen,
@@ -210,7 +210,7 @@ async def test_an_address_has_three_quarters_of_what_others_left_and_this_machin
 
 
 def test_this_machine_is_known_by_each_of_its_addresses_and_a_network_is_one() -> None:
-    bounds = server.Bounds(4, 1.0, GatewayMeters())
+    bounds = server.OpenConnections(4, 1.0, GatewayMeters())
     bounds._of.update({network_of(one): 3 for one in ("127.0.0.1", "::1", "2001:db8::1")})
     for one, may in (("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::1", True)):
         assert bounds.has_share(network_of(one)) == may
@@ -237,7 +237,7 @@ async def test_a_lack_of_descriptors_is_waited_out_and_told_once_a_minute(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Trio's own loop prints a traceback for each try, ten a second."""
-    bounds = server.Bounds(4, 1.0, GatewayMeters())
+    bounds = server.OpenConnections(4, 1.0, GatewayMeters())
     starved: Any = Starved(times=int(150 / server.STARVED_WAIT_S))
     with pytest.raises(OSError, match="closed"):
         await server.BoundedListener(starved, bounds).accept()
@@ -297,7 +297,7 @@ async def test_a_broken_connection_ends_no_other(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("a defect of the server")
 
         with monkeypatch.context() as patch:
-            patch.setattr(server, "Server", broken)
+            patch.setattr(server, "GatewayServer", broken)
             bad = await one.client()
             assert await _rest(bad.stream) == b""
         assert (await one.ask("GET", "/health")).status == 200
@@ -332,7 +332,7 @@ async def test_who_is_let_in() -> None:
     async def nobody(*_: object) -> None:
         raise AssertionError("not reached")
 
-    door = Door(
+    door = RequestGuard(
         nobody,
         GatewayMeters(),
         ONE_REQUEST,
@@ -459,7 +459,7 @@ async def test_a_stream_without_window_is_given_up(
     async def never(message: Message) -> None:
         await trio.sleep_forever()
 
-    door = Door(endless, meters, ONE_REQUEST, port=8491)
+    door = RequestGuard(endless, meters, ONE_REQUEST, port=8491)
     await door({**scope(), "raw_path": b"/v1/logs"}, nothing, never)
 
     assert (meters.hung_up, meters.under_way) == (1, 0)
@@ -623,7 +623,7 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
     namespace: Any = SimpleNamespace(
         context=SimpleNamespace(random=Random(1)), open_log=lambda log: slow
     )
-    appending = Appending(namespace, GatewayOptions(), GatewayMeters())
+    appending = AppendHandler(namespace, GatewayOptions(), GatewayMeters())
 
     with pytest.raises(OutcomeUnknown) as unknown:
         await appending.open_producer("orders", "me")
@@ -655,7 +655,7 @@ async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
     namespace: Any = SimpleNamespace(
         context=SimpleNamespace(random=Random(1)), open_log=lambda log: lost
     )
-    appending = Appending(namespace, GatewayOptions(), GatewayMeters())
+    appending = AppendHandler(namespace, GatewayOptions(), GatewayMeters())
 
     with pytest.raises(WriterFenced):
         await appending.append_once("orders", ProducerRef(3, "me"), 0, Given([b"x"], None), None)

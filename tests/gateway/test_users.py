@@ -24,14 +24,14 @@ from distributedlog.cluster.local.child_processes import environment
 from distributedlog.gateway import append_handler as appending
 from distributedlog.gateway import gateway_lifecycle as running
 from distributedlog.gateway import https_certificates as https
-from distributedlog.gateway.append_handler import Appending
+from distributedlog.gateway.append_handler import AppendHandler
 from distributedlog.gateway.error_responses import fault
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
 from distributedlog.gateway.request_format import Given, ProducerRef
-from distributedlog.gateway.request_guard import Door, Place
+from distributedlog.gateway.request_guard import RequestGuard, RequestSlot
 from distributedlog.gateway.request_sessions import AsUsers
-from distributedlog.gateway.user_share import Share
+from distributedlog.gateway.user_share import UserShare
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.write.producer_state_manager import OpenedProducer
 from distributedlog.proxy.client.batch_sender import StoredFrame
@@ -76,8 +76,8 @@ async def nobody(*_: object) -> None:
     raise AssertionError("not reached")
 
 
-def door(*, by_users: bool, own: str = "") -> Door:
-    return Door(
+def door(*, by_users: bool, own: str = "") -> RequestGuard:
+    return RequestGuard(
         nobody,
         GatewayMeters(),
         ONE_REQUEST,
@@ -126,7 +126,7 @@ def test_who_it_is_and_what_it_may_are_two_statuses() -> None:
 
 
 def test_one_user_has_half_of_a_gateway_at_most() -> None:
-    share = Share("etl", GatewayOptions(requests_max=4, tails_max=2, held_bytes_max=10))
+    share = UserShare("etl", GatewayOptions(requests_max=4, tails_max=2, held_bytes_max=10))
     share.begin()
     share.begin()
     with pytest.raises(TooBusy, match="user etl"):
@@ -146,10 +146,10 @@ def test_one_user_has_half_of_a_gateway_at_most() -> None:
 
 def test_what_a_request_holds_counts_with_its_user_until_it_leaves() -> None:
     options = GatewayOptions(requests_max=2, held_bytes_max=10)
-    share, meters = Share("etl", options), GatewayMeters()
+    share, meters = UserShare("etl", options), GatewayMeters()
     for _ in range(3):
         meters.under_way += 1
-        place = Place(meters, options.held_bytes_max)
+        place = RequestSlot(meters, options.held_bytes_max)
         place.join(share)
         place.hold(5)
         with pytest.raises(TooBusy, match="user etl"):
@@ -186,8 +186,10 @@ async def test_one_user_has_half_of_the_writers_and_loses_his_own_idle_ones(
         open_log=lambda log: SimpleNamespace(open_writer=partial(opens, log)),
     )
     options, meters = GatewayOptions(writers_max=6, writer_idle_s=1000.0), GatewayMeters()
-    shares = Share("etl", options), Share("ann", options)
-    one, two, other = (Appending(namespace, options, meters, share=shares[n]) for n in (0, 0, 1))
+    shares = UserShare("etl", options), UserShare("ann", options)
+    one, two, other = (
+        AppendHandler(namespace, options, meters, share=shares[n]) for n in (0, 0, 1)
+    )
     async with trio.open_nursery() as nursery:
         for each in (one, two, other):
             nursery.start_soon(each.run)
@@ -230,8 +232,8 @@ async def test_who_outlives_his_session_is_not_counted_again(autojump_clock: Moc
         open_log=lambda log: SimpleNamespace(open_writer=partial(opens, log)),
     )
     options, meters = GatewayOptions(), GatewayMeters()
-    share = Share("etl", options)
-    session = Appending(namespace, options, meters, share=share)
+    share = UserShare("etl", options)
+    session = AppendHandler(namespace, options, meters, share=share)
 
     async def late() -> None:
         with pytest.raises(TooBusy):
@@ -270,12 +272,12 @@ async def test_one_user_has_half_of_the_producers(
             closed.append(str(self.name))
 
     closed: list[str] = []
-    monkeypatch.setattr(appending, "FrameSender", Sender)
+    monkeypatch.setattr(appending, "BatchSender", Sender)
     proxied: Any = ProxiedNamespace.__new__(ProxiedNamespace)
     proxied.context, proxied.client, proxied.path = SimpleNamespace(random=Random(1)), None, "ns"
     options, meters = GatewayOptions(producers_max=4), GatewayMeters()
-    share = Share("etl", options)
-    it = Appending(proxied, options, meters, share=share)
+    share = UserShare("etl", options)
+    it = AppendHandler(proxied, options, meters, share=share)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(it.run)
         await it.open_producer("l", "x")
@@ -310,7 +312,7 @@ def asks(shown: str) -> dict[str, Any]:
     options = GatewayOptions()
     meters = GatewayMeters()
     meters.under_way += 1
-    place = Place(meters, options.held_bytes_max)
+    place = RequestSlot(meters, options.held_bytes_max)
     return {"dlog.token": shown.encode(), "client": ("10.0.0.1", 1), "dlog.place": place}
 
 

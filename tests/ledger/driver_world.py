@@ -18,17 +18,21 @@ from typing import Any
 import trio
 
 from distributedlog.cluster.repair.copier import Copier
-from distributedlog.cluster.repair.ledger_audit import EntryAudit
-from distributedlog.cluster.repair.lost_bookies import Absences, LostBookies, RepairTargets
-from distributedlog.cluster.repair.replication_worker import Repair
+from distributedlog.cluster.repair.ledger_audit import LedgerAudit
+from distributedlog.cluster.repair.lost_bookies import (
+    BookieLiveness,
+    LostBookieRepair,
+    RepairTargets,
+)
+from distributedlog.cluster.repair.replication_worker import ReplicationWorker
 from distributedlog.ledger.declarations.options import LedgerOptions
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
-from distributedlog.metadata.model.command_results import Answer
-from distributedlog.metadata.model.commands import Command, Transact
+from distributedlog.metadata.model.command_results import CommandResult
+from distributedlog.metadata.model.commands import ReplicatedCommand, Transact
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction, TransactionReply
 from distributedlog.runtime.interfaces.errors import (
@@ -92,7 +96,7 @@ class MoodyMetadata(LocalMetadata):
         await trio.sleep(self._chance.expovariate(1.0))
         await super().transact(transaction)
 
-    def _do(self, command: Command) -> Answer:
+    def _do(self, command: ReplicatedCommand) -> CommandResult:
         answer = super()._do(command)
         if isinstance(command, Transact) and answer.transaction and answer.transaction.succeeded:
             for one in command.transaction.operations:
@@ -477,7 +481,7 @@ class DriverWorld:
         pool: Any = client.pool
         election: Any = Always()
         copier = Copier(pool, bytes_per_s=1 << 30)
-        repair = Repair(self.store, pool, election, copier)
+        repair = ReplicationWorker(self.store, pool, election, copier)
         if self.damaged:  # it is not healed here, but lost for good
             await self._lose(self.damaged, client, copier)
         elif self.chance.random() < 0.3:
@@ -485,7 +489,7 @@ class DriverWorld:
         await repair.work()
         if not self.store.recovered:
             self._check_copies("its writer closed it, and noted what is missing")
-        await EntryAudit(self.store, pool, election, every_s=math.inf).look_at_all()
+        await LedgerAudit(self.store, pool, election, every_s=math.inf).look_at_all()
         await repair.work()
         self._check_copies("after an audit")
         if (left := await self.store.range(b"under/", b"under0")).items:
@@ -499,13 +503,13 @@ class DriverWorld:
         for pool in self.pools:
             pool.break_(bookie, cut=True)
         unused: Any = client.pool
-        lost = LostBookies(
+        lost = LostBookieRepair(
             self.store,
             unused,
             Always(),  # type: ignore[arg-type]
             copier,
             RepairTargets(unused.candidates, self.chance.random),
-            Absences(0.0),
+            BookieLiveness(0.0),
         )
         lost.absences.lost = {bookie: "is lost"}
         for _ in range(LOOKS):

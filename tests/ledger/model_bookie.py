@@ -20,13 +20,13 @@ from distributedlog.bookie.client.bookie_client import (
     WaitAnswer,
     raise_it,
 )
-from distributedlog.bookie.format.bookie_messages import ReadRequest, WaitLac
+from distributedlog.bookie.format.bookie_messages import ReadEntriesRequest, WaitLac
 from distributedlog.ledger.declarations.options import LedgerOptions
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_keys import ledger_key, under_key
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.model.missing_range import decode as decode_holes
 from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
@@ -121,10 +121,10 @@ class ModelClient:
         held = self.node.model.ledger(ledger, key)
         return FenceAnswer(held.lac, max(held.entries, default=-1), not held.limbo)
 
-    def begin_read(self, request: ReadRequest, timeout_s: float) -> ReadRequest:
+    def begin_read(self, request: ReadEntriesRequest, timeout_s: float) -> ReadEntriesRequest:
         return request
 
-    async def finish_read(self, pending: ReadRequest, timeout_s: float) -> ReadAnswer:
+    async def finish_read(self, pending: ReadEntriesRequest, timeout_s: float) -> ReadAnswer:
         return await self.read(
             pending.ledger,
             pending.key,
@@ -136,7 +136,7 @@ class ModelClient:
             timeout_s=timeout_s,
         )
 
-    def forget(self, pending: ReadRequest | trio.CancelScope) -> None:
+    def forget(self, pending: ReadEntriesRequest | trio.CancelScope) -> None:
         if isinstance(pending, trio.CancelScope):
             pending.cancel()
 
@@ -549,7 +549,7 @@ async def put_record(cluster: ModelCluster, record: LedgerMetadata, after_s: flo
     await LocalMetadata.transact(cluster.store, Transaction(operations=(value,)))
 
 
-async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[Hole, ...]:
+async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[MissingRange, ...]:
     """What is noted that its bookies miss."""
     note = await cluster.store.get(under_key(ledger_id))
     return () if note is None else decode_holes(note.value)

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.runtime.interfaces.errors import LedgerStateUnknown
 
 from .model_bookie import holes_of, model_cluster
@@ -28,5 +28,5 @@ async def test_a_writer_goes_on_without_a_bookie_in_limbo(autojump_clock: MockCl
 
         assert writer.error is None
         assert writer.lac == 10
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 1, None),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b1", 1, None),)
         assert (await writer.close()).last_entry == 10

@@ -10,8 +10,8 @@ from distributedlog.ledger.write.explicit_lac import (
     BEAT_WITHIN_S,
     LAC_REST_S,
     MANY_LACS,
-    Resting,
-    RestingLacs,
+    ExplicitLacFlusher,
+    PendingLac,
 )
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.runtime.interfaces.errors import WriteFailed
@@ -183,10 +183,10 @@ async def test_each_lac_that_rests_is_told_whatever_breaks(
 ) -> None:
     """H166: what breaks is its owner's; there may be more of them than are looked at in a turn."""
     told, broken, sent = list[int](), list[Exception](), list[str]()
-    lacs = RestingLacs(lambda: sent.append("gather"), lambda: sent.append("send"))
+    lacs = ExplicitLacFlusher(lambda: sent.append("gather"), lambda: sent.append("send"))
     nursery.start_soon(lacs.run)
-    breaks = Resting(lambda lac: told.remove(-lac), broken.append)
-    sound = Resting(told.append, broken.append)
+    breaks = PendingLac(lambda lac: told.remove(-lac), broken.append)
+    sound = PendingLac(told.append, broken.append)
     for lac in range(1, 3 * LOOKED_AT_A_TURN):
         lacs.rests(breaks if lac % 100 == 7 else sound, lac)
 
@@ -218,9 +218,9 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
 ) -> None:
     """H167: while there are beats, and no longer; those of few ledgers wait for none."""
     told, sent, broken = list[tuple[int, float]](), list[str](), list[Exception]()
-    lacs = RestingLacs(lambda: sent.append("gather"), lambda: sent.append("send"))
+    lacs = ExplicitLacFlusher(lambda: sent.append("gather"), lambda: sent.append("send"))
     nursery.start_soon(lacs.run)
-    one = Resting(lambda lac: told.append((lac, trio.current_time())), broken.append)
+    one = PendingLac(lambda lac: told.append((lac, trio.current_time())), broken.append)
     lacs.in_beat()
     for _ in range(20):
         for lac in range(MANY_LACS):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.ledger.model.ledger_metadata import LedgerState
-from distributedlog.ledger.model.missing_range import Hole, decode, encode, ended, merged
+from distributedlog.ledger.model.missing_range import MissingRange, decode, encode, ended, merged
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.placement.ensemble_placement import (
     Candidate,
@@ -125,12 +125,18 @@ def test_replacements_exclude_and_stop_where_nobody_is_left() -> None:
 
 def test_holes_merge_and_survive_their_bytes() -> None:
     holes = merged(
-        [Hole("b", 5, 9), Hole("a", 3, None), Hole("b", 9, 12), Hole("b", 20, 20), Hole("a", 1, 4)]
+        [
+            MissingRange("b", 5, 9),
+            MissingRange("a", 3, None),
+            MissingRange("b", 9, 12),
+            MissingRange("b", 20, 20),
+            MissingRange("a", 1, 4),
+        ]
     )
 
-    assert holes == (Hole("a", 1, None), Hole("b", 5, 12))
+    assert holes == (MissingRange("a", 1, None), MissingRange("b", 5, 12))
     assert decode(encode(holes)) == holes
-    assert ended(holes, 10) == (Hole("a", 1, 10), Hole("b", 5, 10))
+    assert ended(holes, 10) == (MissingRange("a", 1, 10), MissingRange("b", 5, 10))
     with pytest.raises(CorruptData):
         decode(encode(holes)[:-1])
 

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.server import serve_bookie_protocol
-from distributedlog.bookie.session.bookie_authorizer import Gate
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.cluster.repair.manual_repair import RepairNow
 from distributedlog.ledger.declarations.options import LedgerOptions
@@ -29,7 +29,7 @@ from distributedlog.ledger.model.ledger_keys import (
     ledger_key,
     under_key,
 )
-from distributedlog.ledger.model.ledger_metadata import LedgerMetadata, Loss
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, LedgerMetadata
 from distributedlog.ledger.placement.bookie_pool import GONE_S, BookiePool
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
@@ -68,10 +68,10 @@ class RealCluster:
         self.store = LocalMetadata()
         self.nursery = nursery
         self.disks: dict[str, MemoryDisk] = {}
-        self.stores: dict[str, Store] = {}
+        self.stores: dict[str, BookieStore] = {}
         self.scopes: dict[str, trio.CancelScope] = {}
         self.racks: dict[str, str] = {}
-        self.gates: dict[str, Gate] = {}
+        self.gates: dict[str, BookieAuthorizer] = {}
 
     async def start(self, bookie_id: str, port: int = 0) -> None:
         disk = self.disks.setdefault(bookie_id, MemoryDisk())
@@ -89,7 +89,7 @@ class RealCluster:
             try:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(store.run)
-                    gate = self.gates[bookie_id] = Gate(86_400.0, trio.current_time)
+                    gate = self.gates[bookie_id] = BookieAuthorizer(86_400.0, trio.current_time)
                     endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
                     serve = partial(
                         serve_bookie_protocol, endpoint, {"": listener}, store, gate=gate
@@ -332,7 +332,7 @@ async def test_who_opened_a_ledger_before_a_loss_was_declared_is_given_nothing_o
         for bookie in ("b0", "b1", "b2"):
             await cluster.stop(bookie)
         closed = await record_of(cluster, writer)
-        lost = closed.given_up(Loss(4, 6, "op", 1, "three disks"))
+        lost = closed.given_up(DeclaredLoss(4, 6, "op", 1, "three disks"))
         await cluster.put(Put(ledger_key(writer.ledger_id), lost.encode()))
         for bookie in ("b0", "b1", "b2"):
             await cluster.start(bookie)

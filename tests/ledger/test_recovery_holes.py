@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 
 from .model_bookie import add, confirmed, holes_of, model_cluster, written
 
@@ -17,7 +17,7 @@ async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: Mo
     async with model_cluster(3) as cluster:
         cluster["b1"].stop()
         client, writer = await written(cluster, 5)
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, None),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b1", 0, None),)
         cluster["b2"].swallow = lambda entry: entry == 5
         add(writer, 1, b"tail")
         await trio.sleep(0.05)
@@ -46,7 +46,7 @@ async def test_what_a_dead_writer_never_noted_is_noted_by_the_close(
         closed = await client.recover(writer.ledger_id)
 
         assert closed.last_entry == 4
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, 5),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b1", 0, 5),)
 
 
 async def test_a_bookie_that_does_not_answer_a_recovery_is_noted_whole(
@@ -60,7 +60,7 @@ async def test_a_bookie_that_does_not_answer_a_recovery_is_noted_whole(
 
         await client.recover(writer.ledger_id)
 
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b2", 0, 5),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b2", 0, 5),)
 
 
 async def test_a_close_of_what_all_hold_notes_nothing(autojump_clock: MockClock) -> None:
@@ -125,7 +125,7 @@ async def test_a_writers_close_notes_what_its_slots_miss(autojump_clock: MockClo
 
         await writer.close()
 
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b2", 3, 5),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b2", 3, 5),)
 
 
 async def test_a_recovery_notes_what_it_wrote_back_to_nobody(autojump_clock: MockClock) -> None:

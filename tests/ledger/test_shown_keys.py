@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.placement.bookie_pool import PASS_S
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
-from distributedlog.metadata.auth.capability_issuer import CapabilityDesk
+from distributedlog.metadata.auth.capability_issuer import CapabilityIssuer
 from distributedlog.metadata.auth.quorum_secrets import GENERATIONS_KEY, encode_generations
 from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode, ended_key
 from distributedlog.metadata.model.transaction import Put
@@ -19,7 +19,7 @@ from distributedlog.runtime.interfaces.errors import (
     NotAllowed,
     QuorumUnreachable,
 )
-from distributedlog.runtime.protocol.capabilities import Generation, Kind
+from distributedlog.runtime.protocol.capabilities import CapabilityKind, Generation
 from distributedlog.runtime.protocol.capability_messages import (
     GateAnswer,
     GateQuestion,
@@ -34,13 +34,13 @@ class TrustedCluster(RealCluster):
 
     def __init__(self, nursery: trio.Nursery) -> None:
         super().__init__(nursery)
-        self.rights: dict[str, set[Kind]] = {}
+        self.rights: dict[str, set[CapabilityKind]] = {}
         self.questions = 0
         self.answer_s = 0.01
         self.away = 0
         """So many questions find no leader."""
         self._drawn: list[Generation] = []
-        self._desk = CapabilityDesk(
+        self._desk = CapabilityIssuer(
             "c1",
             lambda principal, token, kind, ledger, bookies: kind in self.rights.get(principal, ()),
             lambda principal, bookie: principal == f"bookie/{bookie}",
@@ -65,7 +65,7 @@ class TrustedCluster(RealCluster):
             await self.rotate()
         await self.put(Put(MODE_KEY, encode_mode(mode)))
 
-    async def take_from(self, principal: str, *kinds: Kind) -> None:
+    async def take_from(self, principal: str, *kinds: CapabilityKind) -> None:
         self.rights[principal] -= set(kinds)
         await self.put(Put(ended_key(principal), b""))
 
@@ -90,7 +90,7 @@ class TrustedCluster(RealCluster):
 
 
 trusted_cluster = partial(real_cluster, made=TrustedCluster)
-EVERY = set(Kind)
+EVERY = set(CapabilityKind)
 
 
 async def write(writer: LedgerWriter, count: int = 5) -> None:
@@ -197,7 +197,7 @@ async def test_what_is_taken_away_ends_the_writer_and_leaves_the_reader(
         await write(ended)
         await write(lives)
 
-        await cluster.take_from("user/a", Kind.ADD, Kind.RECOVER)
+        await cluster.take_from("user/a", CapabilityKind.ADD, CapabilityKind.RECOVER)
         cluster.tell()
         before = {name: store.stats.entries for name, store in cluster.stores.items()}
         ended.add([b"late"], 4)

@@ -13,7 +13,7 @@ import trio
 import xxhash
 
 from distributedlog.bookie.format.entry import encode
-from distributedlog.log.interfaces.segment_store import EntryRecord
+from distributedlog.log.interfaces.segment_store import SegmentEntry
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
@@ -289,7 +289,7 @@ class ModelReader:
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[EntryRecord]], int] | None = None,
+        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         with trio.move_on_after(wait_s):
             while not self.closed:

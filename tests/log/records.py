@@ -4,7 +4,7 @@ from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import FLAG_CONTROL, LogRecord, build
 from distributedlog.log.log import Log
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.log.write.segment_roller import SegmentKeeper
+from distributedlog.log.write.segment_roller import SegmentRoller
 from distributedlog.runtime.interfaces.host import Buffer
 
 
@@ -12,10 +12,10 @@ def rec(txid: int, payload: bytes = b"x") -> LogRecord:
     return LogRecord(txid, payload)
 
 
-def keeper_of(writer: LogWriter) -> SegmentKeeper:
+def keeper_of(writer: LogWriter) -> SegmentRoller:
     """The segments under a writer that has the log itself."""
     keeper = writer.pipeline.sink
-    assert isinstance(keeper, SegmentKeeper)
+    assert isinstance(keeper, SegmentRoller)
     return keeper
 
 

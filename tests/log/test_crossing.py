@@ -20,7 +20,7 @@ from distributedlog.log.model.segment_record import SegmentBegin, SegmentRecord,
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.read.next_segment import NextSegment
 from distributedlog.log.write import open_segment
-from distributedlog.log.write.segment_roller import SegmentKeeper
+from distributedlog.log.write.segment_roller import SegmentRoller
 from distributedlog.metadata.model.transaction import Transaction, TransactionReply
 from distributedlog.runtime.interfaces.errors import InternalError, WriteFailed
 from distributedlog.runtime.interfaces.host import Buffer
@@ -304,8 +304,8 @@ async def test_a_writer_that_goes_over_too_early_ends(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: H11 is broken. It must not tell readers where the segment ends, for that is not known."""
-    look = SegmentKeeper.look
-    monkeypatch.setattr(SegmentKeeper, "look", lambda self, *, drained: look(self, drained=True))
+    look = SegmentRoller.look
+    monkeypatch.setattr(SegmentRoller, "look", lambda self, *, drained: look(self, drained=True))
     async with world.process(**ONE_EACH) as ns:
         log = ns.open_log("l")
         writer = await log.open_writer()

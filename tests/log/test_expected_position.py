@@ -10,8 +10,8 @@ from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.log.write.send_queue import Pipeline
-from distributedlog.log.write.sequenced_batch import Frame
+from distributedlog.log.write.send_queue import SendQueue
+from distributedlog.log.write.sequenced_batch import SequencedBatch
 from distributedlog.log.write.sequenced_writer import SequencedWriter
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import (
@@ -159,7 +159,7 @@ async def test_who_expects_what_is_far_ahead_is_told_while_others_write(
         async with log.open_writer() as writer:
             enough = False
 
-            def write_on(_: Frame) -> None:
+            def write_on(_: SequencedBatch) -> None:
                 if not enough:  # there is always one on its way
                     assert writer.sequenced.take_frame([b""], write_on, txids=[1])
 
@@ -220,7 +220,7 @@ PLANTED: dict[str, tuple[Any, str, object, Any]] = {
         SequencedWriter, "check_owner", owned_for_certain, test_who_was_paused_says_no_to_nobody
     ),
     "compared with what is acknowledged, while others are taken": (
-        Pipeline, "records_left", 0, test_counters_by_compare_and_append_lose_no_increment
+        SendQueue, "records_left", 0, test_counters_by_compare_and_append_lose_no_increment
     ),
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord
 from distributedlog.log.log import Log
-from distributedlog.log.model.deleted_log import Tombstone
+from distributedlog.log.model.deleted_log import DeletedLog
 from distributedlog.log.model.deleted_log import encode as encode_tombstones
 from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_keys import segment_key, state_key
@@ -27,7 +27,7 @@ from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments.app_versions import AppVersion, LinkContent
 from distributedlog.log.segments.segment_purge import last_below, purge
-from distributedlog.log.segments.staged_ledgers import UnlinkedLedger
+from distributedlog.log.segments.staged_ledgers import StagedLedger
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from distributedlog.runtime.protocol.frames import pack, unpack
@@ -57,7 +57,7 @@ GOLDEN: list[tuple[Any, str]] = [
     (END, "9a0201cd012c02ffff0100cd03e8c3"),
     (replace(END, greatest=True), "9b0201cd012c02ffff0100cd03e8c3c3"),
     (LockRecord("me", "w1", 9), "9401a26d65a2773109"),
-    (UnlinkedLedger("etl", 4, 9), "9401a365746c0409"),
+    (StagedLedger("etl", 4, 9), "9401a365746c0409"),
     (AppVersion(4, "q", 9, 1, 2), "960104a171090102"),
     (AppVersion(4, "q", 9, 1, 2, LinkContent(3, 7)), "970204a171090102920307"),
 ]  # fmt: skip
@@ -71,7 +71,7 @@ def test_a_stored_value_keeps_its_bytes(value: Any, stored: str) -> None:
 
 
 def test_tombstones_keep_their_bytes() -> None:
-    one = Tombstone(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)
+    one = DeletedLog(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)
 
     assert encode_tombstones([one]).hex() == "920191980501020304c30009"
 

@@ -19,7 +19,7 @@ from distributedlog.log.log import Log
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentEnd
-from distributedlog.log.model.writer_log_state import OwnedLog
+from distributedlog.log.model.writer_log_state import WriterLogState
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.takeover.takeover import SegmentOpening, close_segment, read_segment
 from distributedlog.metadata.model.transaction import Transaction, TransactionReply
@@ -229,10 +229,10 @@ async def test_a_position_is_said_to_be_gone_when_it_is(
         await store.end()
 
 
-async def owned_by_nobody(world: World, ns: Namespace, name: str) -> OwnedLog:
+async def owned_by_nobody(world: World, ns: Namespace, name: str) -> WriterLogState:
     found = await world.metadata.get(state_key(await ns.find(name)))
     assert found is not None
-    return OwnedLog(world.metadata, LogState.decode(found.value), found.version)
+    return WriterLogState(world.metadata, LogState.decode(found.value), found.version)
 
 
 async def test_the_ledger_that_was_registered_is_the_one_that_is_written(

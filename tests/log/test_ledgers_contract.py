@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.log.interfaces.segment_store import LedgerWriter
+from distributedlog.log.interfaces.segment_store import SegmentEntryWriter
 from distributedlog.metadata.model.transaction import Transaction
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
@@ -34,16 +34,16 @@ class Side:
         on_confirmed: Callable[[int], None] = lambda _: None,
         on_failed: Callable[[DistributedLogError], None] = lambda _: None,
         **options: Any,
-    ) -> LedgerWriter:
+    ) -> SegmentEntryWriter:
         prepared = await self.ledgers.prepare(**options)
         assert (await self.store.transact(prepared.transaction())).succeeded
-        writer: LedgerWriter = self.ledgers.writer(
+        writer: SegmentEntryWriter = self.ledgers.writer(
             prepared, on_confirmed=on_confirmed, on_failed=on_failed
         )
         assert writer.ledger_id == prepared.ledger_id
         return writer
 
-    async def filled(self, count: int, **options: Any) -> LedgerWriter:
+    async def filled(self, count: int, **options: Any) -> SegmentEntryWriter:
         """A ledger with so many entries, all confirmed and published."""
         writer = await self.create(**options)
         for number in range(count):
@@ -54,11 +54,11 @@ class Side:
         return writer
 
 
-def add(writer: LedgerWriter, payload: bytes) -> int:
+def add(writer: SegmentEntryWriter, payload: bytes) -> int:
     return writer.add([payload[:1], payload[1:]], len(payload))
 
 
-async def until(writer: LedgerWriter, lac: int) -> None:
+async def until(writer: SegmentEntryWriter, lac: int) -> None:
     with trio.fail_after(10):
         while writer.lac < lac:  # noqa: ASYNC110 (virtual time)
             await trio.sleep(0.01)

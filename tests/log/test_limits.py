@@ -11,11 +11,11 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.limits.memory_budget import FREE_BYTES, STEP_BYTES, ProcessBytes
+from distributedlog.log.limits.memory_budget import FREE_BYTES, STEP_BYTES, MemoryBudget
 from distributedlog.log.limits.write_throttle import Rate
 from distributedlog.log.write.entry_batch import PendingBulk
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.log.write.send_queue import Pipeline
+from distributedlog.log.write.send_queue import SendQueue
 from distributedlog.runtime.declarations.options import overlaid
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
@@ -42,7 +42,7 @@ steps = st.lists(
 @given(steps)
 def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, str, int]]) -> None:
     """Against a model: what is granted is what logs need above what is free, in steps."""
-    process = ProcessBytes(8 * STEP_BYTES)
+    process = MemoryBudget(8 * STEP_BYTES)
     told: list[int] = []
     logs = [process.for_log(lambda at=at: told.append(at)) for at in range(5)]  # type: ignore[misc]
     held = [0] * 5
@@ -86,7 +86,7 @@ def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, st
 
 def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
     """Else it would wait for ever."""
-    process = ProcessBytes(MIB)
+    process = MemoryBudget(MIB)
     one, other = (process.for_log(lambda: None) for _ in range(2))
     assert other.fits(FREE_BYTES + 1)
     assert not one.fits(3 * MIB)
@@ -99,7 +99,7 @@ def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
 
 def test_what_is_granted_ahead_is_nobodys_loss() -> None:
     """Only while half of all is left and nobody waits; then a log holds what it needs, as ever."""
-    process = ProcessBytes(MIB)
+    process = MemoryBudget(MIB)
     one, other = (process.for_log(lambda: None) for _ in range(2))
 
     one.ahead(FREE_BYTES + MIB // 2)
@@ -123,13 +123,13 @@ async def test_a_busy_log_asks_once_an_entry_and_an_idle_one_holds_nothing(
     """Each 64 KiB were asked for, and each entry looked its log's limits up."""
     async with world.process() as ns, ns.open_log("a").open_writer() as writer:
         asked: list[int] = []
-        fit = Pipeline.fit
+        fit = SendQueue.fit
 
-        def counted(pipeline: Pipeline, records: int, size: int, **more: Any) -> bool:
+        def counted(pipeline: SendQueue, records: int, size: int, **more: Any) -> bool:
             asked.append(size)
             return fit(pipeline, records, size, **more)
 
-        monkeypatch.setattr(Pipeline, "fit", counted)
+        monkeypatch.setattr(SendQueue, "fit", counted)
         for _ in range(500):
             await writer.submit(rec(1, bytes(10_000)))
         await writer.commit()

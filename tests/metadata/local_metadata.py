@@ -10,21 +10,21 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.command_results import CommandResult
 from distributedlog.metadata.model.commands import (
-    Command,
     Expire,
     Grant,
+    ReplicatedCommand,
     Revoke,
     Transact,
     encode_command,
 )
 from distributedlog.metadata.model.interface import (
-    Event,
     MemberStatus,
     RangePage,
     Watch,
     WatchBatch,
+    WatchEvent,
 )
 from distributedlog.metadata.model.transaction import (
     KeyValue,
@@ -109,7 +109,7 @@ class LocalMetadata:
         await self._turn()
         return [MemberStatus("local", "local", "leader", 1, self.state.index, True, "local")]
 
-    def _do(self, command: Command) -> Answer:
+    def _do(self, command: ReplicatedCommand) -> CommandResult:
         answer, events = self.state.apply(self.state.index + 1, encode_command(command))
         if answer.error is not None:
             raise answer.error
@@ -153,9 +153,9 @@ class _LocalWatch:
         self._taken = revision
         """Up to here everything was told to the consumer."""
         self._follows = False
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[WatchEvent] = deque()
 
-    def on_change(self, revision: int, events: tuple[Event, ...]) -> None:
+    def on_change(self, revision: int, events: tuple[WatchEvent, ...]) -> None:
         """The state has changed."""
         if not self._follows or revision <= self._revision:
             return

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import trio
 
-from distributedlog.metadata.auth.key_space import Classes
+from distributedlog.metadata.auth.key_space import KeySpace
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.declarations.options import MetadataOptions
 from distributedlog.metadata.model.interface import MemberStatus
@@ -35,7 +35,7 @@ class Quorum:
         nursery: trio.Nursery,
         *,
         seed: int = 1,
-        classes: Classes | None = None,
+        classes: KeySpace | None = None,
         dress: Callable[[str, Host], Host] = lambda name, host: host,
     ) -> None:
         """``dress``: what each machine's host becomes, by the node's name."""
@@ -267,7 +267,7 @@ async def quorum(
     size: int,
     *,
     seed: int = 1,
-    classes: Classes | None = None,
+    classes: KeySpace | None = None,
     dress: Callable[[str, Host], Host] = lambda name, host: host,
 ) -> AsyncIterator[Quorum]:
     """A quorum of ``size`` nodes m1, m2, …, none of them started."""

@@ -13,7 +13,7 @@ from distributedlog.metadata.raft.raft_messages import (
     PreVoteReply,
     VoteReply,
 )
-from distributedlog.metadata.raft.ready import HardState, Role
+from distributedlog.metadata.raft.ready import HardState, RaftRole
 
 OPTIONS = RaftOptions(commit_lag_s=0.0)
 """What is committed is told at once: most tests look at one message at a time."""
@@ -71,7 +71,7 @@ def elected(core: Raft, now: float = 1.0) -> list[tuple[str, Message]]:
     settle(core)
     for voter in core.voters:
         core.on_message(VoteReply(core.term, voter, True), now)
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
     return settle(core)
 
 

@@ -3,7 +3,12 @@
 import pytest
 
 from distributedlog.ledger.model import ledger_keys
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Loss
+from distributedlog.ledger.model.ledger_metadata import (
+    DeclaredLoss,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.log_state import LogState
@@ -96,7 +101,14 @@ async def test_a_declared_loss_is_written_down_with_the_principal_that_was_authe
                 Put(log_keys.segment_key(LOG, 1), SegmentRecord(1, 7, 0, 0).encode()),
             ),
             (Put(at, ledger.close_by_writer(9, 100).encode()),),
-            (Put(at, ledger.close_by_writer(9, 100).given_up(Loss(3, 4, "x", 1, "")).encode()),),
+            (
+                Put(
+                    at,
+                    ledger.close_by_writer(9, 100)
+                    .given_up(DeclaredLoss(3, 4, "x", 1, ""))
+                    .encode(),
+                ),
+            ),
             *(
                 (Put(STATE, state.with_truncated(DLSN(1, entry, 0), entry).encode()),)
                 for entry in (1, 2, 3)

@@ -14,8 +14,8 @@ from distributedlog.metadata.raft.raft import TERM_LEAD_MAX, Raft
 from distributedlog.metadata.raft.raft_messages import (
     NUMBER_MAX,
     TERM_MAX,
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -54,7 +54,7 @@ class Liar:
         far = [now + 1, now + 2, now - 1, 1, now + TERM_LEAD_MAX, TERM_MAX]
         return max(1, min(TERM_MAX, self._chance.choice([now] * 6 + far)))
 
-    def append(self, sender: str) -> Append:
+    def append(self, sender: str) -> AppendRequest:
         term, prev_index = self.term(), self.index()
         prev_term = self._core.log.term_at(prev_index) or self._chance.choice([1, self._core.term])
         prev_term = prev_term if prev_index else 0
@@ -63,7 +63,9 @@ class Liar:
             of = min(term, of + self._chance.randrange(2))
             entries.append(Entry(index, of, self._chance.choice([b"", b"x", self.members()])))
         number = self._chance.choice([0, 1, 2, NUMBER_MAX])
-        return Append(term, sender, prev_index, prev_term, self.index(), tuple(entries), number)
+        return AppendRequest(
+            term, sender, prev_index, prev_term, self.index(), tuple(entries), number
+        )
 
     def members(self) -> bytes:
         voters = self._chance.choice(["", "a", "b", "bc", "abc", "abce"])
@@ -153,7 +155,7 @@ def test_an_entry_that_leaves_nobody_to_vote_is_no_message() -> None:
     """It would end each node at its next campaign, after every restart again."""
     nobody = Configuration.of_ids("", "abc").encode()
     with pytest.raises(ProtocolError):
-        decode(encode(Append(2, "b", 0, 0, 0, (Entry(1, 2, nobody),))))
+        decode(encode(AppendRequest(2, "b", 0, 0, 0, (Entry(1, 2, nobody),))))
 
 
 def test_a_node_whose_disk_names_no_voter_waits() -> None:

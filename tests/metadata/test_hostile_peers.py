@@ -11,7 +11,7 @@ from distributedlog.metadata.protocol.client_messages import MembersRequest
 from distributedlog.metadata.raft.raft import TERM_LEAD_MAX
 from distributedlog.metadata.raft.raft_messages import (
     TERM_MAX,
-    Append,
+    AppendRequest,
     Entry,
     Heartbeat,
     Message,
@@ -23,7 +23,7 @@ from distributedlog.metadata.raft.raft_messages import (
     decode,
     encode,
 )
-from distributedlog.metadata.raft.ready import Role, Snapshot
+from distributedlog.metadata.raft.ready import RaftRole, Snapshot
 from distributedlog.metadata.storage.snapshot_store import CHUNK
 from distributedlog.runtime.interfaces.errors import ConnectionLost, ProtocolError
 from distributedlog.runtime.net.client_link import ClientLink
@@ -42,7 +42,7 @@ def test_a_term_that_nobody_may_enter_is_no_message(term: int) -> None:
         decode(encode(Heartbeat(term, "b", 0, 1)))
 
 
-@pytest.mark.parametrize("kind", [Heartbeat, Vote, Append, PreVoteReply, TimeoutNow])
+@pytest.mark.parametrize("kind", [Heartbeat, Vote, AppendRequest, PreVoteReply, TimeoutNow])
 def test_a_term_further_ahead_than_elections_go_is_refused(kind: type) -> None:
     """One forged message must not leave the quorum without a term for its next election."""
     core = node(1, 1)
@@ -50,7 +50,7 @@ def test_a_term_further_ahead_than_elections_go_is_refused(kind: type) -> None:
     by_kind: dict[type, Message] = {
         Heartbeat: Heartbeat(far, "b", 0, 1),
         Vote: Vote(far, "b", 9, far, True),
-        Append: Append(far, "b", 2, 1, 0, (Entry(3, far, b"x"),)),
+        AppendRequest: AppendRequest(far, "b", 2, 1, 0, (Entry(3, far, b"x"),)),
         PreVoteReply: PreVoteReply(far, "b", False),
         TimeoutNow: TimeoutNow(far, "b"),
     }
@@ -83,7 +83,7 @@ def test_nobody_campaigns_for_a_term_that_cannot_be_told() -> None:
     core.on_time(5.0)
     core.on_message(TimeoutNow(TERM_MAX, "b"), 5.1)
     assert settle(core) == []
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 async def greet(nodes: Quorum, name: str, node_id: str, nursery: trio.Nursery) -> ClientLink:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import trio
 
-from distributedlog.metadata.model.interface import Event, Metadata, Scan, Watch, prefix_end
+from distributedlog.metadata.model.interface import Metadata, Scan, Watch, WatchEvent, prefix_end
 from distributedlog.metadata.model.transaction import (
     BYTES_MAX,
     Compare,
@@ -58,9 +58,9 @@ def puts(*pairs: tuple[bytes, bytes], lease: int = 0) -> Transaction:
     return Transaction((), tuple(Put(key, value, lease) for key, value in pairs))
 
 
-async def told(watch: Watch, count: int) -> list[Event]:
+async def told(watch: Watch, count: int) -> list[WatchEvent]:
     """The next ``count`` changes of a watch."""
-    events: list[Event] = []
+    events: list[WatchEvent] = []
     with trio.fail_after(10):
         while len(events) < count:
             batch = await watch.next()
@@ -71,7 +71,7 @@ async def told(watch: Watch, count: int) -> list[Event]:
     return events
 
 
-def short(events: list[Event]) -> list[tuple[str, bytes, int]]:
+def short(events: list[WatchEvent]) -> list[tuple[str, bytes, int]]:
     return [(event.kind, event.item.key, event.item.mod_revision) for event in events]
 
 
@@ -358,7 +358,7 @@ async def test_a_watch_that_waits_is_woken(
     metadata: Metadata, new_client: NewClient, autojump_clock: object
 ) -> None:
     writer = await new_client()
-    found: list[Event] = []
+    found: list[WatchEvent] = []
 
     async def follow() -> None:
         async with metadata.watch(b"k", b"l", after_revision=0) as watch:
@@ -405,7 +405,7 @@ async def test_a_quiet_watch_that_is_connected_is_never_compacted(
 ) -> None:
     """H29: what does not concern it moves it on."""
     writer = await new_client()
-    found: list[Event] = []
+    found: list[WatchEvent] = []
 
     async def follow() -> None:
         async with metadata.watch(b"q", b"r", after_revision=0) as watch:

@@ -14,7 +14,7 @@ from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import MembersRequest
 from distributedlog.metadata.raft.progress import Progress
 from distributedlog.metadata.raft.raft import Raft
-from distributedlog.metadata.raft.ready import Role
+from distributedlog.metadata.raft.ready import RaftRole
 from distributedlog.metadata.replica import replica
 from distributedlog.metadata.replica import snapshot_receiver as receiving
 from distributedlog.runtime.interfaces.errors import (
@@ -137,7 +137,7 @@ async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
 
     def noted(core: Raft, up_to: int) -> int:
         base = compact(core, up_to)
-        if core.role is Role.LEADER:
+        if core.role is RaftRole.LEADER:
             compacted.append((up_to, base))
         return base
 

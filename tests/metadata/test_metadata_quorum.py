@@ -8,10 +8,10 @@ from trio.testing import MockClock
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.commands import Transact, encode_command
-from distributedlog.metadata.model.interface import Event, WatchBatch
+from distributedlog.metadata.model.interface import WatchBatch, WatchEvent
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 from distributedlog.metadata.protocol.client_messages import (
-    ReadRequest,
+    RangeRequest,
     WatchRequest,
     decode_events,
     decode_outcome,
@@ -316,7 +316,7 @@ async def test_a_watch_goes_on_over_leader_changes(autojump_clock: object) -> No
     async with quorum(3) as nodes:
         await nodes.start()
         writer, watcher = await nodes.client(), await nodes.client()
-        found: list[Event] = []
+        found: list[WatchEvent] = []
 
         async def follow() -> None:
             async with watcher.watch(b"k", b"l", after_revision=0) as watch:
@@ -593,7 +593,7 @@ async def test_answers_that_are_not_read_are_not_made(autojump_clock: object) ->
         await client.transact(put(b"k", bytes(MIB - 100)))
         connection = await nodes.machine("flood").dial(nodes.peers["m1"])
         hello = encode_hello(Hello(label="flood"))
-        question = ReadRequest(b"a", b"s", 9).encode()
+        question = RangeRequest(b"a", b"s", 9).encode()
         frames = [envelope(Op.HELLO, len(hello)) + hello]
         auth = pack({"method": "none"})
         frames.append(envelope(Op.AUTH, len(auth)) + auth)

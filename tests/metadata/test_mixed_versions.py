@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog.metadata.model.command_results import Answer
-from distributedlog.metadata.model.commands import Command, Transact, encode_command
-from distributedlog.metadata.model.interface import Event
-from distributedlog.metadata.replica.replica import Replica
+from distributedlog.metadata.model.command_results import CommandResult
+from distributedlog.metadata.model.commands import ReplicatedCommand, Transact, encode_command
+from distributedlog.metadata.model.interface import WatchEvent
+from distributedlog.metadata.replica.replica import RaftReplica
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.runtime.interfaces.errors import UnsupportedFormat
 from distributedlog.runtime.protocol.frames import pack
@@ -23,8 +23,8 @@ TOUCH = pack(["touch", ["", 0, 0], b"touched"])
 
 
 def newer_apply(
-    state: KeyValueState, index: int, command: bytes, meant: Command | None = None
-) -> tuple[Answer, tuple[Event, ...]]:
+    state: KeyValueState, index: int, command: bytes, meant: ReplicatedCommand | None = None
+) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
     """What that version does."""
     if command == TOUCH:
         command = encode_command(Transact(transaction=put(b"touched", b"%d" % index)))
@@ -36,16 +36,16 @@ class Versions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.newer: set[str] = set()
-        self.replicas: dict[str, Replica] = {}
-        begin = Replica.__init__
+        self.replicas: dict[str, RaftReplica] = {}
+        begin = RaftReplica.__init__
 
-        def begin_as_told(replica: Replica, *arguments: Any, **named: Any) -> None:
+        def begin_as_told(replica: RaftReplica, *arguments: Any, **named: Any) -> None:
             begin(replica, *arguments, **named)
             self.replicas[replica.raft.node_id] = replica
             if replica.raft.node_id in self.newer:
                 replica.state.apply = partial(newer_apply, replica.state)  # type: ignore[method-assign]
 
-        monkeypatch.setattr(Replica, "__init__", begin_as_told)
+        monkeypatch.setattr(RaftReplica, "__init__", begin_as_told)
 
 
 def test_what_only_a_newer_version_knows_is_not_done_at_all() -> None:

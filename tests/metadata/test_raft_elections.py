@@ -10,8 +10,8 @@ from distributedlog.metadata.model.configuration import Configuration
 from distributedlog.metadata.raft.raft import DurableState, Raft
 from distributedlog.metadata.raft.raft_log import RaftLog
 from distributedlog.metadata.raft.raft_messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -21,7 +21,7 @@ from distributedlog.metadata.raft.raft_messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.raft.ready import HardState, Role
+from distributedlog.metadata.raft.ready import HardState, RaftRole
 from distributedlog.runtime.interfaces.errors import ProtocolError
 
 from .raft_cores import OPTIONS, elected, node, settle, to
@@ -29,7 +29,7 @@ from .raft_cores import OPTIONS, elected, node, settle, to
 
 def test_a_server_begins_as_follower() -> None:
     """Paper 5.2: "When servers start up, they begin as followers." """
-    assert node().role is Role.FOLLOWER
+    assert node().role is RaftRole.FOLLOWER
 
 
 def test_it_remains_follower_while_it_hears_a_leader() -> None:
@@ -39,7 +39,7 @@ def test_it_remains_follower_while_it_hears_a_leader() -> None:
         core.on_message(Heartbeat(1, "b", 0, tenth), tenth / 10)
         core.on_time(tenth / 10)
 
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 def test_silence_makes_it_ask_first_and_change_nothing() -> None:
@@ -49,7 +49,7 @@ def test_silence_makes_it_ask_first_and_change_nothing() -> None:
     core.on_time(core.deadline)
     sent = settle(core)
 
-    assert (core.role, core.term) == (Role.PRE_CANDIDATE, 1)
+    assert (core.role, core.term) == (RaftRole.PRE_CANDIDATE, 1)
     assert to(sent, "b", PreVote) == [PreVote(2, "a", 1, 1)]
 
 
@@ -83,18 +83,18 @@ def test_a_candidate_that_hears_a_leader_of_its_term_follows() -> None:
     core = node()
     core.on_time(core.deadline)
     core.on_message(PreVoteReply(1, "b", True), 0.6)
-    assert core.role is Role.CANDIDATE
+    assert core.role is RaftRole.CANDIDATE
 
-    core.on_message(Append(1, "c", 0, 0, 0, ()), 0.7)
+    core.on_message(AppendRequest(1, "c", 0, 0, 0, ()), 0.7)
 
-    assert (core.role, core.leader_id, core.term) == (Role.FOLLOWER, "c", 1)
+    assert (core.role, core.leader_id, core.term) == (RaftRole.FOLLOWER, "c", 1)
 
 
 def test_a_candidate_ignores_a_leader_of_an_older_term_and_tells_it() -> None:
     """Paper 5.1: "If a server receives a request with a stale term number, it rejects"."""
     core = node(term=5)
 
-    core.on_message(Append(3, "c", 0, 0, 0, (Entry(1, 3, b"x"),)), 0.1)
+    core.on_message(AppendRequest(3, "c", 0, 0, 0, (Entry(1, 3, b"x"),)), 0.1)
 
     assert to(settle(core), "c", AppendReply) == [AppendReply(5, "a", False, 0, 0, 0)]
     assert core.log.last_index == 0
@@ -234,7 +234,7 @@ def test_the_first_candidate_has_as_long_for_its_votes_as_any() -> None:
 
     core.on_message(PreVoteReply(1, "b", True), began)
 
-    assert (core.role, core.term) == (Role.CANDIDATE, 1)
+    assert (core.role, core.term) == (RaftRole.CANDIDATE, 1)
     assert core.deadline == pytest.approx(began + 0.5)
 
 
@@ -254,7 +254,7 @@ def test_a_lost_pre_vote_leaves_everything_as_it_was() -> None:
     for peer in "bc":
         core.on_message(PreVoteReply(1, peer, False), 0.6)
 
-    assert (core.role, core.term, core.vote) == (Role.FOLLOWER, 1, "")
+    assert (core.role, core.term, core.vote) == (RaftRole.FOLLOWER, 1, "")
 
 
 def test_a_refusal_from_a_later_term_is_taken_up() -> None:
@@ -263,7 +263,7 @@ def test_a_refusal_from_a_later_term_is_taken_up() -> None:
     core.on_time(core.deadline)
     core.on_message(PreVoteReply(9, "b", False), 0.6)
 
-    assert (core.role, core.term) == (Role.FOLLOWER, 9)
+    assert (core.role, core.term) == (RaftRole.FOLLOWER, 9)
 
 
 def test_a_late_pre_vote_of_an_earlier_term_does_not_count() -> None:
@@ -272,7 +272,7 @@ def test_a_late_pre_vote_of_an_earlier_term_does_not_count() -> None:
     core.on_time(core.deadline)
     core.on_message(PreVoteReply(4, "b", True), 0.6)
 
-    assert core.role is Role.PRE_CANDIDATE
+    assert core.role is RaftRole.PRE_CANDIDATE
 
 
 def test_a_node_with_an_emptied_directory_never_votes_nor_campaigns() -> None:
@@ -287,7 +287,7 @@ def test_a_node_with_an_emptied_directory_never_votes_nor_campaigns() -> None:
 
     assert to(sent, "b", PreVoteReply) == [PreVoteReply(0, "a", False)]
     assert to(sent, "b", VoteReply) == [VoteReply(2, "a", False)]
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 def test_a_single_voter_elects_itself_and_commits_alone() -> None:
@@ -296,7 +296,7 @@ def test_a_single_voter_elects_itself_and_commits_alone() -> None:
     core.on_time(core.deadline)
     ready = core.ready()
 
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
     assert core.commit == 0
     core.on_persisted(ready.number, 0.0)
     assert core.commit == 1
@@ -310,7 +310,7 @@ def test_the_vote_of_one_that_is_no_voter_does_not_count() -> None:
     for stranger in "lx":
         core.on_message(PreVoteReply(2, stranger, True), 0.6)
 
-    assert core.role is Role.PRE_CANDIDATE
+    assert core.role is RaftRole.PRE_CANDIDATE
 
 
 def test_a_vote_is_given_to_one_that_is_not_known_yet() -> None:
@@ -328,7 +328,7 @@ def test_a_learner_does_not_campaign() -> None:
     core.on_message(Heartbeat(1, "b", 0, 1), 1e9)
     core.on_message(TimeoutNow(1, "b"), 1e9)
 
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 def test_two_leaders_of_one_term_are_an_error_of_the_peer() -> None:

@@ -13,7 +13,7 @@ from distributedlog.metadata.raft.raft_messages import (
     Vote,
     VoteReply,
 )
-from distributedlog.metadata.raft.ready import Role
+from distributedlog.metadata.raft.ready import RaftRole
 
 from .raft_cores import acked, elected, node, settle, to
 
@@ -26,7 +26,7 @@ def test_a_higher_term_ends_it() -> None:
 
     core.on_message(AppendReply(5, "c", False, 0, 0, 0), 1.1)
 
-    assert (core.role, core.term, core.vote) == (Role.FOLLOWER, 5, "")
+    assert (core.role, core.term, core.vote) == (RaftRole.FOLLOWER, 5, "")
     assert core.propose(b"x") is None
 
 
@@ -42,7 +42,7 @@ def test_a_leader_without_answers_of_a_quorum_steps_down() -> None:
     roles = [core.role]
     core.on_time(2.25)
 
-    assert [*roles, core.role] == [Role.LEADER, Role.FOLLOWER]
+    assert [*roles, core.role] == [RaftRole.LEADER, RaftRole.FOLLOWER]
 
 
 def test_the_leader_s_own_pause_is_not_the_others_silence() -> None:
@@ -53,7 +53,7 @@ def test_the_leader_s_own_pause_is_not_the_others_silence() -> None:
     core.on_late(30.0, 31.0)
     core.on_time(31.0)
 
-    assert core.role is Role.LEADER
+    assert core.role is RaftRole.LEADER
 
 
 def test_after_a_stall_of_everybody_a_follower_waits_once_for_the_leader() -> None:
@@ -65,12 +65,12 @@ def test_after_a_stall_of_everybody_a_follower_waits_once_for_the_leader() -> No
 
     core.on_late(3.0, woken)
     core.on_time(woken)
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
     core.on_late(0.1, woken + 0.3)
     core.on_time(woken + 0.3)
     roles = [core.role]
 
-    assert roles == [Role.PRE_CANDIDATE]
+    assert roles == [RaftRole.PRE_CANDIDATE]
 
 
 def test_leadership_is_handed_to_one_that_has_everything() -> None:
@@ -118,7 +118,7 @@ def test_a_stalled_disk_refuses_and_hands_over_leadership() -> None:
     core = node()
     core.on_disk_stalled(True, 0.1)
     core.on_time(core.deadline)
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
     core.on_disk_stalled(False, 0.9)
     elected(core)

@@ -9,8 +9,8 @@ from distributedlog.metadata.model.configuration import UNKNOWN, Configuration
 from distributedlog.metadata.raft.raft import DurableState, Raft
 from distributedlog.metadata.raft.raft_log import RaftLog
 from distributedlog.metadata.raft.raft_messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -19,7 +19,7 @@ from distributedlog.metadata.raft.raft_messages import (
     TimeoutNow,
     Vote,
 )
-from distributedlog.metadata.raft.ready import HardState, Role, Snapshot
+from distributedlog.metadata.raft.ready import HardState, RaftRole, Snapshot
 from distributedlog.runtime.interfaces.errors import InvalidRequest, NotReady
 
 from .raft_cores import OPTIONS, acked, elected, node, settle, to
@@ -49,7 +49,7 @@ def test_a_configuration_counts_from_when_it_is_in_the_log() -> None:
     sent = settle(core)
 
     assert core.voters == ("a", "b", "c", "d")
-    assert to(sent, "d", Append)
+    assert to(sent, "d", AppendRequest)
     acked(core, "b", 2)
     assert core.commit == 1  # two of four
     acked(core, "c", 2)
@@ -60,10 +60,10 @@ def test_a_follower_uses_it_before_it_is_committed_and_drops_it_with_the_entry()
     """Thesis 4.1: "a server must be prepared to fall back to the previous configuration in its log"."""
     core = node(1)
     entry = Entry(2, 1, of("abcd").encode())
-    core.on_message(Append(1, "b", 1, 1, 0, (entry,)), 0.1)
+    core.on_message(AppendRequest(1, "b", 1, 1, 0, (entry,)), 0.1)
     before = core.voters
 
-    core.on_message(Append(2, "c", 1, 1, 0, (Entry(2, 2, b""),)), 0.2)
+    core.on_message(AppendRequest(2, "c", 1, 1, 0, (Entry(2, 2, b""),)), 0.2)
 
     assert (before, core.voters) == (("a", "b", "c", "d"), ("a", "b", "c"))
 
@@ -159,11 +159,11 @@ def test_a_node_that_is_let_in_knows_nobody_and_follows_whoever_leads() -> None:
     assert core.configuration == UNKNOWN
     core.on_time(1e9)
     entries = (Entry(1, 1, b""), Entry(2, 1, of("abc", "x").encode()))
-    core.on_message(Append(1, "a", 0, 0, 2, entries), 1e9)
+    core.on_message(AppendRequest(1, "a", 0, 0, 2, entries), 1e9)
     sent = settle(core)
 
     assert to(sent, "a", AppendReply) == [AppendReply(1, "x", True, 2, 0, 0)]
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
     assert core.configuration.learners == ("x",)
 
 
@@ -173,31 +173,31 @@ def test_a_leader_that_removed_itself_does_not_count_and_leaves_when_that_is_com
     core.change_members(of("bc"), 1.0)
     settle(core)
     acked(core, "b", 2)
-    assert (core.role, core.commit) == (Role.LEADER, 1)  # its own copy does not count
+    assert (core.role, core.commit) == (RaftRole.LEADER, 1)  # its own copy does not count
 
     acked(core, "c", 2)
     sent = settle(core)
 
-    assert (core.role, core.commit) == (Role.FOLLOWER, 2)
+    assert (core.role, core.commit) == (RaftRole.FOLLOWER, 2)
     assert any(to(sent, heir, TimeoutNow) for heir in "bc")
     assert [beat.commit for beat in to(sent, "b", Heartbeat)] == [2]
     core.on_time(1e9)
-    assert core.role is Role.FOLLOWER
+    assert core.role is RaftRole.FOLLOWER
 
 
 def test_a_removed_voter_campaigns_until_its_removal_is_committed() -> None:
     """Thesis 4.2.2: it "should still start new elections, as it might still be needed"."""
     core = node(1)
     removal = Entry(2, 1, of("bc").encode())
-    core.on_message(Append(1, "b", 1, 1, 1, (removal,)), 0.1)
+    core.on_message(AppendRequest(1, "b", 1, 1, 1, (removal,)), 0.1)
     settle(core)
     core.on_time(core.deadline)
     before = core.role
 
-    core.on_message(Append(1, "b", 2, 1, 2, ()), 2.0)
+    core.on_message(AppendRequest(1, "b", 2, 1, 2, ()), 2.0)
     core.on_time(1e9)
 
-    assert (before, core.role) == (Role.PRE_CANDIDATE, Role.FOLLOWER)
+    assert (before, core.role) == (RaftRole.PRE_CANDIDATE, RaftRole.FOLLOWER)
 
 
 def test_a_removed_server_does_not_disturb() -> None:

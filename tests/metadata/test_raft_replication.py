@@ -12,8 +12,8 @@ from distributedlog.metadata.declarations.options import RaftOptions
 from distributedlog.metadata.model.configuration import Configuration
 from distributedlog.metadata.raft.raft import Raft
 from distributedlog.metadata.raft.raft_messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -22,7 +22,7 @@ from distributedlog.metadata.raft.raft_messages import (
     VoteReply,
 )
 from distributedlog.metadata.raft.ready import Snapshot
-from distributedlog.metadata.raft.recovered_hard_state import Place
+from distributedlog.metadata.raft.recovered_hard_state import RaftEntryId
 from distributedlog.runtime.interfaces.errors import InvalidRequest, ProtocolError, TooBusy
 
 from .raft_cores import acked, elected, node, settle, to
@@ -40,7 +40,9 @@ def test_several_proposals_travel_in_one_append_before_the_own_disk() -> None:
 
     entries = tuple(Entry(2 + n, 1, b"%d" % n) for n in range(3))
     assert ready.append == entries
-    assert [message.entries for message in to(list(ready.send_now), "b", Append)] == [entries]
+    assert [message.entries for message in to(list(ready.send_now), "b", AppendRequest)] == [
+        entries
+    ]
 
 
 def test_appends_are_sent_ahead_of_their_answers_and_bounded_in_bytes() -> None:
@@ -54,17 +56,17 @@ def test_appends_are_sent_ahead_of_their_answers_and_bounded_in_bytes() -> None:
     for _ in range(10):
         core.propose(bytes(100))
 
-    sent = to(settle(core), "b", Append)
+    sent = to(settle(core), "b", AppendRequest)
 
     assert [[e.index for e in message.entries] for message in sent] == [[2, 3], [4, 5], [6, 7]]
     acked(core, "b", 3)
-    assert [[e.index for e in m.entries] for m in to(settle(core), "b", Append)] == [[8, 9]]
+    assert [[e.index for e in m.entries] for m in to(settle(core), "b", AppendRequest)] == [[8, 9]]
 
 
 def test_an_ack_leaves_only_when_the_entries_are_durable() -> None:
     """Thesis 10.2.1: a follower's answer means durable; G1."""
     core = node()
-    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),)), 0.1)
+    core.on_message(AppendRequest(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),)), 0.1)
     ready = core.ready()
 
     assert not ready.send_now
@@ -75,7 +77,7 @@ def test_an_ack_leaves_only_when_the_entries_are_durable() -> None:
 def test_a_doubled_append_is_not_acked_before_the_first_is_durable() -> None:
     """H10 in Raft's dress: have it in memory is not have it."""
     core = node(term=1)
-    message = Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),))
+    message = AppendRequest(1, "b", 0, 0, 0, (Entry(1, 1, b"x"),))
     core.on_message(message, 0.1)
     core.ready()
     core.on_message(message, 0.2)
@@ -90,8 +92,8 @@ def test_no_entry_without_the_one_before() -> None:
     """Paper 5.3: "If the follower does not find an entry in its log with the same index and term,
     then it refuses the new entries"."""
     core = node(1, 1, term=3)
-    core.on_message(Append(3, "b", 2, 2, 0, (Entry(3, 3, b"x"),)), 0.1)
-    core.on_message(Append(3, "b", 7, 2, 0, (Entry(8, 3, b"x"),)), 0.1)
+    core.on_message(AppendRequest(3, "b", 2, 2, 0, (Entry(3, 3, b"x"),)), 0.1)
+    core.on_message(AppendRequest(3, "b", 7, 2, 0, (Entry(8, 3, b"x"),)), 0.1)
 
     sent = to(settle(core), "b", AppendReply)
 
@@ -102,7 +104,7 @@ def test_no_entry_without_the_one_before() -> None:
 def test_a_conflicting_tail_is_replaced() -> None:
     """Paper 5.3: "conflicting entries in follower logs will be overwritten"."""
     core = node(1, 1, 1, term=2)
-    core.on_message(Append(2, "b", 1, 1, 0, (Entry(2, 2, b"new"),)), 0.1)
+    core.on_message(AppendRequest(2, "b", 1, 1, 0, (Entry(2, 2, b"new"),)), 0.1)
     ready = core.ready()
 
     assert ready.truncate_from == 2
@@ -113,7 +115,7 @@ def test_a_conflicting_tail_is_replaced() -> None:
 def test_an_old_append_does_not_cut_what_followed_it() -> None:
     """Paper, figure 2: delete only "if an existing entry conflicts with a new one"."""
     core = node(1, 1, 1)
-    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"old"),)), 0.1)
+    core.on_message(AppendRequest(1, "b", 0, 0, 0, (Entry(1, 1, b"old"),)), 0.1)
     ready = core.ready()
 
     assert ready.truncate_from is None
@@ -124,9 +126,9 @@ def test_an_old_append_does_not_cut_what_followed_it() -> None:
 def test_a_write_replaced_in_memory_is_not_counted_when_it_ends() -> None:
     """A sync that ends late says nothing of the entries that took the place of what it wrote."""
     core = node(term=1)
-    core.on_message(Append(1, "b", 0, 0, 0, (Entry(1, 1, b"x"), Entry(2, 1, b"y"))), 0.1)
+    core.on_message(AppendRequest(1, "b", 0, 0, 0, (Entry(1, 1, b"x"), Entry(2, 1, b"y"))), 0.1)
     first = core.ready()
-    core.on_message(Append(2, "c", 1, 1, 0, (Entry(2, 2, b"z"),)), 0.2)
+    core.on_message(AppendRequest(2, "c", 1, 1, 0, (Entry(2, 2, b"z"),)), 0.2)
     second = core.ready()
 
     core.on_persisted(first.number, 0.0)
@@ -138,7 +140,7 @@ def test_a_write_replaced_in_memory_is_not_counted_when_it_ends() -> None:
 def test_a_follower_commits_no_further_than_the_message_reaches() -> None:
     """Paper, figure 2: "commitIndex = min(leaderCommit, index of last new entry)"."""
     core = node(1, 1, 1, term=2)
-    core.on_message(Append(2, "b", 1, 1, 3, ()), 0.1)
+    core.on_message(AppendRequest(2, "b", 1, 1, 3, ()), 0.1)
 
     assert core.commit == 1  # entries 2 and 3 are another leader's
 
@@ -149,11 +151,11 @@ def test_a_heartbeat_commits_no_further_than_an_append_has_shown_to_fit() -> Non
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
     assert core.commit == 0
 
-    core.on_message(Append(2, "b", 1, 1, 0, ()), 0.2)
+    core.on_message(AppendRequest(2, "b", 1, 1, 0, ()), 0.2)
     core.on_message(Heartbeat(2, "b", 3, 2), 0.3)
     assert core.commit == 1  # entries 2 and 3 are another leader's
 
-    core.on_message(Append(2, "b", 3, 1, 0, ()), 0.4)
+    core.on_message(AppendRequest(2, "b", 3, 1, 0, ()), 0.4)
     core.on_message(Heartbeat(2, "b", 3, 3), 0.5)
     assert core.commit == 3
 
@@ -161,7 +163,7 @@ def test_a_heartbeat_commits_no_further_than_an_append_has_shown_to_fit() -> Non
 def test_only_what_is_durable_here_is_handed_out() -> None:
     """A state machine ahead of its log would lose its place in a crash."""
     core = node(term=1)
-    core.on_message(Append(1, "b", 0, 0, 1, (Entry(1, 1, b"x"),)), 0.1)
+    core.on_message(AppendRequest(1, "b", 0, 0, 1, (Entry(1, 1, b"x"),)), 0.1)
     first = core.ready()
     assert not first.committed
 
@@ -178,7 +180,7 @@ def test_a_refusal_moves_the_leader_back_and_only_once() -> None:
     for _ in range(2):
         core.on_message(AppendReply(core.term, "b", False, 4, 2, 1, number=1), 1.0)
 
-    assert [m.prev_index for m in to(settle(core), "b", Append)] == [2]
+    assert [m.prev_index for m in to(settle(core), "b", AppendRequest)] == [2]
 
 
 def test_one_lost_append_is_answered_by_one_new_attempt() -> None:
@@ -189,14 +191,14 @@ def test_one_lost_append_is_answered_by_one_new_attempt() -> None:
     settle(core)
     for _ in range(10):
         core.propose(b"x")
-    in_flight = to(settle(core), "b", Append)
+    in_flight = to(settle(core), "b", AppendRequest)
     assert len(in_flight) == 10
 
-    sent: list[Append] = []
+    sent: list[AppendRequest] = []
     for append in in_flight[1:]:  # the first was lost
         refusal = AppendReply(1, "b", False, append.prev_index, 2, 0, append.number)
         core.on_message(refusal, 1.1)
-        sent += to(settle(core), "b", Append)
+        sent += to(settle(core), "b", AppendRequest)
 
     assert [append.prev_index for append in sent] == [1]
 
@@ -214,7 +216,7 @@ def test_a_lost_append_is_found_by_the_heartbeats() -> None:
         core.on_time(1.0 + tenth / 10)
         settle(core)
         core.on_message(HeartbeatReply(1, "b", core._leadership.round), 1.0 + tenth / 10)  # type: ignore[union-attr]
-        sent = to(settle(core), "b", Append)
+        sent = to(settle(core), "b", AppendRequest)
         if sent:
             break
 
@@ -235,13 +237,15 @@ def test_a_follower_that_lost_what_it_acked_helps_nobody_who_has_less() -> None:
     core = node(1)
     core.on_message(Heartbeat(1, "b", 3, 1), 0.1)
     settle(core)
-    assert (core.ghost, core.may_lead) == (Place(1, 3), False)
+    assert (core.ghost, core.may_lead) == (RaftEntryId(1, 3), False)
 
     core.on_message(Vote(2, "c", 2, 1, True), 0.2)
     assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
     core.on_message(Vote(3, "c", 3, 1, True), 0.3)
     assert [message.granted for message in to(settle(core), "c", VoteReply)] == [True]
-    core.on_message(Append(3, "c", 0, 0, 0, tuple(Entry(n, 1, b"x") for n in (1, 2, 3))), 0.4)
+    core.on_message(
+        AppendRequest(3, "c", 0, 0, 0, tuple(Entry(n, 1, b"x") for n in (1, 2, 3))), 0.4
+    )
     settle(core)
     assert core.ghost is None
     assert core.may_lead
@@ -305,7 +309,7 @@ def test_a_commit_is_told_by_the_next_append() -> None:
     core.propose(b"y")
     sent = settle(core)
 
-    assert [append.commit for append in to(sent, "b", Append)] == [2]
+    assert [append.commit for append in to(sent, "b", AppendRequest)] == [2]
     core.on_time(core.deadline)  # the telling was planned, and there is nothing left to tell b
     assert to(settle(core), "b", Heartbeat) == []
 
@@ -351,10 +355,10 @@ def test_an_append_for_several_peers_is_one_message() -> None:
     core.propose(b"x")
     sent = settle(core)
 
-    (to_b,), (to_c,) = to(sent, "b", Append), to(sent, "c", Append)
+    (to_b,), (to_c,) = to(sent, "b", AppendRequest), to(sent, "c", AppendRequest)
     assert to_b is to_c
     core.propose(b"y")
-    (later,) = to(settle(core), "b", Append)
+    (later,) = to(settle(core), "b", AppendRequest)
     assert later.number > to_b.number
 
 
@@ -362,11 +366,11 @@ def test_a_later_append_of_the_same_entries_is_another_message() -> None:
     """Its number tells a refusal of it from one of what came before: else the peer is stuck."""
     core = node(1, 1, 1)
     elected(core)
-    (first,) = to(settle_refused(core, "b", 3, number=1, hint=2), "b", Append)
-    (again,) = to(settle_refused(core, "c", 3, number=1, hint=2), "c", Append)
+    (first,) = to(settle_refused(core, "b", 3, number=1, hint=2), "b", AppendRequest)
+    (again,) = to(settle_refused(core, "c", 3, number=1, hint=2), "c", AppendRequest)
     assert (again.prev_index, again.entries) == (first.prev_index, first.entries)
 
-    (further,) = to(settle_refused(core, "c", 1, number=again.number, hint=1), "c", Append)
+    (further,) = to(settle_refused(core, "c", 1, number=again.number, hint=1), "c", AppendRequest)
 
     assert further.prev_index == 0
 
@@ -440,14 +444,14 @@ def test_a_commit_is_not_believed_for_entries_that_the_leader_has_not_seen() -> 
     core.on_message(Heartbeat(2, "b", 4, 1), 0.1)
     settle(core)
     assert core.commit == core.applied == 0
-    core.on_message(Append(2, "b", 4, 2, 4, ()), 0.1)
+    core.on_message(AppendRequest(2, "b", 4, 2, 4, ()), 0.1)
     settle(core)
-    assert (core.ghost, core.may_lead) == (Place(2, 4), False)
+    assert (core.ghost, core.may_lead) == (RaftEntryId(2, 4), False)
     core.on_message(Vote(3, "c", 4, 1, True), 0.2)  # it would have been elected without 3 and 4
     assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
 
     later = tuple(Entry(n, 2, b"new") for n in (3, 4))
-    core.on_message(Append(3, "b", 2, 1, 4, later), 0.3)
+    core.on_message(AppendRequest(3, "b", 2, 1, 4, later), 0.3)
     settle(core)
     assert core.commit == core.applied == 4
     assert [core.log.term_at(index) for index in (2, 3, 4)] == [1, 2, 2]
@@ -458,9 +462,9 @@ def test_what_differs_below_the_leaders_word_makes_a_ghost() -> None:
     """H107: the first append that fits begins before what was replaced."""
     core = node(1, 1, 1, term=1)
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
-    core.on_message(Append(2, "b", 2, 1, 3, (Entry(3, 2, b"new"),)), 0.1)
+    core.on_message(AppendRequest(2, "b", 2, 1, 3, (Entry(3, 2, b"new"),)), 0.1)
     assert not core.may_lead
-    assert core.ghost == Place(2, 3)
+    assert core.ghost == RaftEntryId(2, 3)
     settle(core)
     assert core.may_lead
     assert core.commit == 3
@@ -470,10 +474,10 @@ def test_a_restart_that_lost_nothing_makes_no_ghost() -> None:
     """The leader's word is what is here: its first append says so, then its commits count."""
     core = node(1, 1, 2, term=2)
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
-    core.on_message(Append(2, "b", 3, 2, 3, ()), 0.1)
+    core.on_message(AppendRequest(2, "b", 3, 2, 3, ()), 0.1)
     settle(core)
     assert (core.ghost, core.commit) == (None, 3)
-    core.on_message(Append(2, "b", 3, 2, 3, (Entry(4, 2, b"x"),)), 0.2)
+    core.on_message(AppendRequest(2, "b", 3, 2, 3, (Entry(4, 2, b"x"),)), 0.2)
     core.on_message(Heartbeat(2, "b", 4, 2), 0.2)
     assert core.commit == 4
 
@@ -486,14 +490,14 @@ def test_what_a_peer_acknowledged_before_its_connection_broke_is_asked_for_again
         acked(core, peer, 1)
     settle(core)
     core.propose(b"x")
-    before = to(settle(core), "b", Append)[-1].number
+    before = to(settle(core), "b", AppendRequest)[-1].number
     core.on_message(AppendReply(1, "b", True, 2, 0, 0, before), 1.0)
     core.on_connection_closed("b", 1.1)
     acked(core, "c", 2)
     assert core.commit == 1
 
     core.on_message(AppendReply(1, "b", True, 2, 0, 0, before), 1.2)  # it was under way
-    probe = to(settle(core), "b", Append)[-1]
+    probe = to(settle(core), "b", AppendRequest)[-1]
     assert core.commit == 1
     assert (probe.prev_index, probe.number > before) == (2, True)
     core.on_message(AppendReply(1, "b", True, 2, 0, 0, probe.number), 1.3)
@@ -537,21 +541,21 @@ NEWER = tuple(Entry(n, 3, b"new") for n in (3, 4))
 @pytest.mark.parametrize(
     "sent",
     [
-        Append(3, "b", 2, 1, 4, NEWER),
-        Append(3, "b", 1, 1, 4, (Entry(2, 1, b"old"), *NEWER)),
-        Append(3, "b", 4, 3, 4, ()),
-        Append(3, "b", 4, 3, 5, (Entry(5, 3, b"new"),)),
+        AppendRequest(3, "b", 2, 1, 4, NEWER),
+        AppendRequest(3, "b", 1, 1, 4, (Entry(2, 1, b"old"), *NEWER)),
+        AppendRequest(3, "b", 4, 3, 4, ()),
+        AppendRequest(3, "b", 4, 3, 5, (Entry(5, 3, b"new"),)),
     ],
     ids=["entries", "entries after others that fit", "an empty one", "entries after the end"],
 )
 @pytest.mark.parametrize("stored", [True, False], ids=["stored", "observed"])
 def test_a_leader_that_would_replace_committed_entries_is_not_followed(
-    sent: Append, stored: bool
+    sent: AppendRequest, stored: bool
 ) -> None:
     """Most nodes run on older copies of their disks. What a client was told is done is not deleted."""
     core = node(1, 1, 1, 1, term=1, committed=4 if stored else 0)
     if not stored:
-        core.on_message(Append(1, "b", 4, 1, 4, ()), 0.1)
+        core.on_message(AppendRequest(1, "b", 4, 1, 4, ()), 0.1)
         settle(core)
         assert core.commit == 4
     core.on_message(sent, 0.2)
@@ -562,7 +566,7 @@ def test_a_leader_that_would_replace_committed_entries_is_not_followed(
     assert core.log.last_index == 4
     assert core.term == 1
     assert not core.has_ready
-    core.on_message(Append(3, "b", 2, 1, 4, NEWER), 0.3)
+    core.on_message(AppendRequest(3, "b", 2, 1, 4, NEWER), 0.3)
     core.on_time(99.0)
     assert (core.log.entry(4).data, core.has_ready, core.deadline) == (b"old", False, inf)
 
@@ -570,7 +574,7 @@ def test_a_leader_that_would_replace_committed_entries_is_not_followed(
 def test_a_leader_of_the_same_term_with_other_committed_entries_is_not_followed() -> None:
     """Older copies of a majority elect a leader in a term that there was already: the terms are equal."""
     core = node(1, 1, 1, 1, term=1, committed=4)
-    other = Append(1, "b", 2, 1, 4, (Entry(3, 1, b"old"), Entry(4, 1, b"new")))
+    other = AppendRequest(1, "b", 2, 1, 4, (Entry(3, 1, b"old"), Entry(4, 1, b"new")))
     core.on_message(other, 0.1)
 
     assert core.diverged is not None
@@ -580,7 +584,7 @@ def test_a_leader_of_the_same_term_with_other_committed_entries_is_not_followed(
 
 def test_other_entries_of_the_same_term_replace_what_is_not_known_to_be_committed() -> None:
     core = node(1, 1, 1, 1, term=1, committed=2)
-    core.on_message(Append(1, "b", 2, 1, 2, (Entry(3, 1, b"old"), Entry(4, 1, b"new"))), 0.1)
+    core.on_message(AppendRequest(1, "b", 2, 1, 2, (Entry(3, 1, b"old"), Entry(4, 1, b"new"))), 0.1)
     settle(core)
     assert core.diverged is None
     assert [core.log.entry(index).data for index in (3, 4)] == [b"old", b"new"]
@@ -588,14 +592,16 @@ def test_other_entries_of_the_same_term_replace_what_is_not_known_to_be_committe
 
 def test_entries_that_come_again_are_no_others() -> None:
     core = node(1, 1, 1, 1, term=1, committed=4)
-    core.on_message(Append(1, "b", 1, 1, 4, tuple(Entry(n, 1, b"old") for n in (2, 3, 4))), 0.1)
+    core.on_message(
+        AppendRequest(1, "b", 1, 1, 4, tuple(Entry(n, 1, b"old") for n in (2, 3, 4))), 0.1
+    )
     settle(core)
     assert (core.diverged, core.commit) == (None, 4)
 
 
 def test_entries_that_are_not_known_to_be_committed_are_replaced() -> None:
     core = node(1, 1, 1, 1, term=1, committed=2)
-    core.on_message(Append(3, "b", 2, 1, 2, NEWER), 0.2)
+    core.on_message(AppendRequest(3, "b", 2, 1, 2, NEWER), 0.2)
     settle(core)
     assert core.diverged is None
     assert [core.log.term_at(index) for index in (2, 3, 4)] == [1, 3, 3]
@@ -604,9 +610,9 @@ def test_entries_that_are_not_known_to_be_committed_are_replaced() -> None:
 def test_a_node_that_lost_committed_entries_is_filled_up() -> None:
     """The log ends before what is known to be committed: it was damaged, and any leader has the rest."""
     core = node(1, 1, term=3, committed=4)
-    core.on_message(Append(3, "b", 4, 3, 4, ()), 0.1)
+    core.on_message(AppendRequest(3, "b", 4, 3, 4, ()), 0.1)
     assert [message.accepted for message in to(settle(core), "b", AppendReply)] == [False]
-    core.on_message(Append(3, "b", 2, 1, 4, NEWER), 0.2)
+    core.on_message(AppendRequest(3, "b", 2, 1, 4, NEWER), 0.2)
     settle(core)
     assert (core.diverged, core.commit) == (None, 4)
 

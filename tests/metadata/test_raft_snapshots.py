@@ -11,8 +11,8 @@ from distributedlog.metadata.model.configuration import Configuration
 from distributedlog.metadata.raft.raft import DurableState, Raft
 from distributedlog.metadata.raft.raft_log import RaftLog
 from distributedlog.metadata.raft.raft_messages import (
-    Append,
     AppendReply,
+    AppendRequest,
     Entry,
     Heartbeat,
     HeartbeatReply,
@@ -137,7 +137,7 @@ def test_a_peer_a_little_behind_is_fed_from_the_log_not_from_a_snapshot() -> Non
 def test_a_stale_snapshot_is_dropped() -> None:
     """M3: what is applied never goes back."""
     core = node(1, 1, 1)
-    core.on_message(Append(1, "b", 3, 1, 3, ()), 0.1)
+    core.on_message(AppendRequest(1, "b", 3, 1, 3, ()), 0.1)
     settle(core)
 
     core.on_snapshot_received(1, "b", Snapshot(2, 1), 0.2)
@@ -161,7 +161,7 @@ def test_a_restart_after_an_own_snapshot_hands_nothing_out_twice() -> None:
         draw=lambda: 0.0,
         now=0.0,
     )
-    core.on_message(Append(1, "b", 5, 1, 3, ()), 0.1)
+    core.on_message(AppendRequest(1, "b", 5, 1, 3, ()), 0.1)
     core.on_message(Heartbeat(1, "b", 5, 1), 0.1)
 
     handed: list[int] = []
@@ -176,7 +176,7 @@ def test_a_learner_is_fed_and_does_not_count() -> None:
     """H5: a new node catches up before it votes (thesis 4.2.1)."""
     core = node(learners="x")
     sent = elected(core)
-    assert to(sent, "x", Append)
+    assert to(sent, "x", AppendRequest)
 
     acked(core, "x", 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from distributedlog.metadata.raft import raft_messages as m
 from distributedlog.metadata.raft.raft import Raft
-from distributedlog.metadata.raft.ready import Role, Snapshot
+from distributedlog.metadata.raft.ready import RaftRole, Snapshot
 from distributedlog.runtime.interfaces.errors import CorruptData, ProtocolError
 
 from .raft_cores import elected, node, settle
@@ -34,7 +34,7 @@ def nonsense(rng: random.Random) -> m.Message:
         prev_term = rng.randrange(1, term + 1) if index else 0
         terms = sorted(rng.randrange(max(1, prev_term), term + 1) for _ in range(rng.randrange(4)))
         entries = tuple(m.Entry(place, of, b"z") for place, of in enumerate(terms, index + 1))
-        return m.Append(term, sender, index, prev_term, rng.randrange(9), entries, index)
+        return m.AppendRequest(term, sender, index, prev_term, rng.randrange(9), entries, index)
     if kind == 6:
         numbers = [rng.randrange(9) for _ in range(4)]
         return m.AppendReply(term, sender, rng.random() < 0.5, *numbers)
@@ -60,6 +60,6 @@ def test_nonsense_is_refused_or_survived(seed: int) -> None:
         except (ProtocolError, CorruptData):
             continue
         core.on_time(now)
-        if core.role is Role.LEADER:
+        if core.role is RaftRole.LEADER:
             core.propose(b"x")
         settle(core)

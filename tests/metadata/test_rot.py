@@ -12,15 +12,15 @@ from distributedlog.metadata.node.force_new_cluster import read_survivor
 from distributedlog.metadata.peers.hard_state_recovery import (
     GIVEN_AWAY,
     TERMS_AHEAD,
-    Statement,
+    VoterReport,
     recalled,
 )
 from distributedlog.metadata.raft.ready import HardState
 from distributedlog.metadata.raft.recovered_hard_state import (
     GHOST,
-    LastWords,
-    Place,
-    Word,
+    HardStateScanner,
+    RaftEntryId,
+    RecoveredHardState,
     mark_payload,
 )
 from distributedlog.metadata.storage.member_identity import (
@@ -312,9 +312,9 @@ async def test_a_log_that_is_gone_takes_a_ghost_of_before_with_it() -> None:
     await RaftStorage(disk, members.seed).begin(Configuration.of_ids("abx"))
     members = replace(members, may_vote=False)
     await store_members(disk, members)
-    await store_ghost(disk, Word(HardState(10, "b"), Place(9, 5)))
+    await store_ghost(disk, RecoveredHardState(HardState(10, "b"), RaftEntryId(9, 5)))
     loaded, members = await RaftStorage(disk, members.seed).load(members)
-    assert loaded.ghost == Place(9, 5)
+    assert loaded.ghost == RaftEntryId(9, 5)
     await disk.delete(*(name for name in disk.list() if name.startswith("log.")))
 
     loaded, _ = await RaftStorage(disk, members.seed).load(members)
@@ -376,25 +376,25 @@ async def copy_of(disk: MemoryDisk) -> MemoryDisk:
 
 
 def test_the_newest_blocks_say_what_was_promised() -> None:
-    words = LastWords()
+    words = HardStateScanner()
     words.take(1, [["hard", 3, "a"], ["snapshot", 5, 2, b""], ["entry", 6, 3, b""]])
-    assert words.word() == Word(HardState(3, "a"), Place(3, 6))
+    assert words.word() == RecoveredHardState(HardState(3, "a"), RaftEntryId(3, 6))
     words.take(2, [["hard", 4, "b"], ["hard", 4, "b"]])
-    assert words.word() == Word(HardState(4, "b"), Place(3, 6))
+    assert words.word() == RecoveredHardState(HardState(4, "b"), RaftEntryId(3, 6))
     words.take(3, [["hard", 4, "b"], ["truncate", 6]])
     assert words.word() is None
 
 
 def test_after_a_gap_nothing_of_before_it_is_believed() -> None:
-    words = LastWords()
+    words = HardStateScanner()
     words.take(1, [["hard", 3, "a"], ["entry", 6, 3, b""]])
     words.take(3, [["hard", 4, "b"]])
     assert words.word() is None
     words.take(4, [["hard", 4, "b"], ["entry", 8, 4, b""]])
-    assert words.word() == Word(HardState(4, "b"), Place(4, 8))
+    assert words.word() == RecoveredHardState(HardState(4, "b"), RaftEntryId(4, 8))
     words.take_mark(6, b"")  # of an older version
     assert words.word() is None
-    word = Word(HardState(5, "c"), Place(4, 9))
+    word = RecoveredHardState(HardState(5, "c"), RaftEntryId(4, 9))
     words.take_mark(8, mark_payload(word))
     assert words.word() == word
     words.take_mark(9, b"\xc1")
@@ -406,12 +406,14 @@ def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
 
     members = Configuration.of_ids("abcd")
     said = {
-        "b": Statement("b", 7, Place(3, 9), members),
-        "c": Statement("c", 4, Place(4, 2), members),
+        "b": VoterReport("b", 7, RaftEntryId(3, 9), members),
+        "c": VoterReport("c", 4, RaftEntryId(4, 2), members),
     }
     assert recalled("a", said) == "d must say what this node may have promised"
-    said["d"] = Statement("d", 5, Place(4, 1), members)
-    assert recalled("a", said) == Word(HardState(7 + TERMS_AHEAD, GIVEN_AWAY), Place(4, 2))
+    said["d"] = VoterReport("d", 5, RaftEntryId(4, 1), members)
+    assert recalled("a", said) == RecoveredHardState(
+        HardState(7 + TERMS_AHEAD, GIVEN_AWAY), RaftEntryId(4, 2)
+    )
     assert isinstance(recalled("z", said), str)
     assert isinstance(recalled("a", {}), str)
 

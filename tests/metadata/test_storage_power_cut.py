@@ -10,7 +10,11 @@ import trio
 from distributedlog.metadata.raft.raft_log import RaftLog
 from distributedlog.metadata.raft.raft_messages import Entry
 from distributedlog.metadata.raft.ready import HardState, Ready, Snapshot
-from distributedlog.metadata.storage.member_identity import Members, load_members, store_members
+from distributedlog.metadata.storage.member_identity import (
+    MemberIdentity,
+    load_members,
+    store_members,
+)
 from distributedlog.metadata.storage.raft_storage import Loaded, RaftStorage
 from distributedlog.runtime.interfaces.errors import DiskFull
 from distributedlog.testing.sim.world.disk import DiskFaults, SimDisk
@@ -148,7 +152,7 @@ async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
     writer = Writer(chance)
     first = RaftStorage(DiskHandle(disk), seed)
     await first.begin()
-    await store_members(DiskHandle(disk), Members("c", {"m1": "id"}, True, seed))
+    await store_members(DiskHandle(disk), MemberIdentity("c", {"m1": "id"}, True, seed))
     writer.allowed = [state_of(HardState(), RaftLog())]
 
     async def live() -> None:

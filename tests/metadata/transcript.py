@@ -34,7 +34,7 @@ from distributedlog.metadata.model.configuration import (
     is_configuration,
 )
 from distributedlog.metadata.raft.raft import DurableState, Raft
-from distributedlog.metadata.raft.raft_messages import Append, Entry, Message
+from distributedlog.metadata.raft.raft_messages import AppendRequest, Entry, Message
 from distributedlog.metadata.raft.ready import Ready
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.testing.sim.raft.raft_disk import RaftDisk, StoredSnapshot
@@ -295,7 +295,7 @@ def entry_text(entry: Entry) -> str:
 
 def text_of(message: Message) -> str:
     """A message in one line: its name and what it says."""
-    if isinstance(message, Append):
+    if isinstance(message, AppendRequest):
         entries = " ".join(entry_text(entry) for entry in message.entries) or "nothing"
         return (
             f"Append term {message.term} after {message.prev_index}:{message.prev_term}, "

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from distributedlog.log.namespace import Namespace
-from distributedlog.metadata.auth.acl_cache import TrustTable
+from distributedlog.metadata.auth.acl_cache import AclCache
 from distributedlog.metadata.model.acl_records import (
     MODE_KEY,
     User,
@@ -20,17 +20,17 @@ from distributedlog.metadata.model.acl_records import (
 )
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.proxy.declarations.options import ProxyOptions
-from distributedlog.proxy.membership.proxy_members import Members
+from distributedlog.proxy.membership.proxy_members import ProxyMembers
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.proxy.protocol.read_messages import Subscribe, Subscribed
 from distributedlog.proxy.read.read_server import ReadServer, ReadSession
-from distributedlog.proxy.session.client_authorizer import ClientRights
+from distributedlog.proxy.session.client_authorizer import ClientAuthorizer
 from distributedlog.proxy.session.log_calls import LogCalls
 from distributedlog.proxy.session.namespace_cache import Namespaces
 from distributedlog.proxy.session.proxy_session import CommonSession
-from distributedlog.proxy.write.log_manager import Owner
+from distributedlog.proxy.write.log_manager import LogManager
 from distributedlog.proxy.write.produce_session import Limits, ProduceSession
-from distributedlog.proxy.write.write_proxy_peers import Peers
+from distributedlog.proxy.write.write_proxy_peers import WriteProxyPeers
 from distributedlog.runtime.interfaces.host import Address, Host
 from distributedlog.runtime.interfaces.principals import (
     PROXY,
@@ -40,7 +40,7 @@ from distributedlog.runtime.interfaces.principals import (
     Welcome,
 )
 from distributedlog.runtime.net.client_link import ClientLink
-from distributedlog.runtime.net.link import Link, Session
+from distributedlog.runtime.net.link import Link, LinkSession
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import EITHER, Tls, token_credentials, with_tls
 from distributedlog.runtime.protocol.frames import Op, error_from, unpack
@@ -85,13 +85,13 @@ class RawReader:
 class Judged:
     """The two proxies, and who comes to them."""
 
-    def __init__(self, world: World, rights: ClientRights, nursery: trio.Nursery) -> None:
+    def __init__(self, world: World, rights: ClientAuthorizer, nursery: trio.Nursery) -> None:
         self.world = world
         self.rights = rights
         self.network = PipeNetwork(1)
         self.writes: Address = ("", 0)
         self.reads: Address = ("", 0)
-        self.owner: Owner | None = None
+        self.owner: LogManager | None = None
         self.asked: list[bytes] = []
         """Tokens that the metadata were asked about."""
         self._nursery = nursery
@@ -130,7 +130,7 @@ class Judged:
         self.asked.append(shown)
         token = opened(shown, lambda key: T)
         item = await self.world.metadata.get(user_key(token.user))
-        table = TrustTable()
+        table = AclCache()
         if item is not None:
             table.take(item.key, item.value)
         why = table.why_no_token(token)
@@ -207,7 +207,7 @@ class Judged:
 async def judged(
     world: World,
     *,
-    rights: Callable[[Any], ClientRights] = ClientRights,
+    rights: Callable[[Any], ClientAuthorizer] = ClientAuthorizer,
     mode: str = "required",
     takes_tokens: bool = False,
     whose: Callable[[bytes], Awaitable[Welcome]] | None = None,
@@ -222,9 +222,9 @@ async def judged(
         await nursery.start(it.rights.run)
         namespaces = Namespaces(it.of, namespaces_max=10)
         await nursery.start(namespaces.run)
-        members = Members(world.metadata)
-        peers = Peers(Endpoint(it.network.host("p1"), Hello))
-        owner = it.owner = Owner("p1", namespaces, members, ProxyOptions(), peers)
+        members = ProxyMembers(world.metadata)
+        peers = WriteProxyPeers(Endpoint(it.network.host("p1"), Hello))
+        owner = it.owner = LogManager("p1", namespaces, members, ProxyOptions(), peers)
         await nursery.start(owner.run)
         calls = LogCalls(namespaces, calls_max=100, serves=lambda _: False, release=owner.release)
         await nursery.start(calls.run)
@@ -243,7 +243,7 @@ async def judged(
         reading = ReadServer(endpoints[1], namespaces.using)
         await nursery.start(reading.run)
 
-        def session(link: Link, writes: bool) -> Session:
+        def session(link: Link, writes: bool) -> LinkSession:
             if link.token is None:
                 link.principal = link.peer.label
             client = it.rights.meet(link)

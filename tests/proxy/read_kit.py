@@ -11,11 +11,11 @@ from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.services.log_metrics import LogMeters
-from distributedlog.metadata.auth.acl_cache import TrustTable
+from distributedlog.metadata.auth.acl_cache import AclCache
 from distributedlog.proxy.client.entry_source import ReadLinks, open_proxied_reader
 from distributedlog.proxy.protocol.read_messages import Subscribe
 from distributedlog.proxy.read.read_server import ReadServer, ReadSession
-from distributedlog.proxy.session.client_authorizer import ClientRights
+from distributedlog.proxy.session.client_authorizer import ClientAuthorizer
 from distributedlog.runtime.declarations.options import overlaid
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.runtime.interfaces.host import Address
@@ -49,7 +49,7 @@ class Proxies:
         """What clients take for the log's proxies, in this order."""
         self.principal = ""
         """Whom a connection is taken for, from now on; "": nobody."""
-        self.rights: ClientRights | None = None
+        self.rights: ClientAuthorizer | None = None
         """Of the proxies that are started from now on; None: they judge nobody."""
         self._nursery = nursery
         self._readers = 0
@@ -87,7 +87,7 @@ class Proxies:
                     hello = Hello("c1", host.name, "read-proxy", host.name)
                     endpoint = Endpoint(host, lambda: hello)
                     server = ReadServer(endpoint, using, **limits)
-                    rights = self.rights or ClientRights(namespace.metadata, TrustTable())
+                    rights = self.rights or ClientAuthorizer(namespace.metadata, AclCache())
 
                     def session(link: Link) -> ReadSession:
                         if self.principal:

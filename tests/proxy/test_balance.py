@@ -9,7 +9,7 @@ from distributedlog import open_namespace
 from distributedlog.cluster.status import proxy_overview as proxy_view
 from distributedlog.cluster.status.log_overview import describe
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.proxy.membership.rendezvous_hash import Move, balance
+from distributedlog.proxy.membership.rendezvous_hash import LogMove, balance
 
 from ..examples import examples
 from .proxy_world import world
@@ -44,7 +44,7 @@ def test_it_is_even_with_the_fewest_moves_and_then_at_rest(drawn: list[list[int]
 def test_those_with_few_producers_go() -> None:
     owned = {"a": [("ns", "busy", 9), ("ns", "quiet", 0)], "b": []}
 
-    assert balance(owned) == [Move("ns", "quiet", "a", "b")]
+    assert balance(owned) == [LogMove("ns", "quiet", "a", "b")]
     assert balance({}) == []
 
 

@@ -16,7 +16,7 @@ from distributedlog.proxy.read import history_reads as cold
 from distributedlog.proxy.read import read_server
 from distributedlog.proxy.read.push_loop import BLOCKED_S
 from distributedlog.proxy.read.read_server import ReadServer
-from distributedlog.proxy.read.tail_feed import LINK_BYTES_MAX, Feed, Subscriber
+from distributedlog.proxy.read.tail_feed import LINK_BYTES_MAX, Subscriber, TailFeed
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     EndOfStream,
@@ -415,14 +415,14 @@ async def test_who_never_reads_costs_a_look_at_its_connection_and_not_at_each_su
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H187: 5,000 subscriptions of one peer that had stopped reading took half of a proxy's time."""
-    attached, full, attach, takes_more = 0, True, Feed.attach, ReadServer._takes_more
+    attached, full, attach, takes_more = 0, True, TailFeed.attach, ReadServer._takes_more
 
-    def counted(self: Feed, subscriber: Subscriber) -> None:
+    def counted(self: TailFeed, subscriber: Subscriber) -> None:
         nonlocal attached
         attached += 1
         attach(self, subscriber)
 
-    monkeypatch.setattr(Feed, "attach", counted)
+    monkeypatch.setattr(TailFeed, "attach", counted)
     monkeypatch.setattr(
         ReadServer, "_takes_more", lambda self, link: not full and takes_more(self, link)
     )
@@ -512,9 +512,9 @@ async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader checks digests and sequence ids, and reads on elsewhere."""
-    taken = Feed._take
+    taken = TailFeed._take
 
-    def spoilt(self: Feed, *entry: Any) -> None:
+    def spoilt(self: TailFeed, *entry: Any) -> None:
         taken(self, *entry)
         places = self.ring._places
         head, whole, next_id = self.ring._entries[-1]

@@ -17,13 +17,13 @@ from distributedlog.proxy.membership.rendezvous_hash import order
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.proxy.write import log_manager as owner_module
 from distributedlog.proxy.write import produce_session
-from distributedlog.proxy.write.hosted_log import WrittenLog
+from distributedlog.proxy.write.hosted_log import HostedLog
 from distributedlog.proxy.write.log_manager import (
     LEAVES_AT_ONCE,
     SWEEP_S,
     TAKEN_S,
     TAKEN_SHARE,
-    Owner,
+    LogManager,
 )
 from distributedlog.proxy.write.produce_session import ProduceSession
 from distributedlog.proxy.write.producer_stream import ProducerStream
@@ -368,14 +368,14 @@ async def test_a_log_that_is_used_is_not_idle(
     """Its use is noted by the sweep: a frame looks at no clock."""
     given_up: list[float] = []
 
-    async def give_up(self: Owner, key: Any, target: str) -> bool:
+    async def give_up(self: LogManager, key: Any, target: str) -> bool:
         given_up.append(trio.current_time())
         del self.logs[key]
         return True
 
-    monkeypatch.setattr(Owner, "give_up", give_up)
+    monkeypatch.setattr(LogManager, "give_up", give_up)
     nothing: Any = None
-    owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
+    owner = LogManager("me", nothing, nothing, ProxyOptions(), nothing)
     await nursery.start(owner.run)
     one: Any = SimpleNamespace(leaving=False, writer=SimpleNamespace(over=None), used=False)
     one.used_at = trio.current_time()
@@ -394,7 +394,7 @@ async def test_a_log_that_is_used_is_not_idle(
 
 def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
     nothing: Any = None
-    owner = Owner("me", nothing, nothing, ProxyOptions(), nothing)
+    owner = LogManager("me", nothing, nothing, ProxyOptions(), nothing)
     windows: list[int] = []
     for _ in range(3100):
         windows.append(owner.window(0))
@@ -564,14 +564,14 @@ async def test_a_log_that_is_being_opened_holds_up_no_drain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """H79: its bookies do not answer; the others are given up meanwhile."""
-    acquire = Owner._acquire
+    acquire = LogManager._acquire
 
-    async def stuck(self: Owner, namespace: Any, key: tuple[str, str], *rest: Any) -> Any:
+    async def stuck(self: LogManager, namespace: Any, key: tuple[str, str], *rest: Any) -> Any:
         if key[1] == "stuck":
             await trio.sleep_forever()
         return await acquire(self, namespace, key, *rest)
 
-    monkeypatch.setattr(Owner, "_acquire", stuck)
+    monkeypatch.setattr(LogManager, "_acquire", stuck)
     async with world() as it:
         node = await it.proxy("w1", drain_s=1)
         producer, other = await it.producer(node), await it.producer(node)
@@ -621,13 +621,13 @@ async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
         def leave(self, path: str) -> None:
             using.remove(path)
 
-    async def acquire(self: Owner, *args: Any) -> Any:
+    async def acquire(self: LogManager, *args: Any) -> Any:
         return Ending()
 
-    monkeypatch.setattr(Owner, "_acquire", acquire)
+    monkeypatch.setattr(LogManager, "_acquire", acquire)
     nothing: Any = None
     namespaces: Any = Counting()
-    owner = Owner("me", namespaces, nothing, ProxyOptions(), nothing)
+    owner = LogManager("me", namespaces, nothing, ProxyOptions(), nothing)
     await nursery.start(owner.run)
     request = wire.ProduceOpen(1, "default", "orders")
     first = await owner.take(request)
@@ -660,7 +660,7 @@ class Next:
         self.taken[name] = (trio.current_time(), there.id)
 
 
-def gives_up(peers: Any, logs: int) -> tuple[Owner, dict[str, float]]:
+def gives_up(peers: Any, logs: int) -> tuple[LogManager, dict[str, float]]:
     """An owner of so many logs with a producer each, and when these are told."""
     storage: Any = SimpleNamespace(leave=lambda path: None)
     members: Any = SimpleNamespace(
@@ -669,11 +669,11 @@ def gives_up(peers: Any, logs: int) -> tuple[Owner, dict[str, float]]:
             for one in ("me", "w2", "w3", "w4")
         }
     )
-    owner = Owner("me", storage, members, ProxyOptions(), peers)
+    owner = LogManager("me", storage, members, ProxyOptions(), peers)
     told: dict[str, float] = {}
     for number in range(logs):
         writer: Any = Ending(number + 1, 0.01, 0, f"log{number}")
-        one = owner.logs["default", f"log{number}"] = WrittenLog("default", f"log{number}", writer)
+        one = owner.logs["default", f"log{number}"] = HostedLog("default", f"log{number}", writer)
 
         def release(target: str, name: str = one.name) -> None:
             told[name] = trio.current_time()
@@ -786,7 +786,7 @@ async def test_only_who_is_certainly_gone_loses_a_log_before_its_lease_ends(
     storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
     nothing: Any = None
     peers: Any = SimpleNamespace(knock=knock)
-    owner = Owner("w1", nothing, members, ProxyOptions(), peers)
+    owner = LogManager("w1", nothing, members, ProxyOptions(), peers)
     request = wire.ProduceOpen(1, "default", "orders", suspect="w2")
     deadline = trio.current_time() + 10
 
@@ -902,7 +902,7 @@ async def test_an_owner_is_knocked_at_where_somebody_suspects_it(
     storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
     nothing: Any = None
     peers: Any = SimpleNamespace(knock=knock)
-    owner = Owner("w1", nothing, members, ProxyOptions(), peers)
+    owner = LogManager("w1", nothing, members, ProxyOptions(), peers)
     request = wire.ProduceOpen(1, "default", "orders", suspect=suspect)
 
     with pytest.raises(Moved) as moved:

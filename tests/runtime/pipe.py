@@ -12,7 +12,7 @@ import trio
 
 from distributedlog.runtime.interfaces.errors import REFUSED, AddressInUse, ConnectionLost
 from distributedlog.runtime.interfaces.host import Address, Buffer, Connection, Host, Listener
-from distributedlog.runtime.interfaces.principals import Identity
+from distributedlog.runtime.interfaces.principals import CertificateIdentity
 
 
 class _Way:
@@ -33,7 +33,7 @@ class _Way:
 class PipeConnection:
     """One end of a pipe."""
 
-    identity: Identity | None = None
+    identity: CertificateIdentity | None = None
     is_secret = False
     has_begun = False
 

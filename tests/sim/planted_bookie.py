@@ -7,13 +7,13 @@ import trio
 
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.replay import journal_replay as replay
-from distributedlog.bookie.storage.entry_reader import Reader
-from distributedlog.bookie.storage.group_commit import Commits
+from distributedlog.bookie.storage.entry_reader import EntryReader
+from distributedlog.bookie.storage.group_commit import GroupCommit
 from distributedlog.bookie.storage.index import Index
 from distributedlog.bookie.storage.journal import Journal
 from distributedlog.bookie.store import first_journal_file, index_rebuild, journal_verifier
 from distributedlog.bookie.store.add_handler import Adds
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from tests.sim.planting import bug, patch
 
@@ -51,7 +51,7 @@ def acknowledge_before_the_sync() -> None:
 @bug("bookie")
 def fence_answered_before_it_is_durable() -> None:
     """Inv. 11."""
-    original = Store.fence
+    original = BookieStore.fence
 
     def fence(self: Any, ledger_id: int, key: bytes, done: Any) -> None:
         said: list[bool] = []
@@ -64,7 +64,7 @@ def fence_answered_before_it_is_durable() -> None:
         original(self, ledger_id, key, once)
         once(self.ledgers.get_or_make(ledger_id), None)
 
-    patch(Store, "fence", fence)
+    patch(BookieStore, "fence", fence)
 
 
 @bug("bookie")
@@ -110,7 +110,7 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
         decision = original(found, from_sequence=from_sequence, witnessed=witnessed)
         durable = [*decision.durable, *decision.survivors]
-        return replay.Decision(
+        return replay.ReplayDecision(
             durable, [], decision.corrupt, decision.tail_from - 1, decision.tail_from
         )
 
@@ -158,7 +158,7 @@ def tail_judged_by_bytes() -> None:
             if first > expected:
                 break
             expected = max(expected, last + 1)
-        return blocks.Verdict(
+        return blocks.BlockScanResult(
             max(expected, durable_floor + 1), [], max(expected - 1, durable_floor)
         )
 
@@ -203,7 +203,7 @@ def losses_do_not_lead_to_limbo() -> None:
 @bug("bookie")
 def a_read_that_is_cut_claims_to_be_complete() -> None:
     """H9: complete_to says the whole range, whatever the byte limit left out."""
-    original = Reader.collect
+    original = EntryReader.collect
 
     def collect(
         self: Any, ledger: Any, first: int, last: int, bytes_max: int, extent: Any = None
@@ -214,13 +214,13 @@ def a_read_that_is_cut_claims_to_be_complete() -> None:
             found.cold = None
         return found
 
-    patch(Reader, "collect", collect)
+    patch(EntryReader, "collect", collect)
 
 
 @bug("bookie")
 def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
     """H10, the twin: what was gathered during a sync is acknowledged by it."""
-    original = Commits.on_synced
+    original = GroupCommit.on_synced
 
     def on_synced(self: Any, block: Any, file_number: int, shift: int) -> None:
         newest = self._ring.newest()
@@ -229,7 +229,7 @@ def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
                 block.acks[stream] = max(count, block.acks.get(stream, 0))
         original(self, block, file_number, shift)
 
-    patch(Commits, "on_synced", on_synced)
+    patch(GroupCommit, "on_synced", on_synced)
 
 
 @bug("bookie")

@@ -7,28 +7,28 @@ import trio
 
 from distributedlog.bookie.format import entry as entries
 from distributedlog.cluster.repair.copier import Copier
-from distributedlog.cluster.repair.ledger_audit import EntryAudit
-from distributedlog.cluster.repair.limbo_repair import LimboHealing
+from distributedlog.cluster.repair.ledger_audit import LedgerAudit
+from distributedlog.cluster.repair.limbo_repair import LimboRepair
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model import ledger_ids as ids
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.recovery.quorum_coverage import Evidence
-from distributedlog.ledger.write.ensemble_monitor import SlotCare
-from distributedlog.ledger.write.pending_adds import AddWindow
+from distributedlog.ledger.recovery.quorum_coverage import QuorumCoverage
+from distributedlog.ledger.write.ensemble_monitor import EnsembleMonitor
+from distributedlog.ledger.write.pending_adds import PendingAdds
 from distributedlog.log.model.log_state import LogState
-from distributedlog.log.model.writer_log_state import OwnedLog
-from distributedlog.log.write.segment_roller import SegmentKeeper
-from distributedlog.log.write.send_queue import Pipeline
+from distributedlog.log.model.writer_log_state import WriterLogState
+from distributedlog.log.write.segment_roller import SegmentRoller
+from distributedlog.log.write.send_queue import SendQueue
 from distributedlog.metadata.model.transaction import Transaction
-from distributedlog.metadata.raft.leader_state import Leadership
+from distributedlog.metadata.raft.leader_state import LeaderState
 from distributedlog.metadata.raft.raft import Raft
 from distributedlog.metadata.raft.ready import HardState
-from distributedlog.metadata.replica.replica import Replica
-from distributedlog.metadata.state.request_dedup import RequestRing
-from distributedlog.metadata.state.watch_history import History
+from distributedlog.metadata.replica.replica import RaftReplica
+from distributedlog.metadata.state.request_dedup import RequestDedup
+from distributedlog.metadata.state.watch_history import WatchHistory
 from distributedlog.metadata.storage.raft_storage import RaftStorage
 from distributedlog.runtime.interfaces.errors import WriteFailed
 from distributedlog.runtime.schedule.work_failures import WorkFailures
@@ -38,13 +38,13 @@ from tests.sim.planting import bug, patch
 @bug("cluster")
 def one_ack_confirms() -> None:
     """G3: the LAC runs ahead of the ack quorum."""
-    original = AddWindow.__init__
+    original = PendingAdds.__init__
 
     def one(self: Any, striping: Any, *args: Any, **kwargs: Any) -> None:
         one_ack = Striping(striping.ensemble_size, striping.write_quorum, 1)
         original(self, one_ack, *args, **kwargs)
 
-    patch(AddWindow, "__init__", one)
+    patch(PendingAdds, "__init__", one)
 
 
 @bug("cluster")
@@ -69,7 +69,7 @@ def recovery_trusts_silence() -> None:
     """Inv. 16, G3: who does not answer does not have it."""
     from distributedlog.testing.sim.ledger.ledger_injected_bugs import _silence
 
-    patch(Evidence, "absence", _silence)
+    patch(QuorumCoverage, "absence", _silence)
 
 
 @bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
@@ -87,7 +87,7 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
         except Exception:
             return
 
-    patch(SlotCare, "_propose", propose)
+    patch(EnsembleMonitor, "_propose", propose)
 
 
 @bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
@@ -108,24 +108,24 @@ def the_epoch_is_not_looked_at() -> None:
     def take(self: Any, found: Any) -> None:
         self.state, self.version = LogState.decode(found.value), found.version
 
-    patch(OwnedLog, "_take", take)
+    patch(WriterLogState, "_take", take)
 
 
 @bug("cluster")
 def a_roll_sends_to_the_next_segment_early() -> None:
     """H11: the next segment gets entries while this one's tail is in flight."""
-    original = SegmentKeeper.look
+    original = SegmentRoller.look
 
     def look(self: Any, *, drained: bool) -> None:
         original(self, drained=True)
 
-    patch(SegmentKeeper, "look", look)
+    patch(SegmentRoller, "look", look)
 
 
 @bug("cluster")
 def a_failed_segment_is_sent_again_whole() -> None:
     """G7: after an error what the old segment kept is sent to the next one, too."""
-    original = SegmentKeeper._replace
+    original = SegmentRoller._replace
 
     async def replace(self: Any) -> None:
         confirmed, self._on_confirmed = self._on_confirmed, lambda *args: None
@@ -134,7 +134,7 @@ def a_failed_segment_is_sent_again_whole() -> None:
         finally:
             self._on_confirmed = confirmed
 
-    patch(SegmentKeeper, "_replace", replace)
+    patch(SegmentRoller, "_replace", replace)
 
 
 @bug("cluster")
@@ -146,7 +146,7 @@ def what_was_in_flight_is_not_sent_again() -> None:
             batch = self._in_flight.popleft()
             batch.finish(WriteFailed("given up"))
 
-    patch(Pipeline, "take_back", take_back)
+    patch(SendQueue, "take_back", take_back)
 
 
 @bug("cluster")
@@ -156,19 +156,19 @@ def a_retried_request_is_a_new_one() -> None:
     def find(self: Any, *args: Any, **kwargs: Any) -> None:
         return None
 
-    patch(RequestRing, "find", find)
+    patch(RequestDedup, "find", find)
 
 
 @bug("cluster")
 def an_unknown_outcome_counts_as_not_done() -> None:
     """H20: the log's writer sends its change again without looking."""
-    original = OwnedLog._change
+    original = WriterLogState._change
 
     async def change(self: Any, apply: Any, done: Any, share: Any) -> None:
         self._certain = True
         await original(self, apply, lambda state: False, share)
 
-    patch(OwnedLog, "_change", change)
+    patch(WriterLogState, "_change", change)
 
 
 @bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
@@ -208,7 +208,7 @@ def reads_by_a_lone_leader() -> None:
     def confirmed_round(self: Any) -> int:
         return int(self.round)
 
-    patch(Leadership, "_confirmed_round", confirmed_round)
+    patch(LeaderState, "_confirmed_round", confirmed_round)
 
 
 @bug("cluster", directed="testing/sim/raft/raft_injected_bugs.py")
@@ -271,7 +271,7 @@ def limbo_is_lifted_from_what_was_lost() -> None:
         await self._limbo.lift_limbo(ledger_id, ledger.key)
         return True
 
-    patch(LimboHealing, "heal", heal)
+    patch(LimboRepair, "heal", heal)
 
 
 @bug("cluster", directed="tests/cluster/test_limbo_healing.py")
@@ -283,7 +283,7 @@ def ids_are_kept_for_ever() -> None:
 @bug("cluster", directed="tests/ledger/test_real_bookies.py")
 def nobody_leaves_who_is_in_limbo() -> None:
     """H7: what was open at a loss has a copy less until it is full, or old."""
-    patch(SlotCare, "_waits", lambda self, bookie, below: False)
+    patch(EnsembleMonitor, "_waits", lambda self, bookie, below: False)
 
 
 @bug("cluster", directed="tests/cluster/repair/test_ledger_audit.py")
@@ -294,13 +294,13 @@ def holes_that_nobody_noted_stay() -> None:
         await trio.lowlevel.checkpoint()
         return ()
 
-    patch(EntryAudit, "look_at", look_at)
+    patch(LedgerAudit, "look_at", look_at)
 
 
 @bug("cluster")
 def a_watch_skips_a_change() -> None:
     """M6: now and then a watcher is not told."""
-    original = History.after
+    original = WatchHistory.after
     count = [0]
 
     def after(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -310,7 +310,7 @@ def a_watch_skips_a_change() -> None:
             return found[1:]
         return found
 
-    patch(History, "after", after)
+    patch(WatchHistory, "after", after)
 
 
 @bug("cluster")
@@ -366,6 +366,6 @@ def containing(run: Any) -> Any:
 
 
 CONTAINED_CORE = [
-    (Replica, name, containing(getattr(Replica, name)))
+    (RaftReplica, name, containing(getattr(RaftReplica, name)))
     for name in ("persist", "run_clock", "end_if_must")
 ]

@@ -11,11 +11,11 @@ from distributedlog.cluster.repair import copier as copying
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.recovery.ledger_recovery import Recovery
-from distributedlog.ledger.recovery.quorum_coverage import Evidence
+from distributedlog.ledger.recovery.quorum_coverage import QuorumCoverage
 from distributedlog.ledger.recovery.recovery_driver import RecoveryDriver
 from distributedlog.ledger.write import ensemble_monitor as slot_care
 from distributedlog.ledger.write import missing_range_recorder as hole_note
-from distributedlog.ledger.write.pending_adds import AddWindow
+from distributedlog.ledger.write.pending_adds import PendingAdds
 from distributedlog.metadata.model.transaction import Transaction
 from distributedlog.runtime.interfaces.errors import CorruptData, OutcomeUnknown
 from distributedlog.testing.sim.ledger.ledger_injected_bugs import (
@@ -58,13 +58,13 @@ def taking_unknown_for_done(driver: Any) -> Iterator[None]:
 @bug("driver")
 def an_unknown_ensemble_change_is_taken_for_done() -> None:
     """G7: acks count on an ensemble that the store may not have."""
-    original = slot_care.SlotCare._propose
+    original = slot_care.EnsembleMonitor._propose
 
     async def propose(self: Any, round_: Any) -> None:
         with taking_unknown_for_done(self):
             await original(self, round_)
 
-    patch(slot_care.SlotCare, "_propose", propose)
+    patch(slot_care.EnsembleMonitor, "_propose", propose)
 
 
 @bug("driver")
@@ -103,7 +103,7 @@ def a_change_counts_before_the_metadata_has_it() -> None:
         except Exception:
             return
 
-    patch(slot_care.SlotCare, "_propose", propose)
+    patch(slot_care.EnsembleMonitor, "_propose", propose)
 
 
 @bug("driver", directed="tests/ledger/write/test_ledger_writer.py")
@@ -131,7 +131,7 @@ def a_recovery_closes_whatever_the_version() -> None:
 @bug("driver")
 def silence_is_absence() -> None:
     """Inv. 16."""
-    patch(Evidence, "absence", _silence)
+    patch(QuorumCoverage, "absence", _silence)
 
 
 @bug("driver")
@@ -185,7 +185,7 @@ def a_record_is_swapped_and_nothing_was_copied() -> None:
 @bug("driver")
 def a_writer_notes_no_holes() -> None:
     """H22b: an audit would hide it."""
-    patch(hole_note.HoleNote, "look", lambda self, spawn: None)
+    patch(hole_note.MissingRangeRecorder, "look", lambda self, spawn: None)
     original = transactions.closing_share
     patch(
         transactions, "closing_share", lambda closed, version, holes: original(closed, version, ())
@@ -234,13 +234,13 @@ def nobody_fences() -> None:
 @bug("driver")
 def replaced_slots_keep_their_acks() -> None:
     """D5."""
-    patch(AddWindow, "end_change", _no_unset)
+    patch(PendingAdds, "end_change", _no_unset)
 
 
 @bug("driver")
 def acks_confirm_while_a_change_is_undecided() -> None:
     """Inv. 7."""
-    patch(AddWindow, "_confirm", _confirm_while_changing)
+    patch(PendingAdds, "_confirm", _confirm_while_changing)
 
 
 @bug("driver", directed="tests/ledger/read/test_ledger_reader.py")

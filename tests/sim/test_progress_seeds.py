@@ -8,19 +8,21 @@ import pytest
 from distributedlog.metadata.auth.principal_quotas import Quotas, is_free
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.testing.sim.workloads.authorized_world import GREEDY
-from distributedlog.testing.sim.workloads.writer_progress import Progress, progress_beside
+from distributedlog.testing.sim.workloads.writer_progress import WriterProgress, progress_beside
 from distributedlog.testing.sim.world.bug_injection import planted
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def test_what_is_worse_is_said() -> None:
-    alone = Progress(300, 0.050)
+    alone = WriterProgress(300, 0.050)
 
-    assert Progress(150, 0.120).why_worse(alone) == ""
-    assert "p99 160.0 ms, without 50.0 ms" in Progress(290, 0.160).why_worse(alone)
-    assert "140 records acknowledged, without 300" in Progress(140, 0.010).why_worse(alone)
-    assert Progress(300, 0.019).why_worse(Progress(300, 0.004)) == "", "nobody complains of that"
+    assert WriterProgress(150, 0.120).why_worse(alone) == ""
+    assert "p99 160.0 ms, without 50.0 ms" in WriterProgress(290, 0.160).why_worse(alone)
+    assert "140 records acknowledged, without 300" in WriterProgress(140, 0.010).why_worse(alone)
+    assert WriterProgress(300, 0.019).why_worse(WriterProgress(300, 0.004)) == "", (
+        "nobody complains of that"
+    )
 
 
 @pytest.mark.seeds

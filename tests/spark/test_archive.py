@@ -24,7 +24,7 @@ from distributedlog.runtime.interfaces.errors import (
     VersionConflict,
 )
 from distributedlog.spark.archive import archive_folder as folder
-from distributedlog.spark.archive.archive_store import Bucket, Directory, Store, store_of
+from distributedlog.spark.archive.archive_store import ArchiveStore, Bucket, Directory, store_of
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
 from tests.examples import examples
 
@@ -40,7 +40,7 @@ def _no_syncs() -> Iterator[None]:
 
 
 @pytest.fixture(params=["directory", pytest.param("bucket", marks=pytest.mark.extra)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStore:
     """Each test in both."""
     made = store_of(tmp_path) if request.param == "directory" else bucket(tmp_path)
     made.prepare()
@@ -61,7 +61,7 @@ def bucket(path: Path) -> Bucket:
     return made
 
 
-def put(store: Store, first_id: int, generation: int = 1) -> ArchiveFile:
+def put(store: ArchiveStore, first_id: int, generation: int = 1) -> ArchiveFile:
     """A file of two records, as a task leaves it."""
     name, data = folder.file_name(first_id, generation), b"records %d" % first_id
     file = store.new(name)
@@ -72,22 +72,22 @@ def put(store: Store, first_id: int, generation: int = 1) -> ArchiveFile:
     return ArchiveFile(name, 2, 20, first, last, first_id, 1, len(data), digest)
 
 
-def raw(store: Store, name: str, data: bytes) -> None:
+def raw(store: ArchiveStore, name: str, data: bytes) -> None:
     """As somebody else leaves it, by their own means."""
     (Path(store.where.removeprefix("once://")) / name).write_bytes(data)
 
 
-def append(store: Store, generation: int, *files: ArchiveFile) -> Manifest:
+def append(store: ArchiveStore, generation: int, *files: ArchiveFile) -> Manifest:
     folder.publish(store, START.id, generation, lambda current: (current or START).grown(files))
     return folder.read(store)
 
 
-def names(store: Store) -> set[str]:
+def names(store: ArchiveStore) -> set[str]:
     """Of files, whether they count or not."""
     return {name for name in store.sizes() if name.endswith(".parquet")}
 
 
-def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: Store) -> None:
+def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: ArchiveStore) -> None:
     mine, theirs = put(store, 0), put(store, 0)
 
     made = append(store, 0, theirs)
@@ -98,7 +98,7 @@ def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: Store
     assert names(store) == {theirs.name}
 
 
-def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: Store) -> None:
+def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: ArchiveStore) -> None:
     """Both have looked, and both have files: the number decides, and no lock."""
     append(store, 0, put(store, 0))
     mine, theirs = put(store, 2, 2), put(store, 2, 2)
@@ -114,7 +114,7 @@ def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: Store
     assert [one.name for one in folder.read(store).files][1:] == [theirs.name]
 
 
-def test_files_that_may_still_come_to_count_are_left_and_others_go(store: Store) -> None:
+def test_files_that_may_still_come_to_count_are_left_and_others_go(store: ArchiveStore) -> None:
     """An append that is under way is not robbed by one that ends, or begins; killed ones leave nothing for
     long. What is not ours stays."""
     kept = put(store, 0)
@@ -133,7 +133,7 @@ def test_files_that_may_still_come_to_count_are_left_and_others_go(store: Store)
     assert "notes.txt" in store.sizes()
 
 
-def test_a_manifest_never_names_a_file_that_is_gone(store: Store) -> None:
+def test_a_manifest_never_names_a_file_that_is_gone(store: ArchiveStore) -> None:
     late = put(store, 0)
     store.delete([late.name])
 
@@ -143,7 +143,7 @@ def test_a_manifest_never_names_a_file_that_is_gone(store: Store) -> None:
     assert folder.read_if_any(store) is None
 
 
-def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: Store) -> None:
+def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: ArchiveStore) -> None:
     """Its number is free again, for old manifests go: created, it would be taken for published."""
     append(store, 0, put(store, 0))
     late = put(store, 2, 2)
@@ -166,7 +166,7 @@ def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: Sto
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_create_whose_answer_is_lost_is_asked_again(
-    store: Store, happened: bool, monkeypatch: pytest.MonkeyPatch
+    store: ArchiveStore, happened: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And known again by its bytes: not taken for another one's, nor published twice."""
     one = put(store, 0)
@@ -185,7 +185,7 @@ def test_a_create_whose_answer_is_lost_is_asked_again(
     assert append(store, 0, one).generation == 1
 
 
-def test_an_archive_of_an_older_program_is_read_and_grows(store: Store) -> None:
+def test_an_archive_of_an_older_program_is_read_and_grows(store: ArchiveStore) -> None:
     old = put(store, 0)
     made = START.grown([old])
     raw(store, folder.OLD_NAME, made.encode())
@@ -200,7 +200,7 @@ def test_an_archive_of_an_older_program_is_read_and_grows(store: Store) -> None:
     folder.verify(store, grown)
 
 
-def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: Store) -> None:
+def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: ArchiveStore) -> None:
     made = append(store, 0, put(store, 0))
     raw(store, folder.manifest_name(7), made.encode())
 
@@ -208,7 +208,9 @@ def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: Store) 
         folder.read(store)
 
 
-def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(store: Store) -> None:
+def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(
+    store: ArchiveStore,
+) -> None:
     killed = put(store, 0)
     folder.prepare(store)
 
@@ -222,7 +224,7 @@ def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(stor
         folder.prepare(store)
 
 
-def test_where_no_archive_is(store: Store, tmp_path: Path) -> None:
+def test_where_no_archive_is(store: ArchiveStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="did not finish"):
         folder.read(store)
     with pytest.raises(InvalidRequest, match="has no manifest"):
@@ -249,7 +251,7 @@ def test_a_store_that_is_not_known_or_not_safe_is_refused(
         made.read("_manifest-0000000000000000001.json")
 
 
-def test_every_flipped_byte_of_a_file_is_found(store: Store) -> None:
+def test_every_flipped_byte_of_a_file_is_found(store: ArchiveStore) -> None:
     one = put(store, 0)
     made = append(store, 0, one)
     whole = store.read(one.name)
@@ -312,7 +314,7 @@ def batch(log: str, ids: range) -> Any:
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
-def written(store: Store, *batches: Any) -> ArchiveFile:
+def written(store: ArchiveStore, *batches: Any) -> ArchiveFile:
     from distributedlog.spark.archive.parquet_file import PartWriter
 
     begin = batches[0].column("sequence_id")[0].as_py()
@@ -333,7 +335,7 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
 
 
 @pytest.mark.extra
-def test_a_file_is_read_back_as_it_was_written(store: Store) -> None:
+def test_a_file_is_read_back_as_it_was_written(store: ArchiveStore) -> None:
     """And its digests are those of its bytes and of its records, however they were cut."""
     from distributedlog.spark.archive.parquet_file import records_of
 
@@ -380,14 +382,14 @@ def test_records_in_another_place_or_changed_have_another_digest() -> None:
     ids=["gap", "twice", "backwards", "filtered", "other log"],
 )
 def test_records_that_do_not_follow_are_refused(
-    store: Store, ids: list[range], log: str, said: str
+    store: ArchiveStore, ids: list[range], log: str, said: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=said):
         written(store, *(batch(log, some) for some in ids))
 
 
 @pytest.mark.extra
-def test_a_damaged_file_is_not_read_to_its_end(store: Store) -> None:
+def test_a_damaged_file_is_not_read_to_its_end(store: ArchiveStore) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""
     from dataclasses import replace
 

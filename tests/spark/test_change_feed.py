@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("numpy", reason="pip install '.[spark]'")
 
-from examples.spark.change_feed import ChangeFeed, Records
+from examples.spark.change_feed import ChangeFeed, FeedRecords
 
 pytestmark = pytest.mark.extra
 
@@ -19,9 +19,9 @@ DIGEST = "1c38af38f7931cebf71864a304971bb14432a2b9c1cf6435cc292ac506909fcb"
 """Of its first 60,000 records."""
 
 
-def joined(feed: ChangeFeed, records: int, **options: int) -> tuple[Records, Records]:
+def joined(feed: ChangeFeed, records: int, **options: int) -> tuple[FeedRecords, FeedRecords]:
     """All of a feed, by log."""
-    found = (Records([], []), Records([], []))
+    found = (FeedRecords([], []), FeedRecords([], []))
     for part in feed.parts(records, **options):
         for all_of, some in zip(found, (part.orders, part.payments), strict=True):
             all_of.txids += some.txids
@@ -29,7 +29,7 @@ def joined(feed: ChangeFeed, records: int, **options: int) -> tuple[Records, Rec
     return found
 
 
-def digest(found: tuple[Records, Records]) -> str:
+def digest(found: tuple[FeedRecords, FeedRecords]) -> str:
     """Of every txid and payload, in order."""
     made = sha256()
     for records in found:
@@ -38,7 +38,7 @@ def digest(found: tuple[Records, Records]) -> str:
     return made.hexdigest()
 
 
-def parsed(records: Records) -> list[dict[str, Any]]:
+def parsed(records: FeedRecords) -> list[dict[str, Any]]:
     return [json.loads(payload) for payload in records.payloads]
 
 

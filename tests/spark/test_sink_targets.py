@@ -33,14 +33,14 @@ from distributedlog.spark.options.options import SinkOptions  # noqa: E402
 from distributedlog.spark.sink.sink_columns import columns_of  # noqa: E402
 from distributedlog.spark.sink.sink_task import (  # noqa: E402
     AppendTarget,
-    Identity,
     Message,
     SegmentTarget,
+    SinkIdentity,
 )
 from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter, contents_of  # noqa: E402
 
 pytestmark = pytest.mark.extra
-WHO = Identity("etl", 3, "")
+WHO = SinkIdentity("etl", 3, "")
 OPTIONS = SinkOptions.parse({"uri": "distributedlog://h:1/n", "log": "out"}, "batch")
 
 
@@ -161,7 +161,7 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
         BatchWriter(options, overwrite=True).commit([Message(0, WHO)])
     assert texts() == [b"a", b"b", b"another's"]
 
-    later = Message(0, Identity(WHO.app, WHO.version + 1, ""))
+    later = Message(0, SinkIdentity(WHO.app, WHO.version + 1, ""))
     BatchWriter(options, overwrite=True).commit([later])
     assert texts() == []
     run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
@@ -169,7 +169,7 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     assert texts() == [b"another's"]
 
 
-def written(uri: str, names: list[str], who: Identity, *, partition: int = 0) -> Message:
+def written(uri: str, names: list[str], who: SinkIdentity, *, partition: int = 0) -> Message:
     """What a task reports that wrote three records into each of these logs, which are made."""
 
     async def write(held: SparkClient) -> Message:
@@ -244,7 +244,7 @@ def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
 ) -> None:
     """It passed unseen. Whether its tasks found it in, or wrote it again, or had no row at all this time:
     what is in stays, the query goes on, a warning has both numbers."""
-    who = Identity("q-1", 6, "q-1")
+    who = SinkIdentity("q-1", 6, "q-1")
     options = SinkOptions.parse({"uri": uri, "log": "told"}, "stream")
     writer = StreamWriter(options, overwrite=False)
     same, other = LinkContent(3, 5), LinkContent(3, 6)
@@ -271,7 +271,7 @@ def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
         assert "repeated with 3 records of digest 0000000000000006" in said
     (said,) = told(Message(0, who))
     assert "repeated with 0 records" in said
-    assert told(Message(0, Identity("q-1", 7, "q-1"))) == []  # a batch without rows
+    assert told(Message(0, SinkIdentity("q-1", 7, "q-1"))) == []  # a batch without rows
     assert counts(uri, ["told"]) == {"told": 3}
     assert run(uri, 10.0, lambda held: left_over(held, ["told"])) == 0
 
@@ -285,7 +285,7 @@ def test_one_log_that_refuses_keeps_no_other_from_its_batch(uri: str) -> None:
     """The error names it and what became of the rest; the abort deletes what is linked to nothing, and the
     repetition brings in what was missing, once."""
     names = [f"some/{number}" for number in range(5)]
-    who = Identity("etl", 4, "")
+    who = SinkIdentity("etl", 4, "")
     message = written(uri, names, who)
 
     async def remake(held: SparkClient) -> None:
@@ -321,7 +321,7 @@ def test_a_link_whose_cluster_is_away_is_asked_again(
             raise errors.pop(0)
         return await link(log, *arguments, **named)  # type: ignore[arg-type]
 
-    message = written(uri, ["away"], Identity("etl", 5, ""))
+    message = written(uri, ["away"], SinkIdentity("etl", 5, ""))
     monkeypatch.setattr(Log, "link_segments", failing)
 
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):

@@ -24,7 +24,7 @@ from distributedlog.spark.client.delegation_token import (
     CHARS_MAX,
     LOGS_MAX,
     STREAM_S,
-    Lent,
+    DelegatedToken,
     narrowing_of,
     paths_of,
 )
@@ -83,7 +83,7 @@ def test_an_option_names_credentials_and_never_shows_a_secret_that_was_put_there
 
 
 def test_what_is_lent_is_in_no_text_and_travels() -> None:
-    lent = Lent(b"dlog1_marked", "-----BEGIN marked", (("ns", "x", READ),))
+    lent = DelegatedToken(b"dlog1_marked", "-----BEGIN marked", (("ns", "x", READ),))
 
     assert "marked" not in repr(lent)
     assert pickle.loads(pickle.dumps(lent)) == lent
@@ -96,16 +96,18 @@ def test_two_users_of_one_worker_have_a_client_each(monkeypatch: pytest.MonkeyPa
         alive = True
         _used = 0
 
-        def __init__(self, uri: str, timeout_s: float, credentials: str, lent: Lent) -> None:
+        def __init__(
+            self, uri: str, timeout_s: float, credentials: str, lent: DelegatedToken
+        ) -> None:
             self.lent = lent
 
-        def take(self, lent: Lent) -> None:
+        def take(self, lent: DelegatedToken) -> None:
             self.lent = lent
 
-    def lent_to(user: str, name: bytes) -> Lent:
+    def lent_to(user: str, name: bytes) -> DelegatedToken:
         narrowing = (("ns", "x", READ),)
         token = Token(user, 1 << 31, 1, 1, "00" * 16, name, narrowing)
-        return Lent(seal(token, bytes(32)), "ca", narrowing)
+        return DelegatedToken(seal(token, bytes(32)), "ca", narrowing)
 
     monkeypatch.setattr(spark_client, "SparkClient", Client)
     monkeypatch.setattr(spark_client, "_clients", {})

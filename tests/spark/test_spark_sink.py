@@ -166,7 +166,7 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink.sink_task import Identity, Message
+    from distributedlog.spark.sink.sink_task import Message, SinkIdentity
 
     make(uri, "out")
 
@@ -180,13 +180,13 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     messages: list[Any] = [
         Message(
             number,
-            Identity("q", 7, "q"),
+            SinkIdentity("q", 7, "q"),
             [("out", on(uri, partial(segment, first=2 * number)))],
         )
         for number in range(2)
     ]
     again: list[Any] = [
-        Message(0, Identity("q", 7, "q"), [("out", on(uri, partial(segment, first=0)))])
+        Message(0, SinkIdentity("q", 7, "q"), [("out", on(uri, partial(segment, first=0)))])
     ]
 
     writer.commit(messages, 7)
@@ -206,7 +206,7 @@ def test_s12_a_link_whose_answer_is_lost(
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink.sink_task import Identity, Message
+    from distributedlog.spark.sink.sink_task import Message, SinkIdentity
 
     make(uri, "out")
 
@@ -228,7 +228,7 @@ def test_s12_a_link_whose_answer_is_lost(
     monkeypatch.setattr(Log, "link_segments", lossy)
     schema = StructType().add("txid", "long").add("payload", "binary")
     writer = DistributedLogSource({"uri": uri, "log": "out"}).streamWriter(schema, False)
-    messages: list[Any] = [Message(0, Identity("q", 1, "q"), [("out", on(uri, segment))])]
+    messages: list[Any] = [Message(0, SinkIdentity("q", 1, "q"), [("out", on(uri, segment))])]
 
     writer.commit(messages, 1)
     writer.abort(messages, 1)

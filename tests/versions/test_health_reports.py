@@ -94,7 +94,7 @@ def payloads() -> dict[str, Any]:
         wire.Row(MemberStatus("m5", "h:5", "unreachable", 0, 0, False, "n5", (), "why"), {}),
         wire.Row(MemberStatus("m6", "h:6", "unreachable", 0, 0, False, "n6"), {}),
     ]
-    stale = answers.Answer(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
+    stale = answers.CommandResult(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
     return {
         "registrations": registrations,
         "rows": wire.encode_rows(rows).hex(),

@@ -32,7 +32,7 @@ BACK = datetime.timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class CertificateReport:
     """What `dlog pki show` says of a directory."""
 
     principal: str
@@ -210,17 +210,21 @@ def ensure(
     return done
 
 
-def show(directory: Path) -> Shown:
+def show(directory: Path) -> CertificateReport:
     """What a directory, or an authority's, holds. Raises `InvalidRequest`."""
     ca = _read(directory / CA_FILE)[0]
     if not (directory / CERTIFICATE_FILE).exists():
-        return Shown("", _domain(ca), _serial(ca), ca.not_valid_after_utc, ca.not_valid_after_utc)
+        return CertificateReport(
+            "", _domain(ca), _serial(ca), ca.not_valid_after_utc, ca.not_valid_after_utc
+        )
     x509, _ = _library()
     own = _read(directory / CERTIFICATE_FILE)[0]
     names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     uris = names.get_values_for_type(x509.UniformResourceIdentifier)
     domain, _, principal = (uris[0] if uris else "").removeprefix("dlog://").partition("/")
-    return Shown(principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc)
+    return CertificateReport(
+        principal, domain, _serial(own), own.not_valid_after_utc, ca.not_valid_after_utc
+    )
 
 
 def _is_whole(directory: Path) -> bool:

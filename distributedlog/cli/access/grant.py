@@ -3,8 +3,8 @@
 import click
 
 from ...metadata.model.rights import CLUSTER_ROLES, ROLES
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Group, Settings, common
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Group, Settings, common
 from ..framework.output import emit, rows_or_table
 from .trust import asked, change, users_and_grants
 
@@ -31,7 +31,7 @@ def command() -> None:
     """
 
 
-@command.command(name="add", cls=Command, examples="dlog grant add etl writer orders/")
+@command.command(name="add", cls=CliCommand, examples="dlog grant add etl writer orders/")
 @click.argument("name")
 @click.argument("role", type=click.Choice(list(ROLES)))
 @click.argument("path", required=False)
@@ -50,7 +50,7 @@ def add_grant(settings: Settings, name: str, role: str, path: str | None) -> Non
     )
 
 
-@command.command(name="revoke", cls=Command, examples="dlog grant revoke etl orders/")
+@command.command(name="revoke", cls=CliCommand, examples="dlog grant revoke etl orders/")
 @click.argument("name")
 @click.argument("path", required=False)
 @common
@@ -68,7 +68,9 @@ def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
     )
 
 
-@command.command(name="list", cls=Command, examples="dlog grant list\ndlog grant list --user etl")
+@command.command(
+    name="list", cls=CliCommand, examples="dlog grant list\ndlog grant list --user etl"
+)
 @click.option("--user", "name", default="", help="Of that user alone.")
 @common
 def list_grants(settings: Settings, name: str) -> None:
@@ -83,7 +85,7 @@ def list_grants(settings: Settings, name: str) -> None:
     rows_or_table(settings.json, columns, rows, empty="there are no grants")
 
 
-@command.command(cls=Command, examples="dlog grant check etl orders/eu")
+@command.command(cls=CliCommand, examples="dlog grant check etl orders/eu")
 @click.argument("name")
 @click.argument("log")
 @common
@@ -125,7 +127,7 @@ def check(settings: Settings, name: str, log: str) -> None:
         for role, path in found:
             print(f"  {role} on {namespace}/{path}")
     if not rights:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def _where(namespace: str, path: str) -> str:

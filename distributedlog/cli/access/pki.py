@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..framework.options import Command, Group, Settings, without_cluster
+from ..framework.options import CliCommand, Group, Settings, without_cluster
 from ..framework.output import emit
 
 DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -40,7 +40,7 @@ def command() -> None:
     """Make the certificates that nodes and users show each other. Needs the extra "pki"."""
 
 
-@command.command(cls=Command, examples="dlog pki init --domain prod --authority pki")
+@command.command(cls=CliCommand, examples="dlog pki init --domain prod --authority pki")
 @click.option("--domain", required=True, help="The cluster's name among certificates.")
 @AUTHORITY
 @without_cluster()
@@ -55,7 +55,7 @@ def init(settings: Settings, domain: str, authority: Path) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog pki issue bookie/b4 --out b4.tls
     dlog pki issue user/etl --out etl.tls --days 30
@@ -91,7 +91,7 @@ def issue(
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog pki renew m1.tls b4.tls
     dlog pki renew --trust-only m1.tls          first at all nodes, after dlog pki roll-ca
@@ -118,7 +118,7 @@ def renew(
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog pki revoke laptop.tls                  then dlog pki renew --trust-only for all nodes
     dlog pki revoke --serial 3f9a…
@@ -147,7 +147,7 @@ def revoke(
     )
 
 
-@command.command(name="roll-ca", cls=Command, examples="dlog pki roll-ca --authority pki")
+@command.command(name="roll-ca", cls=CliCommand, examples="dlog pki roll-ca --authority pki")
 @AUTHORITY
 @without_cluster()
 def roll_ca(settings: Settings, authority: Path) -> None:
@@ -161,7 +161,7 @@ def roll_ca(settings: Settings, authority: Path) -> None:
     settings.note(f"{authority}: has a new key; now dlog pki renew --trust-only DIR… for all")
 
 
-@command.command(cls=Command, examples="dlog pki show m1.tls --json")
+@command.command(cls=CliCommand, examples="dlog pki show m1.tls --json")
 @click.argument("directory", metavar="DIR", type=DIRECTORY)
 @without_cluster()
 def show(settings: Settings, directory: Path) -> None:
@@ -186,7 +186,7 @@ def show(settings: Settings, directory: Path) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="dlog pki ensure --domain compose --out /pki/nodes bookie/bookie1 user/admin",
 )
 @click.argument("principals", nargs=-1, required=True, metavar="KIND/NAME…")

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer, say
-from ..framework.options import Command, Group, Settings, common, confirmed, force_option
+from ..framework.errors import NO, ExitWithCode, say
+from ..framework.options import CliCommand, Group, Settings, common, confirmed, force_option
 from ..framework.output import emit, rows_or_table, table
 
 MIB = 1024 * 1024
@@ -21,7 +21,7 @@ NEARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class NamespaceUsageReport:
     """What a namespace takes of the metadata, and may take."""
 
     namespace: str
@@ -61,7 +61,7 @@ def command() -> None:
     """
 
 
-@command.command(cls=Command, examples="dlog trust show\ndlog trust show --json")
+@command.command(cls=CliCommand, examples="dlog trust show\ndlog trust show --json")
 @common
 def show(settings: Settings) -> None:
     """Show the authorization mode; in mode report also whom `enforce` would refuse, since this leader leads.
@@ -100,7 +100,7 @@ def show(settings: Settings) -> None:
 
 
 @command.command(
-    cls=Command, examples="dlog trust require report --admin me\ndlog trust require off"
+    cls=CliCommand, examples="dlog trust require report --admin me\ndlog trust require off"
 )
 @click.argument("mode", type=click.Choice(list(MODES)))
 @click.option("--admin", default="", metavar="USER", help="A user who is made an admin with it.")
@@ -121,7 +121,7 @@ def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog trust quota                             what namespaces have, and may have
     dlog trust quota shop --keys 1000000 --mib 512
@@ -187,7 +187,7 @@ def quota(
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog trust rotate                        until each bookie checks by the new ones
     dlog trust rotate && dlog trust rotate   what was given before is worth nothing any more
@@ -236,10 +236,10 @@ def rotate(settings: Settings, tokens: bool) -> None:
     else:
         print(f"generation {number}; what was made with {number - 1} counts until the next one")
     if behind:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
-@command.command(cls=Command, examples="dlog trust audit\ndlog trust audit --json")
+@command.command(cls=CliCommand, examples="dlog trust audit\ndlog trust audit --json")
 @common
 def audit(settings: Settings) -> None:
     """Who changed rights, when, from where; the last one last."""
@@ -259,7 +259,7 @@ def audit(settings: Settings) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog trust rescue /var/lib/dlog/m --admin ann       there, on a stopped node; then start it
     """,
@@ -333,9 +333,9 @@ async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[st
     return users, grants
 
 
-def spaces_of(report: Any) -> list[Space]:
+def spaces_of(report: Any) -> list[NamespaceUsageReport]:
     """The fullest first."""
-    return [Space(*one) for one in report.spaces]
+    return [NamespaceUsageReport(*one) for one in report.spaces]
 
 
 def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bool = False) -> None:
@@ -355,7 +355,7 @@ def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bo
         settings.note(said)
 
 
-@click.command(cls=Command, examples="dlog whoami")
+@click.command(cls=CliCommand, examples="dlog whoami")
 @common
 def whoami(settings: Settings) -> None:
     """Show your principal and your roles on the cluster."""

@@ -6,7 +6,15 @@ import click
 
 from ...runtime.disk.output_file import output_file, write_file
 from ...runtime.interfaces.errors import InvalidRequest
-from ..framework.options import Command, Group, Settings, common, consent, force_option, replaceable
+from ..framework.options import (
+    CliCommand,
+    Group,
+    Settings,
+    common,
+    consent,
+    force_option,
+    replaceable,
+)
 from ..framework.output import emit, rows_or_table
 from .trust import asked, change, time_of, users_and_grants
 
@@ -26,7 +34,7 @@ def command() -> None:
     """Make, list, disable and remove users, and make tokens. NAME is what a certificate has after user/."""
 
 
-@command.command(cls=Command, examples="dlog user add etl")
+@command.command(cls=CliCommand, examples="dlog user add etl")
 @click.argument("name")
 @common
 def add(settings: Settings, name: str) -> None:
@@ -39,7 +47,7 @@ def add(settings: Settings, name: str) -> None:
     )
 
 
-@command.command(name="list", cls=Command, examples="dlog user list\ndlog user list --json")
+@command.command(name="list", cls=CliCommand, examples="dlog user list\ndlog user list --json")
 @common
 def list_users(settings: Settings) -> None:
     """The users, with the number of their grants; with --json one object a line."""
@@ -52,7 +60,7 @@ def list_users(settings: Settings) -> None:
     rows_or_table(settings.json, columns, rows, empty="there are no users")
 
 
-@command.command(cls=Command, examples="dlog user disable etl")
+@command.command(cls=CliCommand, examples="dlog user disable etl")
 @click.argument("name")
 @common
 def disable(settings: Settings, name: str) -> None:
@@ -60,7 +68,7 @@ def disable(settings: Settings, name: str) -> None:
     change(settings, f"{name} is disabled", "disable", name)
 
 
-@command.command(cls=Command, examples="dlog user enable etl")
+@command.command(cls=CliCommand, examples="dlog user enable etl")
 @click.argument("name")
 @common
 def enable(settings: Settings, name: str) -> None:
@@ -68,7 +76,7 @@ def enable(settings: Settings, name: str) -> None:
     change(settings, f"{name} may do again what its grants say", "enable", name)
 
 
-@command.command(cls=Command, examples="dlog user remove etl --force")
+@command.command(cls=CliCommand, examples="dlog user remove etl --force")
 @click.argument("name")
 @force_option
 @common
@@ -79,7 +87,7 @@ def remove(settings: Settings, name: str, force: bool) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog user token etl --days 30                              etl.token: all that etl may
     dlog user token etl --log orders/ --right reader           that alone, of a directory
@@ -174,7 +182,9 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
     return source.read_bytes()
 
 
-@command.command(cls=Command, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c")
+@command.command(
+    cls=CliCommand, examples="dlog user revoke etl\ndlog user revoke etl --serial 5f0c"
+)
 @click.argument("name")
 @click.option("--serial", default="", help="Of a certificate: that, too; default: all tokens.")
 @common

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.options import Command, Group, Settings, common, consent, force_option
+from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
 from ..framework.output import emit, spare_ids, table
 from . import metadata_backups as saves
 
@@ -38,7 +38,7 @@ command.add_command(saves.force_new_cluster, "force-new-cluster")
 command.add_command(saves.gc)
 
 
-@command.command(cls=Command, examples="dlog metadata show\ndlog metadata show --json")
+@command.command(cls=CliCommand, examples="dlog metadata show\ndlog metadata show --json")
 @common
 def show(settings: Settings) -> None:
     """The members, and how far each is; with --json one object a line."""
@@ -50,7 +50,7 @@ def show(settings: Settings) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog metadata replace m2
     dlog metadata replace m2=h9:4181 --no-wait
@@ -68,7 +68,7 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
     _change(settings, "replace", name, address, wait)
 
 
-@command.command(cls=Command, examples="dlog metadata add m4=h4:4181")
+@command.command(cls=CliCommand, examples="dlog metadata add m4=h4:4181")
 @click.argument("node", metavar="NAME=HOST:PORT")
 @click.option("--wait/--no-wait", default=True, help="Until it votes, up to --timeout.")
 @common
@@ -78,7 +78,9 @@ def add(settings: Settings, node: str, wait: bool) -> None:
     _change(settings, "add", name, address, wait)
 
 
-@command.command(cls=Command, examples="dlog metadata remove m4\ndlog metadata remove m4 --force")
+@command.command(
+    cls=CliCommand, examples="dlog metadata remove m4\ndlog metadata remove m4 --force"
+)
 @click.argument("name")
 @force_option
 @common
@@ -139,12 +141,12 @@ def _votes(found: "list[MemberStatus]", name: str, node_id: str) -> bool:
 
     For one that was let in a moment ago the leader answers: empty, or not reached yet.
     """
-    from ...metadata.raft.ready import Role
+    from ...metadata.raft.ready import RaftRole
 
     named = [member for member in found if member.name == name]
     if [member.node_id for member in named] != [node_id]:
         return False
-    return named[0].applied > 0 and named[0].role in {role.value for role in Role}
+    return named[0].applied > 0 and named[0].role in {role.value for role in RaftRole}
 
 
 def print_members(settings: Settings, found: list[Any]) -> None:

@@ -9,12 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.errors import NO, Answer, say
-from ..framework.options import Command, Group, Settings, common, consent, force_option, replaceable
+from ..framework.errors import NO, ExitWithCode, say
+from ..framework.options import (
+    CliCommand,
+    Group,
+    Settings,
+    common,
+    consent,
+    force_option,
+    replaceable,
+)
 from ..framework.output import counted, emit
 
 if TYPE_CHECKING:
-    from ...metadata.node.force_new_cluster import Saved
+    from ...metadata.node.force_new_cluster import LoadedBackup
     from ...runtime.disk.output_file import OutputFile
     from ...runtime.interfaces.host import Disk
 
@@ -31,7 +39,7 @@ _data = click.option(
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog metadata save /backup/meta-1.save
     dlog metadata save m1.save --data /var/lib/dlog/m      of a node that is stopped, from its disk
@@ -61,7 +69,7 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
     if name and (not name.isprintable() or name.startswith((".", "LOCK"))):
         raise click.UsageError(f"a save has a name that is shown in listings, not {name!r}")
 
-    async def work() -> "Saved":
+    async def work() -> "LoadedBackup":
         with output_file(file, reader_wait_s=settings.timeout_s) as out:
             if data is None:
                 async with quorum(settings) as metadata:
@@ -77,7 +85,7 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog metadata restore /backup/meta-1.save --data /var/lib/dlog/m --name m1 --address h1:4181
     """,
@@ -119,7 +127,7 @@ def restore(
     _tell_anew(settings, run(work))
 
 
-@click.command(cls=Command, examples="dlog metadata force-new-cluster --data /var/lib/dlog/m")
+@click.command(cls=CliCommand, examples="dlog metadata force-new-cluster --data /var/lib/dlog/m")
 @_data
 @click.option("--name", help="Default: the name that it has.")
 @click.option("--address", metavar="HOST:PORT", help="Default: the address that it has.")
@@ -187,7 +195,7 @@ def gc() -> None:
     """Whether anything is deleted: truncated segments, deleted logs, segments that nobody linked."""
 
 
-@gc.command(cls=Command, examples="dlog metadata gc show")
+@gc.command(cls=CliCommand, examples="dlog metadata gc show")
 @common
 def show(settings: Settings) -> None:
     """Is deleting held, and why? Exit code 6 where it is."""
@@ -197,10 +205,10 @@ def show(settings: Settings) -> None:
     why = ask(settings, "why nothing is deleted", why_held, quorum)
     _tell_hold(settings, why)
     if why:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
-@gc.command(cls=Command, examples='dlog metadata gc hold --why "looking for log orders"')
+@gc.command(cls=CliCommand, examples='dlog metadata gc hold --why "looking for log orders"')
 @click.option("--why", default="an operator has asked for it", help="Told in the status.")
 @common
 def hold(settings: Settings, why: str) -> None:
@@ -212,7 +220,7 @@ def hold(settings: Settings, why: str) -> None:
     _tell_hold(settings, why)
 
 
-@gc.command(cls=Command, examples="dlog metadata gc resume")
+@gc.command(cls=CliCommand, examples="dlog metadata gc resume")
 @common
 def resume(settings: Settings) -> None:
     """Let deletions go on."""
@@ -239,7 +247,7 @@ async def locked(path: Path) -> AsyncIterator["Disk"]:
         await disk.close()
 
 
-async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "Saved":
+async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBackup":
     """Write a save; a file is read back before it gets its name. Raises `CorruptData`, `DiskFailed`."""
     from ...metadata.node.force_new_cluster import read_save, saved_from, write_save
     from ...runtime.disk.directory_disk import DirectoryDisk
@@ -267,7 +275,7 @@ async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "Saved":
 
 
 async def _refound(
-    disk: "Disk", saved: "Saved", name: str, address: str, why: str
+    disk: "Disk", saved: "LoadedBackup", name: str, address: str, why: str
 ) -> dict[str, Any]:
     from ...cluster.coordination.gc_hold import RESUME
     from ...cluster.coordination.restored_counters import anew
@@ -291,7 +299,7 @@ async def _refound(
     }
 
 
-def _tell(settings: Settings, saved: "Saved", **more: str) -> None:
+def _tell(settings: Settings, saved: "LoadedBackup", **more: str) -> None:
     head = saved.head
     found = {
         **more,
@@ -307,7 +315,7 @@ def _tell(settings: Settings, saved: "Saved", **more: str) -> None:
     print(_summary(saved))
 
 
-def _summary(saved: "Saved") -> str:
+def _summary(saved: "LoadedBackup") -> str:
     head = saved.head
     return (
         f"{_keys(saved)} keys of cluster {head.cluster_id} as of entry {head.index}"
@@ -315,7 +323,7 @@ def _summary(saved: "Saved") -> str:
     )
 
 
-def _keys(saved: "Saved") -> int:
+def _keys(saved: "LoadedBackup") -> int:
     from ...metadata.node.force_new_cluster import all_items
 
     return sum(1 for _ in all_items(saved.state))

@@ -5,8 +5,8 @@ from typing import Any
 import click
 
 from ...runtime.declarations.condition_texts import as_json, texts_of
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Group, Settings, common
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Group, Settings, common
 from ..framework.output import counted, emit, visible
 
 
@@ -17,7 +17,7 @@ def command() -> None:
 
 @command.command(
     name="can-stop",
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog node can-stop b2                   before its machine is started again
     dlog node can-stop m1 b1 b2             a whole rack
@@ -60,4 +60,4 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
         for text in texts_of(found.conditions):
             print(f"  - {visible(names.in_words(text))}")
     if not found.may:
-        raise Answer(NO)
+        raise ExitWithCode(NO)

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import FAILED, Answer
-from ..framework.options import Command, Group, Settings, common
+from ..framework.errors import FAILED, ExitWithCode
+from ..framework.options import CliCommand, Group, Settings, common
 from ..framework.output import emit, spare_ids, table
 
 
@@ -27,7 +27,7 @@ def command() -> None:
     """
 
 
-@command.command(name="list", cls=Command, examples="dlog proxy list\ndlog proxy list --json")
+@command.command(name="list", cls=CliCommand, examples="dlog proxy list\ndlog proxy list --json")
 @common
 def show(settings: Settings) -> None:
     """List the proxies that are registered, and what each says of itself; with --json one object a line.
@@ -47,7 +47,7 @@ def show(settings: Settings) -> None:
     table(columns, rows, empty="no proxy is registered in this cluster", spare=spare)
 
 
-@command.command(cls=Command, examples="dlog proxy owners\ndlog proxy owners w1 --json")
+@command.command(cls=CliCommand, examples="dlog proxy owners\ndlog proxy owners w1 --json")
 @click.argument("proxy", required=False)
 @common
 def owners(settings: Settings, proxy: str | None) -> None:
@@ -63,7 +63,7 @@ def owners(settings: Settings, proxy: str | None) -> None:
     table(columns, [[one[name] for name in columns] for one in found], empty="no log is written")
 
 
-@command.command(cls=Command, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
+@command.command(cls=CliCommand, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
 @click.argument("log")
 @click.option(
     "--to", "target", default="", metavar="PROXY", help="Default: whoever is first for it."
@@ -82,7 +82,7 @@ def move(settings: Settings, log: str, target: str) -> None:
         click.echo(f"{log} has left {moved}")
 
 
-@command.command(cls=Command, examples="dlog proxy drain w1")
+@command.command(cls=CliCommand, examples="dlog proxy drain w1")
 @click.argument("proxy")
 @common
 def drain(settings: Settings, proxy: str) -> None:
@@ -96,7 +96,7 @@ def drain(settings: Settings, proxy: str) -> None:
         click.echo(f"{name} has no logs any more")
 
 
-@command.command(cls=Command, examples="dlog proxy balance --dry-run\ndlog proxy balance")
+@command.command(cls=CliCommand, examples="dlog proxy balance --dry-run\ndlog proxy balance")
 @click.option("--dry-run", is_flag=True, help="Say what would move, and move nothing.")
 @common
 def balance(settings: Settings, dry_run: bool) -> None:
@@ -120,7 +120,7 @@ def balance(settings: Settings, dry_run: bool) -> None:
         columns = ("log", "namespace", "from", "to", "outcome")
         table(columns, [[one[name] for name in columns] for one in found], empty="they are even")
     if any(one["outcome"] not in ("moved", "planned") for one in found):
-        raise Answer(FAILED)
+        raise ExitWithCode(FAILED)
 
 
 def _ask(settings: Settings, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, common
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, common
 from ..framework.output import counted, emit, prose, size, spare_ids, table
 
 POLL_S = 0.25
@@ -19,7 +19,7 @@ HANG = 4
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog status
     dlog status --probe                                append a record, sync it, read it back, time each
@@ -81,7 +81,7 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
     else:
         show(found)
     if not found["healthy"] and (wait or found["health"] != Severity.HEALING.health):
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def _watch(settings: Settings, every_s: float) -> None:
@@ -227,7 +227,7 @@ def _size(count: int | None) -> str | None:
     return None if count is None else size(count)
 
 
-@click.command(cls=Command, examples="dlog bookies\ndlog bookies --json")
+@click.command(cls=CliCommand, examples="dlog bookies\ndlog bookies --json")
 @common
 def bookies(settings: Settings) -> None:
     """List the bookies, those that are down included; with --json one object a line.

@@ -6,7 +6,7 @@ import click
 
 from ..framework import named_clusters
 from ..framework.named_clusters import LOCAL
-from ..framework.options import Command, Group, Settings, without_cluster
+from ..framework.options import CliCommand, Group, Settings, without_cluster
 from ..framework.output import emit
 
 
@@ -24,7 +24,7 @@ def command() -> None:
 
 
 @command.command(
-    name="set", cls=Command, examples="dlog context set here distributedlog://127.0.0.1:4181/ns"
+    name="set", cls=CliCommand, examples="dlog context set here distributedlog://127.0.0.1:4181/ns"
 )
 @click.argument("name")
 @click.argument("location", metavar="URI")
@@ -48,7 +48,7 @@ def set_(settings: Settings, name: str, location: str) -> None:
     )
 
 
-@command.command(cls=Command, examples="dlog context show")
+@command.command(cls=CliCommand, examples="dlog context show")
 @click.argument("name", required=False)
 @without_cluster()
 def show(settings: Settings, name: str | None) -> None:
@@ -62,7 +62,7 @@ def show(settings: Settings, name: str | None) -> None:
         click.echo(location)
 
 
-@command.command(cls=Command, examples="dlog context rename here test")
+@command.command(cls=CliCommand, examples="dlog context rename here test")
 @click.argument("old")
 @click.argument("new")
 @without_cluster()
@@ -82,7 +82,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
             contexts[key] = new if contexts[key] == old else contexts[key]
 
 
-@command.command(cls=Command, examples="dlog context delete here")
+@command.command(cls=CliCommand, examples="dlog context delete here")
 @click.argument("name")
 @without_cluster()
 def delete(settings: Settings, name: str) -> None:
@@ -94,7 +94,7 @@ def delete(settings: Settings, name: str) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog context use here
     dlog context use -        the one that was chosen before
@@ -115,7 +115,7 @@ def use(settings: Settings, name: str) -> None:
     settings.note(f"{name}: {contexts['contexts'][name]}")
 
 
-@command.command(name="list", cls=Command, examples="dlog context list --json")
+@command.command(name="list", cls=CliCommand, examples="dlog context list --json")
 @without_cluster()
 def list_(settings: Settings) -> None:
     """The named clusters; a star marks the chosen one."""

@@ -25,7 +25,7 @@ NO = 6
 INTERRUPTED = 130
 
 
-class Answer(Exception):
+class ExitWithCode(Exception):
     """A command that has said everything itself and only wants to end with a code."""
 
     def __init__(self, exit_code: int) -> None:
@@ -36,10 +36,10 @@ class Answer(Exception):
 def report(error: BaseException, *, verbose: int, context: str = "") -> int:
     """Say what happened on one line; return the exit code. ``context``: the one that named the cluster."""
     whole, error = error, innermost(error)
-    if verbose >= 2 and not isinstance(error, Answer | click.exceptions.Exit):
+    if verbose >= 2 and not isinstance(error, ExitWithCode | click.exceptions.Exit):
         traceback.print_exception(whole)
     match error:
-        case Answer():
+        case ExitWithCode():
             return error.exit_code
         case click.exceptions.Exit():
             return error.exit_code
@@ -77,7 +77,7 @@ def innermost(error: BaseException) -> BaseException:
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = list(_leaves(error))
-    for kind in (KeyboardInterrupt, Answer, DistributedLogError, Exception):
+    for kind in (KeyboardInterrupt, ExitWithCode, DistributedLogError, Exception):
         for leaf in leaves:
             if isinstance(leaf, kind):
                 return leaf

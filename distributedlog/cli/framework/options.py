@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 from ...runtime.interfaces.errors import ConfirmationRequired
-from .errors import NO, Answer, innermost, say, tell
+from .errors import NO, ExitWithCode, innermost, say, tell
 from .output import broken, terminal_width, visible
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def text_of(path: Path) -> str:
         raise click.UsageError(f"{path} is not UTF-8") from None
 
 
-class Command(click.Command):
+class CliCommand(click.Command):
     """A command whose help begins with examples."""
 
     def __init__(self, *arguments: Any, examples: str = "", **rest: Any) -> None:
@@ -242,10 +242,10 @@ class Command(click.Command):
 Lazy = tuple[str, str] | tuple[str, str, str]
 
 
-class Group(Command, click.Group):
+class Group(CliCommand, click.Group):
     """A group whose commands are imported when they are called."""
 
-    command_class = Command
+    command_class = CliCommand
 
     def __init__(self, *arguments: Any, lazy: dict[str, Lazy] | None = None, **rest: Any) -> None:
         super().__init__(*arguments, **rest)
@@ -332,7 +332,8 @@ class Group(Command, click.Group):
 def consent(
     question: str, force: bool, *, consequence: str = "There is no way back", typed: str = ""
 ) -> None:
-    """Ask before a destructive command, unless --force was given. Raises `ConfirmationRequired`, `Answer`.
+    """Ask before a destructive command, unless --force was given. Raises `ConfirmationRequired`,
+    `ExitWithCode`.
 
     ``typed``: the text that is to be typed, where a "y" is not enough.
     """
@@ -348,7 +349,7 @@ def consent(
         agreed = click.confirm(asked, err=True)
     if not agreed:
         say("nothing was changed")
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def confirmed(question: str, force: bool, call: Callable[[bool], Result]) -> Result:

@@ -17,7 +17,7 @@ PROSE_MIN = 24
 """if so many columns are left for them."""
 
 
-class Pace:
+class RateEstimate:
     """How fast something becomes less, and how long the rest will take. Pure."""
 
     def __init__(self) -> None:

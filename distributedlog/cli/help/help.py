@@ -4,7 +4,7 @@ import difflib
 
 import click
 
-from ..framework.options import Command, Settings, without_cluster
+from ..framework.options import CliCommand, Settings, without_cluster
 from ..framework.output import emit, table
 from .help_topics import TOPICS
 
@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog help                     commands and topics
     dlog help positions           a topic
@@ -67,7 +67,7 @@ def _topic(words: tuple[str, ...]) -> str:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     source <(dlog completion bash)                  in this shell; a line of ~/.bashrc for all
     dlog completion zsh > ~/.zfunc/_dlog            where fpath has ~/.zfunc

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.options import Command, Settings, common
+from ..framework.options import CliCommand, Settings, common
 from ..framework.output import counted, emit, size
 from ..framework.progress import ticking
 
@@ -32,7 +32,7 @@ def add_to(group: click.Group) -> None:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log export orders --to /backup/orders
     dlog log export orders --to /backup/orders-12 --from 12.0.0
@@ -92,7 +92,7 @@ def export(
 
 @click.command(
     name="import",
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log import /backup/orders --log orders-again
     """,

@@ -5,7 +5,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..framework.options import Command, Group, Settings, common, consent, force_option
+from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
 from ..framework.output import emit, laid_out, size, table, terminal_width, visible
 from . import archive_commands as archives
 
@@ -27,7 +27,7 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log create orders
     dlog log create orders --durability all        every copy before an acknowledgement
@@ -71,7 +71,9 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
         settings.note(f"created {name}")
 
 
-@command.command(name="list", cls=Command, examples="dlog log list\ndlog log list orders/ --json")
+@command.command(
+    name="list", cls=CliCommand, examples="dlog log list\ndlog log list orders/ --json"
+)
 @click.argument("prefix", default="")
 @common
 def list_(settings: Settings, prefix: str) -> None:
@@ -93,7 +95,7 @@ def list_(settings: Settings, prefix: str) -> None:
     run(work)
 
 
-@command.command(cls=Command, examples="dlog log delete orders --force")
+@command.command(cls=CliCommand, examples="dlog log delete orders --force")
 @click.argument("name")
 @force_option
 @common
@@ -108,7 +110,7 @@ def delete(settings: Settings, name: str, force: bool) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log config orders
     dlog log config orders set retention_s=1d segment_bytes_max=64MiB
@@ -196,7 +198,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@command.command(cls=Command, examples="dlog log rename orders archive/orders-2025")
+@command.command(cls=CliCommand, examples="dlog log rename orders archive/orders-2025")
 @click.argument("old")
 @click.argument("new")
 @common
@@ -211,7 +213,7 @@ def rename(settings: Settings, old: str, new: str) -> None:
         settings.note(f"{old} is called {new} now")
 
 
-@command.command(cls=Command, examples="dlog log show orders\ndlog log show orders --json")
+@command.command(cls=CliCommand, examples="dlog log show orders\ndlog log show orders --json")
 @click.argument("name")
 @common
 def show(settings: Settings, name: str) -> None:
@@ -270,7 +272,7 @@ def _print_log(found: dict[str, Any]) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log inspect orders --limit 20
     dlog log inspect orders --from 12.0.0 --json
@@ -330,7 +332,7 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     seq 1000000 | dlog log write numbers --create
     dlog log write orders orders.jsonl --format jsonl --json
@@ -381,7 +383,7 @@ def write(
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log count orders
     dlog log count orders --from 1.0.0 --to 12.0.0
@@ -421,7 +423,7 @@ def reading(function: Any) -> Any:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log read orders > orders.txt
     dlog log read orders --from 1.12.3 --limit 100 --format jsonl
@@ -437,7 +439,7 @@ def read(settings: Settings, **given: Any) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log tail orders
     dlog log tail orders --from earliest --format jsonl
@@ -463,7 +465,7 @@ def _read(settings: Settings, *, default: str, **given: Any) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log truncate orders --to 12.0.0
     dlog log truncate orders --txid 1700000000000 --force
@@ -517,7 +519,7 @@ def truncate(
         print(begin)
 
 
-@command.command(cls=Command, examples="dlog log seal orders --force")
+@command.command(cls=CliCommand, examples="dlog log seal orders --force")
 @click.argument("name")
 @force_option
 @click.option("--takeover", is_flag=True, help="Fence a writer that holds the log.")
@@ -539,7 +541,7 @@ def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log find orders --txid 1700000000000
     dlog log find orders --time 2026-01-31T12:00:00+00:00
@@ -578,7 +580,7 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log positions orders
     dlog log positions orders --forget cold
@@ -626,7 +628,7 @@ def _holds(left_s: float) -> str:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog log queues orders
     dlog log queues orders --of resize --retry 17
@@ -708,7 +710,7 @@ def _parked(found: list[dict[str, Any]]) -> str:
     return ", ".join(f"{one['number']}: {one['first']} to {one['end']}" for one in found) or "-"
 
 
-@command.command(cls=Command, examples="dlog log watch\ndlog log watch orders/ --json")
+@command.command(cls=CliCommand, examples="dlog log watch\ndlog log watch orders/ --json")
 @click.argument("prefix", default="")
 @common
 def watch(settings: Settings, prefix: str) -> None:

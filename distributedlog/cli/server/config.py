@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..framework.options import Command, Group, Settings, text_of, without_cluster
+from ..framework.options import CliCommand, Group, Settings, text_of, without_cluster
 from ..framework.output import emit, table
 
 PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
@@ -96,7 +96,7 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog config show                        the parts
     dlog config show bookie --file node.toml --changed
@@ -147,7 +147,7 @@ def show(
         )
 
 
-@command.command(cls=Command, examples="dlog config check /etc/dlog/bookie.toml")
+@command.command(cls=CliCommand, examples="dlog config check /etc/dlog/bookie.toml")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @without_cluster()
 def check(settings: Settings, file: Path) -> None:
@@ -174,7 +174,7 @@ def check(settings: Settings, file: Path) -> None:
         settings.note(f"{file}: right, for {' and '.join(parts)}")
 
 
-@command.command(cls=Command, examples="dlog config init bookie > bookie.toml")
+@command.command(cls=CliCommand, examples="dlog config init bookie > bookie.toml")
 @click.argument("kind", type=click.Choice(KINDS))
 @without_cluster()
 def init(settings: Settings, kind: str) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..framework.errors import say
-from ..framework.options import Command, Settings, common
+from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit
 
 if TYPE_CHECKING:
     import trio
 
-    from ...console.access_guard import Guard
+    from ...console.access_guard import AccessGuard
     from ...log.namespace import Namespace
     from ...runtime.interfaces.host import Listener
 
@@ -29,7 +29,7 @@ AGAIN_S = 2.0
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog console                                       prints the link that opens it
     dlog console --open
@@ -179,7 +179,7 @@ async def console(
 
     It serves also where no quorum answers: then it says so. ``users``: each reads with a token of his own.
     """
-    from ...console.access_guard import Guard
+    from ...console.access_guard import AccessGuard
     from ...runtime.machine import real_host
     from ...uri import format_address
 
@@ -189,7 +189,7 @@ async def console(
     # First: a console that finds the port in use has started nothing.
     listener = await real_host("dlog console").listen(address)
     port = listener.address[1]
-    guard = Guard(token, port, hosts, lambda: secrets.token_urlsafe(24))
+    guard = AccessGuard(token, port, hosts, lambda: secrets.token_urlsafe(24))
     name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
     if users:
         async with _console_of_users(settings, uri, listener, guard, payloads):
@@ -201,7 +201,7 @@ async def console(
 
 @asynccontextmanager
 async def _console_of_users(
-    settings: Settings, uri: str, listener: "Listener", guard: "Guard", payloads: bool
+    settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of each user, whose token the page asks for."""
     import trio
@@ -212,7 +212,7 @@ async def _console_of_users(
     from ...console.node_connections import node_links
     from ...console.server import Console
     from ...console.user_consoles import UserConsoles
-    from ...console.work_state_poller import WorkState
+    from ...console.work_state_poller import WorkStatePoller
     from ...runtime.machine import authority_host, showing
     from ..connection.cluster_connection import namespace, quorum
 
@@ -228,7 +228,7 @@ async def _console_of_users(
         ):
             yield Console(
                 ClusterState(nodes, metadata, uri, host.wall_ms),
-                WorkState(metadata, host.wall_ms),
+                WorkStatePoller(metadata, host.wall_ms),
                 lambda: logs,
                 guard,
                 payloads=payloads,
@@ -244,7 +244,7 @@ async def _console_of_users(
 
 @asynccontextmanager
 async def _own_console(
-    settings: Settings, uri: str, listener: "Listener", guard: "Guard", payloads: bool
+    settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of this process, also while no quorum answers."""
     import trio
@@ -254,7 +254,7 @@ async def _own_console(
     from ...console.http import serve_http
     from ...console.node_connections import node_links
     from ...console.server import Console
-    from ...console.work_state_poller import WorkState
+    from ...console.work_state_poller import WorkStatePoller
     from ...runtime.interfaces.errors import DistributedLogError
     from ...runtime.machine import client_host
     from ...runtime.schedule.work_failures import WorkFailures
@@ -277,7 +277,7 @@ async def _own_console(
     async with quorum(settings) as metadata, node_links(host) as nodes:
         served = Console(
             ClusterState(nodes, metadata, uri, host.wall_ms),
-            WorkState(metadata, host.wall_ms),
+            WorkStatePoller(metadata, host.wall_ms),
             lambda: opened[0] if opened else None,
             guard,
             payloads=payloads,

@@ -15,7 +15,7 @@ from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ..framework import named_clusters
 from ..framework.errors import say
 from ..framework.named_clusters import LOCAL
-from ..framework.options import Command, Settings, text_of, without_cluster
+from ..framework.options import CliCommand, Settings, text_of, without_cluster
 
 if TYPE_CHECKING:
     from ...cluster.local.fork_server import ForkServer
@@ -27,7 +27,7 @@ READY_BEGINS = '{"uri":'
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog local --demo                          write, kill a bookie, write on, read back, say what happened
     dlog local                                 a cluster on a temporary directory, until Ctrl-C

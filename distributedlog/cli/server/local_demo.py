@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
 
-from ..framework.errors import FAILED, Answer
+from ..framework.errors import FAILED, ExitWithCode
 from ..framework.options import Settings
 from ..framework.output import emit, prose, size
 
@@ -22,7 +22,7 @@ WHAT_AT = len("read back   0.070 s  ")
 async def run_demo(settings: Settings, options: dict[str, Any], processes: bool) -> None:
     """Run it. The bookie that is killed is a process of its own; with ``processes`` every node is.
 
-    Raises `Answer` (exit code 1) when a record is missing or out of place.
+    Raises `ExitWithCode` (exit code 1) when a record is missing or out of place.
     """
     from ... import open_namespace
     from ...cluster.local.local_cluster import local_cluster
@@ -73,7 +73,7 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
         verdict = "the same bytes in the same order" if same else "NOT what was written"
         prose(f"sha256 of what was written and of what was read: {verdict}")
     if not same:
-        raise Answer(FAILED)
+        raise ExitWithCode(FAILED)
 
 
 async def _write(writer: Any, first: int, digest: Any) -> None:

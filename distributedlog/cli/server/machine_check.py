@@ -10,8 +10,8 @@ from pathlib import Path
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, without_cluster
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, without_cluster
 from ..framework.output import emit, prose, size, table
 
 PASS, WARN, FAIL = "pass", "warn", "FAIL"
@@ -37,7 +37,7 @@ class Check:
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog check                        Python, descriptors, the system
     dlog check /var/lib/dlog          and the disk there: its syncs, its room
@@ -69,7 +69,7 @@ def command(settings: Settings, directory: Path | None) -> None:
             if one.then:
                 prose(f"{one.what}: {one.then}")
     if any(one.verdict == FAIL for one in found):
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def python() -> Check:

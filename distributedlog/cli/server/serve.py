@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..framework.options import Command, Group, Settings, common, text_of, without_cluster
+from ..framework.options import CliCommand, Group, Settings, common, text_of, without_cluster
 
 if TYPE_CHECKING:
     import trio
@@ -115,7 +115,7 @@ def places(function: Function) -> Function:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog serve metadata --name m1 --tls m1.tls --metadata m1=h1:4181,m2=h2:4181,m3=h3:4181 --data ./m1
     dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
@@ -151,7 +151,7 @@ def metadata(settings: Settings, **given: Any) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog serve bookie --name b4 --tls b4.tls --metadata h1:4181,h2:4181,h3:4181 --listen h4:4182 --data ./b4
     dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
@@ -214,7 +214,7 @@ RACK = click.option("--rack", help="Where it stands.")
 
 @command.command(
     name="write-proxy",
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog serve write-proxy --name w1 --tls w1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4183
     dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
@@ -232,7 +232,7 @@ def write_proxy(settings: Settings, **given: Any) -> None:
 
 @command.command(
     name="read-proxy",
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog serve read-proxy --name r1 --tls r1.tls --metadata h1:4181,h2:4181,h3:4181 --listen h7:4184
     dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
@@ -269,7 +269,7 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog serve gateway --uri distributedlog+proxy://h7:4183,h8:4184/ns
     dlog serve gateway --uri distributedlog://127.0.0.1:4181/ns --listen 127.0.0.1:0     on a free port

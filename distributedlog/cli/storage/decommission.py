@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, common, confirmed, force_option
-from ..framework.output import Pace, counted, emit, visible
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, common, confirmed, force_option
+from ..framework.output import RateEstimate, counted, emit, visible
 
 POLL_S = 1.0
 NAMED_MAX = 10
@@ -15,7 +15,7 @@ NAMED_MAX = 10
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog decommission b3                               ask, and show how far it is
     dlog decommission b3 --wait --timeout 3600         until no ledger needs it any more
@@ -79,7 +79,7 @@ def command(
     )
     _show(settings, names, found, cancel)
     if wait and not found["drained"]:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 async def _drained(
@@ -91,7 +91,7 @@ async def _drained(
     from ...cluster.repair import decommission as leaving
     from ..connection.cluster_connection import answer
 
-    left, said, pace = -1, [""], Pace()
+    left, said, pace = -1, [""], RateEstimate()
     while True:
         state = await answer(
             settings,

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Group, Settings, common, consent, force_option
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
 from ..framework.output import counted, emit, size, table, visible
 
 READ_BYTES = 1024 * 1024
@@ -28,7 +28,7 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     name="list",
     examples="""
     dlog ledger list
@@ -77,7 +77,7 @@ def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> Non
     table(columns, rows, empty="no such ledger")
 
 
-@command.command(cls=Command, examples="dlog ledger show 1042\ndlog ledger show 1042 --json")
+@command.command(cls=CliCommand, examples="dlog ledger show 1042\ndlog ledger show 1042 --json")
 @click.argument("ledger", type=click.IntRange(0))
 @common
 def show(settings: Settings, ledger: int) -> None:
@@ -129,7 +129,7 @@ def show(settings: Settings, ledger: int) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog ledger read 1042
     dlog ledger read 1042 --first 10 --limit 5 --raw > entries
@@ -162,7 +162,9 @@ def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> 
     ask(settings, "reading", work)
 
 
-@command.command(cls=Command, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --force")
+@command.command(
+    cls=CliCommand, examples="dlog ledger recover 1042\ndlog ledger recover 1042 --force"
+)
 @click.argument("ledger", type=click.IntRange(0))
 @force_option
 @common
@@ -183,7 +185,7 @@ def recover(settings: Settings, ledger: int, force: bool) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     name="accept-loss",
     examples="""
     dlog ledger accept-loss 1042 --first 3 --last 9 --reason "disks of b2 and b4"
@@ -222,7 +224,7 @@ def accept_loss(
     """
     from ...cluster.repair import loss_declaration as giving_up
     from ...cluster.status.bookie_names import bookie_names
-    from ...ledger.model.ledger_metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, Loss
+    from ...ledger.model.ledger_metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, DeclaredLoss
     from ..connection.cluster_connection import ask
 
     if (end is None) == (first is None) or (first is None) != (last is None):
@@ -244,7 +246,7 @@ def accept_loss(
                 )
             assert first is not None
             assert last is not None
-            loss = Loss(first, last, by, logs.wall_ms(), why)
+            loss = DeclaredLoss(first, last, by, logs.wall_ms(), why)
             return await giving_up.give_up(
                 logs.metadata, pool, ledger, loss, even_so=discard_copies
             )
@@ -260,7 +262,7 @@ def accept_loss(
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog under-replicated
     dlog under-replicated --json | wc -l
@@ -292,7 +294,7 @@ def under_replicated(settings: Settings) -> None:
     table(columns, rows, empty="every ledger has all its copies")
 
 
-@click.command(cls=Command, examples="dlog audit\ndlog audit --json --timeout 600")
+@click.command(cls=CliCommand, examples="dlog audit\ndlog audit --json --timeout 600")
 @common
 def audit(settings: Settings) -> None:
     """Compare all ledgers with the index of bookies and with the segments of logs, in both directions.
@@ -321,4 +323,4 @@ def audit(settings: Settings) -> None:
             f" {len(found) or 'nothing'} that does not fit"
         )
     if found:
-        raise Answer(NO)
+        raise ExitWithCode(NO)

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, common
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit, size, table, visible
 
 NAMED_MAX = 20
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog placement                                     the policy, and what stands where
     dlog placement --check                             every ledger; exit code 6 where copies stand together
@@ -74,7 +74,7 @@ def command(
     names, where, found = ask(settings, "the placement", work, quorum)
     _show(settings, names, where, found, check)
     if check and found:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def _show(

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, common, confirmed, force_option
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, common, confirmed, force_option
 from ..framework.output import counted, emit, size, visible
 
 TOLD_S = 2.0
@@ -14,7 +14,7 @@ NAMED_MAX = 10
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog repair                                        all that is known to miss copies
     dlog repair 1042                                   a ledger; each bookie's list is compared
@@ -99,7 +99,7 @@ def command(
     names, found = confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
     _show(settings, names, found)
     if found["left"]:
-        raise Answer(NO)
+        raise ExitWithCode(NO)
 
 
 def _repairer(logs: Any, rate: float, apart: bool) -> Any:

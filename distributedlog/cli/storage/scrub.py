@@ -4,15 +4,15 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer
-from ..framework.options import Command, Settings, common
+from ..framework.errors import NO, ExitWithCode
+from ..framework.options import CliCommand, Settings, common
 from ..framework.output import counted, emit, visible
 
 POLL_S = 0.5
 
 
 @click.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog scrub b3                                      now, beside its work
     dlog scrub b3 --wait --timeout 3600                until all is read, and what rotted is healed
@@ -71,4 +71,4 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
             f" its start, {counted(found['rotten_ledgers'], 'ledger')} with rotten entries left"
         )
     if wait and not found["done"]:
-        raise Answer(NO)
+        raise ExitWithCode(NO)

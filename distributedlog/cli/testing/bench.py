@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from ..framework.options import Command, Group, Settings, common, without_cluster
+from ..framework.options import CliCommand, Group, Settings, common, without_cluster
 from ..framework.output import counted, emit
 from ..framework.progress import ticking
 
@@ -24,7 +24,7 @@ def command() -> None:
     """Measure. Every figure depends on the machine: compare with `dlog bench floor` of the same run."""
 
 
-@command.command(cls=Command, examples="dlog bench floor --data /mnt/disk --size 1024 --json")
+@command.command(cls=CliCommand, examples="dlog bench floor --data /mnt/disk --size 1024 --json")
 @click.option(
     "--data",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -129,7 +129,7 @@ def log_options(function: Any) -> Any:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog bench write --seconds 10
     dlog bench write --outstanding 1 --records 1000
@@ -146,7 +146,7 @@ def write(settings: Settings, **given: Any) -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="dlog bench read --records 1000000\ndlog bench read --passes 3 --as columns",
 )
 @log_options
@@ -164,7 +164,7 @@ def read(settings: Settings, passes: int | None, **given: Any) -> None:
     _measure(settings, measure, {**given, "passes": passes or 0})
 
 
-@command.command(cls=Command, examples="dlog bench tail --rate 1000 --seconds 10")
+@command.command(cls=CliCommand, examples="dlog bench tail --rate 1000 --seconds 10")
 @log_options
 @common
 def tail(settings: Settings, **given: Any) -> None:
@@ -174,7 +174,7 @@ def tail(settings: Settings, **given: Any) -> None:
     _measure(settings, measure, given)
 
 
-@command.command(cls=Command, examples="dlog bench beside --seconds 60")
+@command.command(cls=CliCommand, examples="dlog bench beside --seconds 60")
 @log_options
 @common
 def beside(settings: Settings, **given: Any) -> None:
@@ -185,7 +185,7 @@ def beside(settings: Settings, **given: Any) -> None:
 
 
 def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
-    from ...testing.bench.measure.bench_plan import Plan
+    from ...testing.bench.measure.bench_plan import BenchPlan
     from ..connection.cluster_connection import end_if_refused, run
 
     async def work() -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         return found
 
     file = given.pop("picture")
-    plan = Plan(
+    plan = BenchPlan(
         uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
     )
 

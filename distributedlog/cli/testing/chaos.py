@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, Answer, say
-from ..framework.options import Command, Group, Settings, without_cluster
+from ..framework.errors import NO, ExitWithCode, say
+from ..framework.options import CliCommand, Group, Settings, without_cluster
 from ..framework.output import emit, table
 from ..framework.progress import ProgressLine, ticking
 
@@ -43,7 +43,7 @@ def command() -> None:
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog chaos run kills
     dlog chaos run power-all --seed 3 --json
@@ -135,7 +135,7 @@ def run(
             outcome = trio.run(work, progress)
     except runner.Refused as refused:
         say(f"error: refused: {refused}")
-        raise Answer(REFUSED) from None
+        raise ExitWithCode(REFUSED) from None
     except ChaosFailed as failed:
         raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
     _report(settings, outcome, keep_data)
@@ -167,11 +167,11 @@ def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
     _show(settings, outcome.result)
     settings.note(f"report: {report}")
     if VERDICTS[outcome.judgement.verdict]:
-        raise Answer(VERDICTS[outcome.judgement.verdict])
+        raise ExitWithCode(VERDICTS[outcome.judgement.verdict])
 
 
 @command.command(
-    cls=Command,
+    cls=CliCommand,
     examples="""
     dlog chaos mend ./drill                            the node that was killed is started, the disk is free
     dlog chaos mend ./drill --end                      and the run is judged
@@ -196,7 +196,7 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
         time.sleep(runner.COMMANDS_POLL_S)
 
 
-@command.command(cls=Command, examples="dlog chaos check ./kills-7/history --json")
+@command.command(cls=CliCommand, examples="dlog chaos check ./kills-7/history --json")
 @click.argument("history", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @without_cluster()
 def check(settings: Settings, history: Path) -> None:
@@ -206,10 +206,10 @@ def check(settings: Settings, history: Path) -> None:
     outcome = runner.check(history)
     _show(settings, outcome.result)
     if VERDICTS[outcome.judgement.verdict]:
-        raise Answer(VERDICTS[outcome.judgement.verdict])
+        raise ExitWithCode(VERDICTS[outcome.judgement.verdict])
 
 
-@command.command(name="list", cls=Command, examples="dlog chaos list --json")
+@command.command(name="list", cls=CliCommand, examples="dlog chaos list --json")
 @place_option
 @without_cluster()
 def list_(settings: Settings, place: str) -> None:

@@ -16,14 +16,14 @@ from ...metadata.model.transaction import Compare, Put, Transaction
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import EndOfStream, InvalidRequest, LogNotFound, OutcomeUnknown
 from ..format.dlsn import DLSN
-from ..interfaces.segment_store import Ledgers
+from ..interfaces.segment_store import SegmentEntryStore
 from ..model.log_keys import purge_key, state_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
 from ..model.writer_log_state import Share, nothing_else
 from ..read.position_search import sequence_id_at
 from ..read.segment_reader import open_segment, read_header
-from ..read.state_watch import StateFollower
+from ..read.state_watch import StateWatch
 from ..services.log_context import LogContext
 from ..takeover.log_lock import claim
 from ..takeover.takeover import recover_patiently
@@ -32,7 +32,9 @@ ROLL_WAIT_S = 2.0
 """How long a truncation waits for the close of a segment that a roll has left behind."""
 
 
-async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower, to: DLSN) -> DLSN:
+async def truncate(
+    metadata: Metadata, ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN
+) -> DLSN:
     """Move the truncation point of a log, whose state has just been loaded, to ``to``; where it is then.
 
     A point after the end is taken as the end: what is written later stays. A lower point than the one
@@ -67,7 +69,7 @@ async def truncate(metadata: Metadata, ledgers: Ledgers, follower: StateFollower
     return changed.truncated_to
 
 
-async def _place(ledgers: Ledgers, follower: StateFollower, to: DLSN) -> tuple[DLSN, int]:
+async def _place(ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN) -> tuple[DLSN, int]:
     """The point, not after the end, and the sequence id of the first record at or after it."""
     state = follower.state
     if to.segment > state.last_segment and not state.in_progress:
@@ -80,7 +82,7 @@ async def _place(ledgers: Ledgers, follower: StateFollower, to: DLSN) -> tuple[D
     return to, await sequence_id_at(ledgers, record, to)
 
 
-async def _readable_end(ledgers: Ledgers, record: SegmentRecord) -> tuple[DLSN, int]:
+async def _readable_end(ledgers: SegmentEntryStore, record: SegmentRecord) -> tuple[DLSN, int]:
     reader = await open_segment(ledgers, record)
     try:
         lac, records = reader.lac, 0

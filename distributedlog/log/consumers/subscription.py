@@ -32,8 +32,8 @@ from ..read.fetcher import open_fetcher
 from ..read.log_reader import LogReader
 from ..read.log_snapshot import take_snapshot
 from ..read.state_watch import follow
-from ..services.ephemeral_key import Presence
-from ..services.lease_session import GOODBYE_S, Leftover, LockSession
+from ..services.ephemeral_key import EphemeralKey
+from ..services.lease_session import GOODBYE_S, LeaseSession, PendingDelete
 from ..services.log_context import LogContext
 from ..services.named_positions import (
     UNPROVEN,
@@ -42,7 +42,7 @@ from ..services.named_positions import (
     clock_now,
     hold_share,
 )
-from ..services.position_commits import Commits, Committed
+from ..services.position_commits import Committed, PositionCommits
 from ..takeover.log_lock import WAIT_BEYOND_LEASE_S, changed
 
 
@@ -52,9 +52,9 @@ class Subscription:
     def __init__(
         self,
         name: str,
-        commits: Commits,
+        commits: PositionCommits,
         committed: Committed,
-        presence: Presence,
+        presence: EphemeralKey,
         queue: EntryQueue,
     ) -> None:
         self.name = name
@@ -196,7 +196,7 @@ class _Taking:
 
     async def take(
         self, at: Literal["earliest", "latest"], takeover: bool, wait_s: float | None
-    ) -> tuple[Committed, Presence]:
+    ) -> tuple[Committed, EphemeralKey]:
         """Raise the generation, put the lock, in one transaction; first make the position if there is none.
 
         While another one's lock lives: waits, then raises `OwnershipAcquireFailed`; not with ``takeover``.
@@ -244,7 +244,7 @@ class _Taking:
 
     async def _try(
         self, found: KeyValue, lock: KeyValue | None, ttl_ms: int
-    ) -> tuple[Committed, Presence] | None:
+    ) -> tuple[Committed, EphemeralKey] | None:
         context, metadata = self._context, self._context.metadata
         before = PositionRecord.decode(found.value)
         held_ms, told = UNHELD, Transaction()
@@ -260,7 +260,7 @@ class _Taking:
         revision, held_at = 0, 0
         # By its revision: a position that is deleted and made again counts its versions anew.
         unmoved = Compare.mod_revision(self._key, found.mod_revision)
-        left: Leftover | None = Leftover(self._lock_key, value, unmoved)
+        left: PendingDelete | None = PendingDelete(self._lock_key, value, unmoved)
         own = Transaction(
             (unmoved, Compare.version(self._lock_key, 0 if lock is None else lock.version)),
             (Put(self._key, raised.encode()), Put(self._lock_key, value, lease)),
@@ -301,7 +301,7 @@ class _Taking:
         )
         return committed, self._presence(committed, session, held_at)
 
-    def _presence(self, committed: Committed, session: LockSession, held_at: int) -> Presence:
+    def _presence(self, committed: Committed, session: LeaseSession, held_at: int) -> EphemeralKey:
         """Return the lock of the subscriber that has just raised the generation."""
         metadata = self._context.metadata
 
@@ -311,7 +311,7 @@ class _Taking:
                 raise committed.error.again()
             return Compare.mod_revision(self._key, committed.revision)
 
-        return Presence(
+        return EphemeralKey(
             session,
             self._lock_key,
             self._record.encode(),

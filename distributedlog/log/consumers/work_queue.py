@@ -39,12 +39,12 @@ from ..read.log_snapshot import take_snapshot
 from ..read.position_search import segments_page
 from ..read.range_reader import RangeReader, open_ranges
 from ..read.segment_reader import open_segment
-from ..read.state_watch import StateFollower
-from ..services.ephemeral_key import Presence, show
+from ..read.state_watch import StateWatch
+from ..services.ephemeral_key import EphemeralKey, show
 from ..services.lease_session import GOODBYE_S
 from ..services.log_context import LogContext
 from ..services.named_positions import check_position_name, clock_now, hold_share
-from .work_state import Stretch, WorkState, end_of_next
+from .work_state import WorkItem, WorkState, end_of_next
 
 STRETCH_BYTES = 8 * 1024 * 1024
 TRIES_MAX = 5
@@ -78,7 +78,7 @@ class _Wanted:
     bytes_max: int
     until: float
     told: trio.Event = field(default_factory=trio.Event)
-    got: Stretch | None = None
+    got: WorkItem | None = None
     error: DistributedLogError | None = None
 
 
@@ -88,7 +88,7 @@ class WorkClaim:
     ``async with`` says it is done at the end, or gives it back where an exception leaves the block.
     """
 
-    def __init__(self, queue: "WorkQueue", stretch: Stretch) -> None:
+    def __init__(self, queue: "WorkQueue", stretch: WorkItem) -> None:
         self.number = stretch.number
         """Of this claim: no other one of the queue ever has it."""
         self.first = stretch.first
@@ -181,10 +181,10 @@ class WorkQueue:
     def __init__(
         self,
         context: LogContext,
-        follower: StateFollower,
+        follower: StateWatch,
         name: str,
         worker: int,
-        presence: Presence,
+        presence: EphemeralKey,
         *,
         hold: bool,
         tries_max: int,
@@ -358,7 +358,7 @@ class WorkQueue:
             raise self._lost(number)
         self._mine[number] = trio.current_time() + self._claim_s
 
-    async def open_stretch(self, stretch: Stretch, rest: bool) -> RangeReader:
+    async def open_stretch(self, stretch: WorkItem, rest: bool) -> RangeReader:
         """Read a stretch as the ranges of its segments."""
         self._check_open()
         context, follower = self._context, self._follower
@@ -442,7 +442,7 @@ class WorkQueue:
         known = None if self._wanted or self._unsure else self._known
         refused: list[_Asked] = []
         looked: list[_Wanted] = []
-        granted: list[tuple[_Wanted, Stretch]] = []
+        granted: list[tuple[_Wanted, WorkItem]] = []
         put: WorkState | None = None  # of which nobody knows whether it was
         while True:
             try:
@@ -497,7 +497,7 @@ class WorkQueue:
         self._note_spare(state)
         self._tell_in_vain(looked, state)
 
-    def _hand_out(self, granted: "list[tuple[_Wanted, Stretch]]") -> None:
+    def _hand_out(self, granted: "list[tuple[_Wanted, WorkItem]]") -> None:
         """Tell the callers that wait which stretch each has."""
         for wanted, stretch in granted:
             if wanted in self._wanted:  # else it gave up: the next one who asks has it
@@ -526,7 +526,7 @@ class WorkQueue:
 
     async def _grant(
         self, state: WorkState, looked: list[_Wanted]
-    ) -> tuple[WorkState, list[tuple[_Wanted, Stretch]], frozenset[int]]:
+    ) -> tuple[WorkState, list[tuple[_Wanted, WorkItem]], frozenset[int]]:
         """Give those who want something what there is: the state then, what each gets, who is gone."""
         others = {one.worker for one in state.claims} - {self._worker}
         gone = frozenset(others - await self._alive() if others else ())
@@ -537,7 +537,7 @@ class WorkQueue:
             for one in state.claims
             if one.worker == self._worker and one.number not in {*self._mine, *self._later}
         ]
-        granted: list[tuple[_Wanted, Stretch]] = []
+        granted: list[tuple[_Wanted, WorkItem]] = []
         self._starved = False
         for wanted in looked:
             if spare:
@@ -716,7 +716,7 @@ class WorkQueue:
 
 async def open_work_queue(
     context: LogContext,
-    follower: StateFollower,
+    follower: StateWatch,
     name: str,
     *,
     at: Literal["earliest", "latest"],

@@ -40,7 +40,7 @@ class Status(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WorkItem:
     """What lies from ``first`` up to, and without, ``end``."""
 
     number: int
@@ -62,9 +62,9 @@ class WorkState:
     moved_ms: int
     """Wall clock of who wrote it; for people."""
     next_number: int = 1
-    line: tuple[Stretch, ...] = ()
+    line: tuple[WorkItem, ...] = ()
     """From the floor to the cursor, each beginning where the one before it ends."""
-    aside: tuple[Stretch, ...] = ()
+    aside: tuple[WorkItem, ...] = ()
     """Parked, or parked once and to be tried again; in the order of parking."""
     held_ms: int = UNHELD
     """The clock of retention when it was last written, while the floor holds it up; -1: it does not."""
@@ -90,17 +90,17 @@ class WorkState:
         return self.line[-1].end if self.line else self.floor
 
     @property
-    def claims(self) -> list[Stretch]:
+    def claims(self) -> list[WorkItem]:
         """That are open, in no order."""
         return [one for one in (*self.line, *self.aside) if one.status == Status.CLAIMED]
 
     @property
-    def parked(self) -> list[Stretch]:
+    def parked(self) -> list[WorkItem]:
         """That nobody tries any more."""
         return [one for one in self.aside if one.status == Status.PARKED]
 
     @property
-    def waiting(self) -> Stretch | None:
+    def waiting(self) -> WorkItem | None:
         """What comes next of what was claimed before, or is to be tried again."""
         for one in (*self.line, *self.aside):
             if one.status == Status.WAITS:
@@ -109,7 +109,7 @@ class WorkState:
 
     # --- what becomes of it -----------------------------------------------------------------------
 
-    def claimed(self, stretch: Stretch, worker: int) -> "tuple[WorkState, Stretch] | None":
+    def claimed(self, stretch: WorkItem, worker: int) -> "tuple[WorkState, WorkItem] | None":
         """``stretch`` waits, and is this worker's now; None where there are too many claims already."""
         assert stretch.status == Status.WAITS
         assert worker != NOBODY
@@ -125,7 +125,7 @@ class WorkState:
 
     def extended(self, end: DLSN) -> "WorkState":
         """What lies from the cursor to ``end`` waits too."""
-        return replace(self, line=(*self.line, Stretch(0, self.cursor, end)))
+        return replace(self, line=(*self.line, WorkItem(0, self.cursor, end)))
 
     def done(self, number: int) -> "WorkState | None":
         """The claim of this number was handled; None: it is not there (any more)."""
@@ -178,22 +178,22 @@ class WorkState:
         found = self._parked(number)
         return None if found is None else self._with(found, None)
 
-    def _claim(self, number: int) -> Stretch | None:
+    def _claim(self, number: int) -> WorkItem | None:
         return next((one for one in self.claims if one.number == number), None)
 
-    def _parked(self, number: int) -> Stretch | None:
+    def _parked(self, number: int) -> WorkItem | None:
         return next((one for one in self.parked if one.number == number), None)
 
-    def _with(self, old: Stretch, new: Stretch | None) -> "WorkState":
+    def _with(self, old: WorkItem, new: WorkItem | None) -> "WorkState":
         """``old`` replaced; by None it is done."""
         if old in self.aside:
             aside = [new if one == old else one for one in self.aside]
             return replace(self, aside=tuple(one for one in aside if one is not None))
         assert old in self.line
-        floor, line = self.floor, list[Stretch]()
+        floor, line = self.floor, list[WorkItem]()
         for one in self.line:
             if one == old:
-                one = new or Stretch(0, old.first, old.end, Status.DONE)
+                one = new or WorkItem(0, old.first, old.end, Status.DONE)
             if one.status == Status.DONE and not line:
                 floor = one.end
             elif line and one.status == line[-1].status == Status.DONE:
@@ -227,7 +227,7 @@ class WorkState:
         what = "the state of a work queue"
         fields: list[Any] = decode_fields(value, FORMAT, 7, what)[:6]
         floor, moved_ms, next_number, ends, aside, held_ms = fit(fields, _STATE, what)
-        at, line = DLSN(*floor), list[Stretch]()
+        at, line = DLSN(*floor), list[WorkItem]()
         for segment, entry, slot, *rest in ends:
             line.append(_stretch(at, DLSN(segment, entry, slot), *rest))
             at = line[-1].end
@@ -238,8 +238,10 @@ class WorkState:
             raise CorruptData(f"{what} cannot be: {error}") from None
 
 
-def _stretch(first: DLSN, end: DLSN, number_: int, status: int, worker: int, tries: int) -> Stretch:
-    return Stretch(number_, first, end, Status(status), worker, tries)
+def _stretch(
+    first: DLSN, end: DLSN, number_: int, status: int, worker: int, tries: int
+) -> WorkItem:
+    return WorkItem(number_, first, end, Status(status), worker, tries)
 
 
 _NUMBER = number()

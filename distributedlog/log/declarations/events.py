@@ -2,9 +2,9 @@
 
 import logging
 
-from ...runtime.declarations.events import Event
+from ...runtime.declarations.events import EventDefinition
 
-CLOCK_OFF = Event(
+CLOCK_OFF = EventDefinition(
     "clock.off",
     logging.WARNING,
     "A log's time is ahead of this machine's clock: its records have that time until the clock is there.",

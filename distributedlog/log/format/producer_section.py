@@ -46,7 +46,7 @@ SPAN_BYTES = _SPAN.size
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class ProducerSection:
     """What an entry says of producers."""
 
     snapshot_entry: int
@@ -99,7 +99,7 @@ def _padded(name: bytes) -> bytes:
     return name + bytes(-len(name) % 8)
 
 
-def notes_of(entry: int, payload: Buffer) -> Notes | None:
+def notes_of(entry: int, payload: Buffer) -> ProducerSection | None:
     """What an entry of a log says of producers; None: it says nothing.
 
     Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote.
@@ -124,7 +124,7 @@ def notes_of(entry: int, payload: Buffer) -> Notes | None:
     return notes
 
 
-def decode(section: Buffer) -> Notes:
+def decode(section: Buffer) -> ProducerSection:
     """A section. Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote."""
     cut = _Cut(memoryview(section))
     written_in, flags, frames, snapshot_entry, clock_ms, next_number = cut.next(_HEAD)
@@ -146,7 +146,7 @@ def decode(section: Buffer) -> Notes:
     elif flags == FLAG_OPENS:
         opens = _opens(cut, next_number)
     cut.end()
-    return Notes(snapshot_entry, clock_ms, next_number, spans, opens, table)
+    return ProducerSection(snapshot_entry, clock_ms, next_number, spans, opens, table)
 
 
 def _opens(cut: "_Cut", next_number: int) -> tuple[Open, ...]:

@@ -8,7 +8,7 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Buffer
 
 
-class NewLedger(Protocol):
+class NewSegmentLedger(Protocol):
     """A ledger that is chosen and not yet stored anywhere."""
 
     @property
@@ -35,7 +35,7 @@ class ClosedLedger(Protocol):
         ...
 
 
-class EntryRecord(Protocol):
+class SegmentEntry(Protocol):
     """One entry as it was read: owned memory, digest verified."""
 
     @property
@@ -59,7 +59,7 @@ class EntryRecord(Protocol):
         ...
 
 
-class LedgerWriter(Protocol):
+class SegmentEntryWriter(Protocol):
     """The ledger that this process writes. All but `wait_room` and `settle` is synchronous."""
 
     ledger_id: int
@@ -134,7 +134,7 @@ class LedgerWriter(Protocol):
         ...
 
 
-class LedgerReader(Protocol):
+class SegmentEntryReader(Protocol):
     """A ledger opened for reading, without recovery."""
 
     @property
@@ -171,7 +171,7 @@ class LedgerReader(Protocol):
         """Ask the bookies how far is confirmed. Raises `LedgerStateUnknown` when too few answer."""
         ...
 
-    async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[EntryRecord]:
+    async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[SegmentEntry]:
         """Contiguous entries from ``first``, at least one."""
         ...
 
@@ -180,7 +180,7 @@ class LedgerReader(Protocol):
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[EntryRecord]], int] | None = None,
+        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         """The LAC, when it is above ``after``, the ledger is closed, or the time is over.
 
@@ -190,7 +190,7 @@ class LedgerReader(Protocol):
         ...
 
 
-class StoredLedger(Protocol):
+class SegmentLedger(Protocol):
     """A ledger's record as it was read; shares made from it are conditional on its version."""
 
     @property
@@ -240,12 +240,12 @@ class StoredLedger(Protocol):
 class LedgerFinder(Protocol):
     """Who finds ledgers' records."""
 
-    async def find(self, ledger_id: int) -> StoredLedger:
+    async def find(self, ledger_id: int) -> SegmentLedger:
         """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
         ...
 
 
-class Ledgers(LedgerFinder, Protocol):
+class SegmentEntryStore(LedgerFinder, Protocol):
     """The client of all ledgers."""
 
     async def prepare(
@@ -255,7 +255,7 @@ class Ledgers(LedgerFinder, Protocol):
         owner: tuple[int, int] | None = None,
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
-    ) -> NewLedger:
+    ) -> NewSegmentLedger:
         """Choose an id and an ensemble. Raises `NotEnoughBookies`."""
         ...
 
@@ -265,7 +265,7 @@ class Ledgers(LedgerFinder, Protocol):
         *,
         on_confirmed: Callable[[int], None] = ...,
         on_failed: Callable[[DistributedLogError], None] = ...,
-    ) -> LedgerWriter:
+    ) -> SegmentEntryWriter:
         """The writer of a ledger whose creating transaction succeeded.
 
         ``on_confirmed`` is called with each new LAC and must not raise, ``on_failed`` once, with `error`.
@@ -281,14 +281,14 @@ class Ledgers(LedgerFinder, Protocol):
         """Send it."""
         ...
 
-    async def open(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
+    async def open(self, ledger_id: int, *, turn: int = 0) -> SegmentEntryReader:
         """For reading, without recovery. Raises `NoSuchLedger`.
 
         ``turn``: where all bookies hold everything, who reads with another one asks another one first.
         """
         ...
 
-    async def follow(self, ledger_id: int) -> LedgerReader:
+    async def follow(self, ledger_id: int) -> SegmentEntryReader:
         """As `open`, for who waits for what comes: the LAC is what `wait` is told. Raises `NoSuchLedger`."""
         ...
 

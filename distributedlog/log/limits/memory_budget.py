@@ -17,18 +17,18 @@ STEP_BYTES = 64 * 1024
 """What is granted is a multiple of this: a busy log asks once for some of its records."""
 
 
-class ProcessBytes:
+class MemoryBudget:
     """The sum for all logs of a process."""
 
     def __init__(self, bytes_max: int = PROCESS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.bytes = 0
         """Granted: what logs hold, or may hold without asking, above what is free."""
-        self.waiting: deque[LogBytes] = deque()
+        self.waiting: deque[BudgetShare] = deque()
 
-    def for_log(self, on_room: Callable[[], None]) -> "LogBytes":
+    def for_log(self, on_room: Callable[[], None]) -> "BudgetShare":
         """The part of one more log; ``on_room`` is called when it has what it waited for."""
-        return LogBytes(self, on_room)
+        return BudgetShare(self, on_room)
 
     def give(self) -> None:
         """Grant what there is to who waits longest."""
@@ -36,12 +36,12 @@ class ProcessBytes:
             self.waiting.popleft().go()
 
 
-class LogBytes:
+class BudgetShare:
     """What one log may hold of it."""
 
     __slots__ = ("_on_room", "_waits", "_wanted", "free_bytes", "granted", "of")
 
-    def __init__(self, of: ProcessBytes, on_room: Callable[[], None]) -> None:
+    def __init__(self, of: MemoryBudget, on_room: Callable[[], None]) -> None:
         self.of = of
         self._on_room = on_room
         self._wanted = 0
@@ -111,11 +111,11 @@ class LogBytes:
         self.holds(0)
 
     def take(self) -> bool:
-        """For `ProcessBytes.give`: is what is waited for granted now?"""
+        """For `MemoryBudget.give`: is what is waited for granted now?"""
         return self._wanted <= self.free_bytes + self.granted or self._grant(self._wanted)
 
     def go(self) -> None:
-        """For `ProcessBytes.give`: it was granted."""
+        """For `MemoryBudget.give`: it was granted."""
         self._waits = False
         self._on_room()
 

@@ -29,7 +29,7 @@ RETRY_MAX_S = 5.0
 T = TypeVar("T")
 
 
-class RecoveryTurns:
+class RecoverySemaphore:
     """One a process and namespace."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:

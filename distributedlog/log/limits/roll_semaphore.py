@@ -8,7 +8,7 @@ a better ensemble, asks nobody.
 from collections.abc import Callable
 
 
-class RollPermits:
+class RollSemaphore:
     """One a namespace."""
 
     def __init__(self, at_once: int) -> None:
@@ -41,7 +41,7 @@ class RollPermit:
 
     __slots__ = ("_on_granted", "_permits", "held")
 
-    def __init__(self, permits: RollPermits, on_granted: Callable[[], None]) -> None:
+    def __init__(self, permits: RollSemaphore, on_granted: Callable[[], None]) -> None:
         """``on_granted``: it was waited for, and is held now. It must not raise."""
         self._permits = permits
         self._on_granted = on_granted
@@ -61,6 +61,6 @@ class RollPermit:
             self._permits.give_back()
 
     def granted(self) -> None:
-        """For `RollPermits`: it is this one's turn."""
+        """For `RollSemaphore`: it is this one's turn."""
         self.held = True
         self._on_granted()

@@ -31,7 +31,7 @@ _NUMBERS = row(number(), number(), number())
 
 
 @dataclass(frozen=True, slots=True)
-class Tombstone:
+class DeletedLog:
     """One log that had this name."""
 
     log_id: int
@@ -42,7 +42,7 @@ class Tombstone:
     """Wall clock of who deleted it; says only which name of a bucket goes first."""
 
     @classmethod
-    def of(cls, state: LogState, deleted_ms: int) -> "Tombstone":
+    def of(cls, state: LogState, deleted_ms: int) -> "DeletedLog":
         """Of a log that is being deleted, whose end is noted."""
         assert state.end is not None, "the end is noted before anything goes"
         return cls(state.log_id, state.end, state.truncated_sequence_id, deleted_ms)
@@ -65,7 +65,7 @@ def bucket_prefix(namespace: str, name: str) -> bytes:
     return GONE_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(whole) % BUCKETS)
 
 
-def encode(tombstones: list[Tombstone]) -> bytes:
+def encode(tombstones: list[DeletedLog]) -> bytes:
     """As a packed list with a format number."""
     return pack(
         [
@@ -75,16 +75,16 @@ def encode(tombstones: list[Tombstone]) -> bytes:
     )
 
 
-def decode(value: bytes) -> list[Tombstone]:
+def decode(value: bytes) -> list[DeletedLog]:
     """Raises `CorruptData`, or `UnsupportedFormat`."""
     what = "the tombstones of a name"
     listed = fit(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
     return [_decoded(one) for one in listed]
 
 
-def _decoded(one: Any) -> Tombstone:
+def _decoded(one: Any) -> DeletedLog:
     if type(one) is not list or len(one) < 8:
         raise CorruptData("a tombstone is a list of eight fields")
     numbers = [one[0], one[6], one[7]]
     log_id, first_sequence_id, deleted_ms = fit(numbers, _NUMBERS, "a tombstone")
-    return Tombstone(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)
+    return DeletedLog(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)

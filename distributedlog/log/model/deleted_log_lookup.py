@@ -11,7 +11,7 @@ from ...runtime.protocol.schema import NUMBER_MAX
 from .deleted_log import (
     KEPT_A_BUCKET,
     KEPT_A_NAME,
-    Tombstone,
+    DeletedLog,
     bucket_prefix,
     decode,
     encode,
@@ -19,12 +19,12 @@ from .deleted_log import (
 )
 from .log_keys import decode_log_id, incarnation_id, incarnation_text, name_key, state_key
 from .log_state import LogState
-from .position_outcome import FoundLog, HeldPosition, There, lifecycle
+from .position_outcome import CurrentLog, HeldPosition, LogLookup, lifecycle
 
 log = get_logger("distributedlog.log")
 
 
-async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[Tombstone]:
+async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[DeletedLog]:
     """The logs that had this name and were deleted, as far as they are remembered, in that order.
 
     A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
@@ -38,8 +38,8 @@ async def look_up(
     namespace: str,
     name: str,
     log_id: int,
-    there: There | None = None,
-) -> FoundLog:
+    there: CurrentLog | None = None,
+) -> LogLookup:
     """What has become of a log that somebody held, and that is not the one of this name now.
 
     ``there``: the log that is, where the caller knows it.
@@ -53,13 +53,13 @@ async def look_up(
         other = None if named is None else decode_log_id(named.value)
         successor = "" if other in (None, log_id) else incarnation_text(other)
     if state is not None and not state.deleting:
-        return FoundLog(there, renamed=state.name, successor=successor)
+        return LogLookup(there, renamed=state.name, successor=successor)
     gone = await find_tombstones(metadata, namespace, name if state is None else state.name)
     if state is None or any(one.log_id == log_id for one in gone):
-        return FoundLog(there, gone, successor=successor)
+        return LogLookup(there, gone, successor=successor)
     if state.end is None:
-        return FoundLog(there, gone, deleting=True)
-    return FoundLog(there, [*gone, Tombstone.of(state, 0)], successor=successor)
+        return LogLookup(there, gone, deleting=True)
+    return LogLookup(there, [*gone, DeletedLog.of(state, 0)], successor=successor)
 
 
 async def explain_gone(
@@ -71,7 +71,7 @@ async def explain_gone(
 
 
 async def burial(
-    metadata: Metadata, namespace: str, name: str, tombstone: Tombstone
+    metadata: Metadata, namespace: str, name: str, tombstone: DeletedLog
 ) -> Transaction:
     """The share of the transaction that deletes a log: its tombstone after those of its name.
 
@@ -106,7 +106,7 @@ def _last_deleted_ms(item: KeyValue) -> int:
         return NUMBER_MAX  # a newer program's: not ours to give up first
 
 
-def _readable(item: KeyValue) -> list[Tombstone]:
+def _readable(item: KeyValue) -> list[DeletedLog]:
     """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
     try:
         return decode(item.value)

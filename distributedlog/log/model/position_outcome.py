@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import (
     LogTruncated,
 )
 from ..format.dlsn import DLSN
-from .deleted_log import Tombstone
+from .deleted_log import DeletedLog
 from .log_keys import incarnation_text
 from .log_state import LogEnd, LogState
 from .position import Position
@@ -42,7 +42,7 @@ class HeldPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class CurrentLog:
     """The log of a name that is there now."""
 
     identity: str
@@ -55,7 +55,7 @@ class There:
     """Where it was truncated: at or before `first`, with no record between. None: at `first`."""
 
     @classmethod
-    def of(cls, state: LogState, end: DLSN | None = None) -> "There":
+    def of(cls, state: LogState, end: DLSN | None = None) -> "CurrentLog":
         """As its state says."""
         identity = incarnation_text(state.log_id)
         return cls(
@@ -64,11 +64,11 @@ class There:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundLog:
+class LogLookup:
     """What the store says of a name, and of the log that is held."""
 
-    there: There | None = None
-    gone: Sequence[Tombstone] = ()
+    there: CurrentLog | None = None
+    gone: Sequence[DeletedLog] = ()
     """The logs of this name that were deleted, as far as they are remembered, in that order."""
     deleting: bool = False
     """The log that is held is being deleted, and where it ends is not noted yet."""
@@ -78,14 +78,14 @@ class FoundLog:
     """Which log has the name now, where no more than that is known of it."""
 
     @classmethod
-    def of(cls, state: LogState) -> "FoundLog":
+    def of(cls, state: LogState) -> "LogLookup":
         """Of the log that is held. Until its end is noted, all that a deleted log had is there."""
         if state.end is None:
-            return cls(There.of(state))
-        return cls(gone=(Tombstone.of(state, 0),))
+            return cls(CurrentLog.of(state))
+        return cls(gone=(DeletedLog.of(state, 0),))
 
 
-class Met(Enum):
+class PositionOutcome(Enum):
     """What is met."""
 
     GO_ON = "go on"
@@ -98,10 +98,10 @@ class Met(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PositionResolution:
     """What has become of the log, and of the records from the held position on."""
 
-    met: Met
+    met: PositionOutcome
     at: DLSN | None = None
     """Where it goes on, perhaps the same place by another name; truncated: the first position left."""
     lost: int | None = 0
@@ -115,14 +115,14 @@ class Verdict:
     def told(self, name: str, held: HeldPosition) -> str:
         """In words."""
         what = f'log "{name}" '
-        if self.met is Met.TRUNCATED:
+        if self.met is PositionOutcome.TRUNCATED:
             lost = (
                 "its records up to there are lost" if self.lost is None else records_lost(self.lost)
             )
             return (
                 f"{what}was truncated: wanted {held.dlsn}, its first position is {self.at}, {lost}"
             )
-        if self.met is Met.DELETING:
+        if self.met is PositionOutcome.DELETING:
             return f"{what}is being deleted: whether all of it was read is not known yet"
         what += f'is called "{self.renamed}" now' if self.renamed else "was deleted"
         if self.renamed and not self.successor:
@@ -136,12 +136,12 @@ class Verdict:
 
     def error(self, name: str, held: HeldPosition) -> DistributedLogError:
         """For whoever cannot go on."""
-        assert self.met is not Met.GO_ON, "nothing is wrong"
+        assert self.met is not PositionOutcome.GO_ON, "nothing is wrong"
         return self.error_of(self.told(name, held))
 
     def error_of(self, message: str) -> DistributedLogError:
         """As `error`, in other words."""
-        if self.met is Met.TRUNCATED:
+        if self.met is PositionOutcome.TRUNCATED:
             return LogTruncated(message, LogTruncated.packed(str(self.at), self.lost))
         end = "" if self.end is None else str(self.end.dlsn)
         exact = self.end is not None and self.end.exact
@@ -151,34 +151,40 @@ class Verdict:
         return LogNotFound(message) if self.renamed else LogDeleted(message, detail)
 
 
-def lifecycle(held: HeldPosition, found: FoundLog) -> Verdict:
+def lifecycle(held: HeldPosition, found: LogLookup) -> PositionResolution:
     """What has become of the log of this position."""
     there = found.there
     if there is not None and there.identity == held.identity:
         return _go_on(held, there)
     if found.deleting:
-        return Verdict(Met.DELETING, lost=None)
+        return PositionResolution(PositionOutcome.DELETING, lost=None)
     successor = found.successor if there is None else there.identity
     if found.renamed:
-        return Verdict(Met.RENAMED, lost=None, successor=successor, renamed=found.renamed)
+        return PositionResolution(
+            PositionOutcome.RENAMED, lost=None, successor=successor, renamed=found.renamed
+        )
     for one in found.gone:
         if one.identity == held.identity:
-            return Verdict(Met.DELETED, None, _left(held, one), one.end, successor)
-    return Verdict(Met.DELETED, lost=None, successor=successor)
+            return PositionResolution(
+                PositionOutcome.DELETED, None, _left(held, one), one.end, successor
+            )
+    return PositionResolution(PositionOutcome.DELETED, lost=None, successor=successor)
 
 
-def _go_on(held: HeldPosition, there: There) -> Verdict:
+def _go_on(held: HeldPosition, there: CurrentLog) -> PositionResolution:
     """The same log: is the position still there?"""
     first = there.first
     if held.dlsn >= (there.point or first):
-        return Verdict(Met.GO_ON, max(held.dlsn, first))
+        return PositionResolution(PositionOutcome.GO_ON, max(held.dlsn, first))
     lost = None if held.sequence_id is None else max(0, there.first_sequence_id - held.sequence_id)
     if lost == 0 or there.first_sequence_id == 0:
-        return Verdict(Met.GO_ON, first)  # nothing but control records, or empty segments
-    return Verdict(Met.TRUNCATED, first, lost)
+        return PositionResolution(
+            PositionOutcome.GO_ON, first
+        )  # nothing but control records, or empty segments
+    return PositionResolution(PositionOutcome.TRUNCATED, first, lost)
 
 
-def _left(held: HeldPosition, one: Tombstone) -> int | None:
+def _left(held: HeldPosition, one: DeletedLog) -> int | None:
     """How much of a deleted log lies after a position."""
     if not one.end.exact:
         return None

@@ -35,7 +35,7 @@ from ...runtime.declarations.options import (
 )
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, Misfit, blob, fit, mapping, row
+from ...runtime.protocol.schema import NUMBER_MAX, SchemaError, blob, fit, mapping, row
 from ..declarations.options import LogOptions
 from .log_state import decode_fields
 from .segment_expiry import HOLD_MAX_S_MIN
@@ -314,7 +314,7 @@ def _usable(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...
 
 def _plain(value: Any) -> Any:
     if type(value) not in (bool, int, float, str):
-        raise Misfit("a setting is a number, a text, or true or false")
+        raise SchemaError("a setting is a number, a text, or true or false")
     return value
 
 

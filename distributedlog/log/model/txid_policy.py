@@ -66,7 +66,7 @@ NONE_IS_FINE = -2
 """Below each txid, and below the -1 that stands for an empty log's last one."""
 
 
-class TxidSource:
+class TxidAssigner:
     """Fills in the txids of one writer's records, and has the greatest txid so far."""
 
     __slots__ = ("_wall_ms", "draws", "last", "most", "rule")

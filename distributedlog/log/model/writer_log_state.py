@@ -26,7 +26,8 @@ itself, at each try: what was read before a conflict belongs to a state that is 
 
 
 def may_pass(error: DistributedLogError) -> bool:
-    """Is the same step worth another try? An unknown outcome is: `OwnedLog.change` looks before it acts."""
+    """Is the same step worth another try? An unknown outcome is: `WriterLogState.change` looks before it
+    acts."""
     return error.retryable or isinstance(error, OutcomeUnknown)
 
 
@@ -35,7 +36,7 @@ async def nothing_else(_: LogState) -> Transaction:
     return Transaction((), ())
 
 
-class OwnedLog:
+class WriterLogState:
     """The state of a log under this writer's epoch."""
 
     def __init__(self, metadata: Metadata, state: LogState, version: int) -> None:

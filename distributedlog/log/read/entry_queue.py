@@ -252,7 +252,7 @@ STARVED = 0.9
 """and this share of it was waited: who decodes most of the time needs no other."""
 
 
-class Starvation:
+class StarvationDetector:
     """Of one that takes. It counts how long it waited, by a clock of its own."""
 
     def __init__(self) -> None:

@@ -28,20 +28,20 @@ from ...runtime.primitives.backoff import Backoff
 from ..format.dlsn import DLSN
 from ..format.record import EntryHeader, decode, decode_header
 from ..interfaces.error_boundary import broken, contained
-from ..interfaces.segment_store import EntryRecord, LedgerReader
+from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader
 from ..model.deleted_log_lookup import explain_gone
 from ..model.position import Position, ReadStart, TimeStart, TxidStart
-from ..model.position_outcome import FoundLog, HeldPosition, Met, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
 from ..model.segment_record import UNKNOWN, SegmentBegin, SegmentRecord
 from ..services.log_context import LogContext
-from .entry_queue import EntryQueue, ReadRange, Starvation
+from .entry_queue import EntryQueue, ReadRange, StarvationDetector
 from .log_snapshot import take_snapshot
 from .next_segment import NextSegment
 from .position_search import find_time, find_txid, held_at, last_readable
 from .range_reader import RangeReader
 from .segment_reader import open_segment
 from .skipped_entries import SkipNotes, Skipped
-from .state_watch import StateFollower
+from .state_watch import StateWatch
 
 SKIP_LINE_S = 10.0
 """A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
@@ -52,7 +52,7 @@ FAR_HELD_BYTES = 8 * 1024 * 1024
 """Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
 SEGMENTS_AT_ONCE = 64
 
-TakeStored = Callable[[SegmentRecord, EntryRecord, EntryHeader], None]
+TakeStored = Callable[[SegmentRecord, SegmentEntry, EntryHeader], None]
 """Takes an entry as it is stored; not a control entry."""
 
 log = get_logger("distributedlog.log")
@@ -64,7 +64,7 @@ class Fetcher:
     def __init__(
         self,
         context: LogContext,
-        follower: StateFollower,
+        follower: StateWatch,
         out: EntryQueue,
         *,
         on_skipped: Callable[[Skipped], object] | None = None,
@@ -75,7 +75,7 @@ class Fetcher:
         """Where they go, and where they begin and end."""
         self._name = out.name
         self._heard_at = out.entry_at
-        self._ledger: LedgerReader | None = None
+        self._ledger: SegmentEntryReader | None = None
         self._on_skipped = on_skipped
         self._take_stored = take_stored
         self._ledgers = context.ledgers
@@ -95,7 +95,7 @@ class Fetcher:
         self._context = context
         self._far = False
         """Is so much ahead that several bookies are read at once?"""
-        self._starvation = Starvation()
+        self._starvation = StarvationDetector()
         """Since when it is looked what one bookie is good for; None: it is not."""
         self._plainly = 0
         """The segment that is read from one bookie, for reading it from several failed."""
@@ -116,7 +116,7 @@ class Fetcher:
                 self._note_proven(self._ledger)
                 self._waiting.cancel()
 
-    def _note_proven(self, ledger: LedgerReader) -> None:
+    def _note_proven(self, ledger: SegmentEntryReader) -> None:
         """A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
         confirmed, or a closed end, is all that is read (G5); a position says what was given (H141)."""
         proven = self._proven
@@ -225,7 +225,7 @@ class Fetcher:
             record = await self._follower.segment(number)
         return record
 
-    def _open_ahead(self, record: SegmentRecord, ledger: LedgerReader) -> NextSegment | None:
+    def _open_ahead(self, record: SegmentRecord, ledger: SegmentEntryReader) -> NextSegment | None:
         """Have the segment after this one opened while this one is in progress, if it may be wanted."""
         if ledger.closed or (self.out.to is not None and self.out.to.segment <= record.segment):
             return None
@@ -254,12 +254,12 @@ class Fetcher:
         )
 
     async def _drain(
-        self, record: SegmentRecord, ledger: LedgerReader, following: NextSegment | None
+        self, record: SegmentRecord, ledger: SegmentEntryReader, following: NextSegment | None
     ) -> None:
         """Deliver the segment from the position at hand until all of it is, and it is closed or has ended."""
         number = record.segment
 
-        def take(entries: Sequence[EntryRecord]) -> int:
+        def take(entries: Sequence[SegmentEntry]) -> int:
             return self._take_tail(record, entries)
 
         self._note_proven(ledger)
@@ -297,7 +297,7 @@ class Fetcher:
                     await ledger.wait(self._at_entry - 1, wait_s=wait_s, take=take)
                 self._trouble_since = None
 
-    def _is_far(self, record: SegmentRecord, found: Sequence[EntryRecord], lac: int) -> bool:
+    def _is_far(self, record: SegmentRecord, found: Sequence[SegmentEntry], lac: int) -> bool:
         """Does it pay to read what is after what was found from several bookies?
 
         There must be much, and the reader must have waited for the one it has. Not where entries may be
@@ -369,7 +369,7 @@ class Fetcher:
             log.info('log "%s" is read from one bookie: %s', self._name, failed)
             self._plainly = self._at_segment
 
-    def _take_tail(self, record: SegmentRecord, entries: Sequence[EntryRecord]) -> int:
+    def _take_tail(self, record: SegmentRecord, entries: Sequence[SegmentEntry]) -> int:
         """Deliver what comes at the end of the log, without a turn of the fetching task.
 
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
@@ -389,7 +389,7 @@ class Fetcher:
             self.out.end(broken(f'a reader of log "{self._name}"', error))
         return 0 if self.out.ended else self._at_entry - before
 
-    def _deliver(self, record: SegmentRecord, entry: EntryRecord) -> None:
+    def _deliver(self, record: SegmentRecord, entry: SegmentEntry) -> None:
         """Decode one entry and give it to whoever it is for."""
         if self.out.ended:
             return
@@ -408,7 +408,7 @@ class Fetcher:
         self.out.give(decode(entry.payload, header, origin, self._name))
 
     async def _skip(
-        self, record: SegmentRecord, ledger: LedgerReader, error: DistributedLogError
+        self, record: SegmentRecord, ledger: SegmentEntryReader, error: DistributedLogError
     ) -> None:
         """Pass over the entry at hand, which the replicas did not give, if they certainly cannot."""
         assert self.out.skips is not None
@@ -462,7 +462,7 @@ class Fetcher:
         """
         held = self._held()
         verdict = await self._follower.meet(held)
-        if verdict.met is not Met.GO_ON:
+        if verdict.met is not PositionOutcome.GO_ON:
             self.out.end(verdict.error(self._name, held))
             return
         assert verdict.at is not None, "it says where"
@@ -490,7 +490,7 @@ class Fetcher:
 
 async def find_beginning(
     context: LogContext,
-    follower: StateFollower,
+    follower: StateWatch,
     start: ReadStart,
     to: DLSN | Literal["end"] | None = None,
 ) -> ReadRange:
@@ -519,7 +519,7 @@ async def find_beginning(
 
 
 async def _resolve_start(
-    context: LogContext, follower: StateFollower, start: Position | DLSN
+    context: LogContext, follower: StateWatch, start: Position | DLSN
 ) -> ReadRange:
     """Find where the records from a position or DLSN on are now. Raises as `find_beginning`."""
     metadata, state = context.metadata, follower.state
@@ -530,8 +530,8 @@ async def _resolve_start(
     else:
         # The log's first position is one like any other: "from the beginning" is no position.
         held = await held_at(metadata, context.ledgers, state, start)
-    verdict = lifecycle(held, FoundLog.of(state))
-    if verdict.met is not Met.GO_ON:
+    verdict = lifecycle(held, LogLookup.of(state))
+    if verdict.met is not PositionOutcome.GO_ON:
         told = verdict.told(state.name, held)
         raise verdict.error_of(f'{told}; at="earliest" begins there')
     assert verdict.at is not None, "it says where"
@@ -543,7 +543,7 @@ async def _resolve_start(
 
 async def open_fetcher(
     context: LogContext,
-    follower: StateFollower,
+    follower: StateWatch,
     start: ReadStart,
     to: DLSN | Literal["end"] | None = None,
     *,

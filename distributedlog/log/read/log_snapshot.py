@@ -9,7 +9,7 @@ from dataclasses import replace
 from ...metadata.model.interface import Metadata
 from ..format.dlsn import DLSN
 from ..format.record import decode_header
-from ..interfaces.segment_store import Ledgers
+from ..interfaces.segment_store import SegmentEntryStore
 from ..model.lock_record import owner_of
 from ..model.log_keys import incarnation_text
 from ..model.log_state import LogState
@@ -17,13 +17,13 @@ from ..model.segment_ranges import LogSnapshot, SegmentInfo
 from ..model.segment_record import UNKNOWN, SegmentRecord
 from .position_search import see_roll_through, segments_page
 from .segment_reader import open_segment, read_header
-from .state_watch import StateFollower
+from .state_watch import StateWatch
 
 
 async def take_snapshot(
     metadata: Metadata,
-    ledgers: Ledgers,
-    follower: StateFollower,
+    ledgers: SegmentEntryStore,
+    follower: StateWatch,
     *,
     first: int = 0,
     limit: int | None = None,
@@ -69,7 +69,7 @@ async def take_snapshot(
     )
 
 
-async def _open(ledgers: Ledgers, record: SegmentRecord, state: LogState) -> SegmentInfo:
+async def _open(ledgers: SegmentEntryStore, record: SegmentRecord, state: LogState) -> SegmentInfo:
     reader = await open_segment(ledgers, record)
     try:
         last_entry = reader.lac

@@ -13,14 +13,14 @@ from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import NoSuchLedger
 from ..format.dlsn import DLSN
 from ..format.record import EntryHeader, decode_header
-from ..interfaces.segment_store import LedgerReader, Ledgers
+from ..interfaces.segment_store import SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import incarnation_text, segment_key
 from ..model.log_state import LogState
 from ..model.segment_ranges import SegmentRange, ranges_between
 from ..model.segment_record import SegmentRecord
 from .position_search import check_searchable, search_time, search_txid
 from .segment_reader import open_segment
-from .state_watch import StateFollower, follow
+from .state_watch import StateWatch, follow
 
 MARKS_MAX = 64
 
@@ -36,7 +36,9 @@ class Mark:
 class LogView:
     """One log of one incarnation. Made by `view_log`; `close` it."""
 
-    def __init__(self, metadata: Metadata, ledgers: Ledgers, follower: StateFollower) -> None:
+    def __init__(
+        self, metadata: Metadata, ledgers: SegmentEntryStore, follower: StateWatch
+    ) -> None:
         self.state = follower.state
         self.name = self.state.name
         self.incarnation = incarnation_text(self.state.log_id)
@@ -47,7 +49,7 @@ class LogView:
         self._metadata = metadata
         self._ledgers = ledgers
         self._follower = follower
-        self._reader: LedgerReader | None = None
+        self._reader: SegmentEntryReader | None = None
         self._marks: dict[tuple[int, int], Mark] = {}
 
     # --- how far ----------------------------------------------------------------------------------
@@ -322,7 +324,7 @@ class LogView:
             last_entry=lac,
         )
 
-    async def _open(self, one: SegmentRecord) -> LedgerReader:
+    async def _open(self, one: SegmentRecord) -> SegmentEntryReader:
         reader = await open_segment(self._ledgers, one)
         if not reader.closed:
             reader.note_lac(one.last_entry)
@@ -345,7 +347,9 @@ class LogView:
             reader.close()
 
 
-async def view_log(metadata: Metadata, ledgers: Ledgers, name: str, log_id: int) -> LogView:
+async def view_log(
+    metadata: Metadata, ledgers: SegmentEntryStore, name: str, log_id: int
+) -> LogView:
     """A log as it is now. Raises `LogNotFound`, and what keeps the cluster from answering."""
     view = LogView(metadata, ledgers, await follow(metadata, log_id, name))
     try:

@@ -14,9 +14,9 @@ import trio
 
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
-from ..interfaces.segment_store import EntryRecord, LedgerReader, Ledgers
+from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
 from ..model.segment_record import UNKNOWN, SegmentBegin, SegmentRecord, segment_begin
-from .state_watch import RETRY_S, StateFollower
+from .state_watch import RETRY_S, StateWatch
 
 log = get_logger("distributedlog.log")
 
@@ -27,8 +27,8 @@ class NextSegment:
     def __init__(
         self,
         before: SegmentRecord,
-        follower: StateFollower,
-        ledgers: Ledgers,
+        follower: StateWatch,
+        ledgers: SegmentEntryStore,
         *,
         wait_s: float,
         on_begun: Callable[[SegmentBegin], object],
@@ -38,7 +38,7 @@ class NextSegment:
         """Where ``before`` ended; None: not known yet."""
         self.record: SegmentRecord | None = None
         """Its record, numbered, once `begin` is known."""
-        self.ledger: LedgerReader | None = None
+        self.ledger: SegmentEntryReader | None = None
         """Whoever enters the segment takes it, and closes it."""
         self._before = before
         self._number = before.segment + 1
@@ -61,7 +61,7 @@ class NextSegment:
             and sequence_id in (None, begin.sequence_id)
         )
 
-    def take(self) -> tuple[SegmentRecord, LedgerReader]:
+    def take(self) -> tuple[SegmentRecord, SegmentEntryReader]:
         """The segment, for whoever enters it."""
         record, ledger = self.record, self.ledger
         assert record is not None, "its begin is known"
@@ -103,9 +103,9 @@ class NextSegment:
         if record.start_sequence_id != UNKNOWN or record.epoch != self._before.epoch:
             return  # closed since, or not by the writer of this one
         self.ledger = ledger = await self._ledgers.follow(record.ledger_id)
-        found: list[EntryRecord] = []
+        found: list[SegmentEntry] = []
 
-        def look(entries: Sequence[EntryRecord]) -> int:
+        def look(entries: Sequence[SegmentEntry]) -> int:
             found.extend(entries[:1])
             return 0  # they are for whoever reads the segment
 

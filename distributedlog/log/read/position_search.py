@@ -15,13 +15,13 @@ from ...runtime.interfaces.errors import CorruptData, InvalidRequest, NoSuchEntr
 from ..format.control_record import last_record
 from ..format.dlsn import DLSN
 from ..format.record import Columns, EntryHeader, LogRecord, decode, decode_header
-from ..interfaces.segment_store import EntryRecord, LedgerReader, Ledgers
+from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import incarnation_text, segment_key
 from ..model.log_state import LogState
-from ..model.position_outcome import FoundLog, HeldPosition, Met, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
 from ..model.segment_record import UNKNOWN, SegmentRecord
 from .segment_reader import open_segment, read_header
-from .state_watch import StateFollower
+from .state_watch import StateWatch
 
 PAGE = 64
 """Segments: some 8 KiB of records, in one read."""
@@ -84,7 +84,7 @@ async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
     return DLSN.INITIAL
 
 
-async def see_roll_through(follower: StateFollower, ledgers: Ledgers) -> None:
+async def see_roll_through(follower: StateWatch, ledgers: SegmentEntryStore) -> None:
     """Where a roll is under way: look until the segment that ended is closed, for `ROLL_WAIT_S` at most.
 
     What is in the next one is acknowledged, and may have been committed (G4), and nobody can say of which
@@ -106,7 +106,7 @@ async def see_roll_through(follower: StateFollower, ledgers: Ledgers) -> None:
 
 
 async def last_readable(
-    metadata: Metadata, follower: StateFollower, ledgers: Ledgers
+    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore
 ) -> DLSN | None:
     """The position of the last user record that can be read now; None in an empty log."""
     await see_roll_through(follower, ledgers)
@@ -129,7 +129,7 @@ async def last_readable(
 
 
 async def record_with_id(
-    metadata: Metadata, state: LogState, ledgers: Ledgers, sequence_id: int
+    metadata: Metadata, state: LogState, ledgers: SegmentEntryStore, sequence_id: int
 ) -> LogRecord | None:
     """The record that was the log's ``sequence_id``-th, from 0, and is left; None: it cannot be read yet."""
     async with aclosing(
@@ -159,7 +159,9 @@ async def record_with_id(
     return None
 
 
-async def record_at(ledgers: Ledgers, name: str, record: SegmentRecord, at: DLSN) -> LogRecord:
+async def record_at(
+    ledgers: SegmentEntryStore, name: str, record: SegmentRecord, at: DLSN
+) -> LogRecord:
     """The record at this position of a segment, which the caller has seen that it can be read."""
     reader = await open_segment(ledgers, record)
     try:
@@ -172,13 +174,13 @@ async def record_at(ledgers: Ledgers, name: str, record: SegmentRecord, at: DLSN
 
 
 def _records(
-    name: str, record: SegmentRecord, entry: EntryRecord, header: EntryHeader
+    name: str, record: SegmentRecord, entry: SegmentEntry, header: EntryHeader
 ) -> list[LogRecord]:
     return decode(entry.payload, header, record.origin(entry.entry, header), name).records()
 
 
 async def count_before(
-    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, at: DLSN | None
+    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, at: DLSN | None
 ) -> int:
     """How many records the log ever had before a position; None, and whatever is after the end: the end.
 
@@ -187,8 +189,8 @@ async def count_before(
     state = follower.state
     if at is not None:
         held = await held_at(metadata, ledgers, state, at)
-        verdict = lifecycle(held, FoundLog.of(state))
-        if verdict.met is not Met.GO_ON:
+        verdict = lifecycle(held, LogLookup.of(state))
+        if verdict.met is not PositionOutcome.GO_ON:
             raise verdict.error(state.name, held)
     if at is not None and at <= state.truncated_to:
         return state.truncated_sequence_id
@@ -219,7 +221,7 @@ async def count_before(
         reader.close()
 
 
-async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:
+async def _last_of(ledgers: SegmentEntryStore, record: SegmentRecord) -> DLSN | None:
     """The last record of a segment in progress, as far as it is confirmed."""
     reader = await open_segment(ledgers, record)
     try:
@@ -250,7 +252,7 @@ async def _last_of(ledgers: Ledgers, record: SegmentRecord) -> DLSN | None:
 
 
 async def find_txid(
-    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, txid: int
+    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, txid: int
 ) -> DLSN:
     """The position of the first record whose txid is at least this one; after the end: where the next one
     will be. Never below the truncation point. Raises `InvalidRequest` as `check_searchable`."""
@@ -271,7 +273,10 @@ def check_searchable(state: LogState) -> None:
 
 
 async def search_txid(
-    state: LogState, ledgers: Ledgers, segments: AsyncGenerator[SegmentRecord, None], txid: int
+    state: LogState,
+    ledgers: SegmentEntryStore,
+    segments: AsyncGenerator[SegmentRecord, None],
+    txid: int,
 ) -> DLSN:
     """As `find_txid`, among these segments; the one in progress may say how far it is confirmed.
 
@@ -295,7 +300,7 @@ async def search_txid(
 
 
 async def find_time(
-    metadata: Metadata, follower: StateFollower, ledgers: Ledgers, wall_ms: int
+    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, wall_ms: int
 ) -> DLSN:
     """The position of the first entry whose log time is ``wall_ms`` or later; as `find_txid`.
 
@@ -311,7 +316,10 @@ async def find_time(
 
 
 async def search_time(
-    state: LogState, ledgers: Ledgers, segments: AsyncGenerator[SegmentRecord, None], wall_ms: int
+    state: LogState,
+    ledgers: SegmentEntryStore,
+    segments: AsyncGenerator[SegmentRecord, None],
+    wall_ms: int,
 ) -> DLSN:
     """As `find_time`, among these segments; the one in progress may say how far it is confirmed."""
     return await _search(
@@ -327,7 +335,7 @@ async def search_time(
 
 async def _search(
     state: LogState,
-    ledgers: Ledgers,
+    ledgers: SegmentEntryStore,
     segments: AsyncGenerator[SegmentRecord, None],
     wanted: int,
     value: Callable[[SegmentRecord, EntryHeader], int],
@@ -388,8 +396,8 @@ async def _search(
 
 
 async def _pass_control(
-    reader: LedgerReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
-) -> tuple[int, EntryRecord | None]:
+    reader: SegmentEntryReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
+) -> tuple[int, SegmentEntry | None]:
     """Find the first entry from ``entry`` on that has a record: there may be thousands without one."""
     before = header.records_before
     return await _first(
@@ -404,7 +412,7 @@ async def _pass_control(
 
 
 def _columns_from(
-    state: LogState, record: SegmentRecord, found: EntryRecord, header: EntryHeader
+    state: LogState, record: SegmentRecord, found: SegmentEntry, header: EntryHeader
 ) -> Columns:
     """Return the records of an entry that are not truncated."""
     earliest = state.earliest
@@ -415,7 +423,7 @@ def _columns_from(
     return columns
 
 
-async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> int:
+async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, at: DLSN) -> int:
     """The sequence id of the first record at or after a position of this segment, up to its end.
 
     The caller has seen that the position can be read, or lies before one that could be.
@@ -435,7 +443,7 @@ async def sequence_id_at(ledgers: Ledgers, record: SegmentRecord, at: DLSN) -> i
 
 
 async def held_at(
-    metadata: Metadata, ledgers: Ledgers, state: LogState, dlsn: DLSN
+    metadata: Metadata, ledgers: SegmentEntryStore, state: LogState, dlsn: DLSN
 ) -> HeldPosition:
     """An address as a position of this log: below the truncation point with its sequence id, if known.
 
@@ -458,14 +466,14 @@ async def held_at(
 
 
 async def _first(
-    reader: LedgerReader,
+    reader: SegmentEntryReader,
     value: Callable[[EntryHeader], int],
     wanted: int,
     low: int,
     high: int,
     low_value: int,
     high_value: int,
-) -> tuple[int, EntryRecord | None]:
+) -> tuple[int, SegmentEntry | None]:
     """The first entry from ``low`` to ``high`` whose value is at least ``wanted``, as it was read.
 
     ``high`` and None where there is none; the values need only be about right.

@@ -34,11 +34,11 @@ from ..interfaces.error_boundary import contained
 from ..model.deleted_log_lookup import explain_gone, look_up
 from ..model.log_keys import incarnation_id, incarnation_text, segment_key, state_key
 from ..model.log_state import LogState
-from ..model.position_outcome import FoundLog, HeldPosition, Met, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
 from ..model.segment_ranges import WHOLE, SegmentRange
 from ..model.segment_record import SegmentRecord
 from ..services.log_context import LogContext
-from .entry_queue import Starvation
+from .entry_queue import StarvationDetector
 
 PART_BYTES = 8 * 1024 * 1024
 PARTS_AT_ONCE = 3
@@ -52,7 +52,7 @@ OnReady = Callable[[], None]
 
 
 @dataclass(slots=True)
-class Part:
+class RangePart:
     """A part of a range, as far as it has been fetched and not taken."""
 
     range: SegmentRange
@@ -143,7 +143,7 @@ class RangeReader:
         self._on_ready = on_ready
         self._several = several
         self._parts = [
-            Part(part, part.first_entry)
+            RangePart(part, part.first_entry)
             for one in ranges
             for part in (_cut(one) if several else (one,) if one.entries > 0 else ())
         ]
@@ -159,9 +159,9 @@ class RangeReader:
         self._taken = trio.Event()
         self._over: DistributedLogError | None = None
         """Why nothing can be taken any more."""
-        self._found: dict[str, FoundLog] = {}
+        self._found: dict[str, LogLookup] = {}
         """Of each incarnation, as it was looked at last."""
-        self._starvation = Starvation()
+        self._starvation = StarvationDetector()
         self._waited_s = 0.0
 
     # --- for the caller ---------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class RangeReader:
         if self._next:
             rest[:0] = self._parts[self._next - 1].cut_off()
         self._parts[self._next :] = [
-            Part(part, part.first_entry) for one in rest for part in _cut(one)
+            RangePart(part, part.first_entry) for one in rest for part in _cut(one)
         ]
         wanted = _at_once(self._parts[self._next :], several=True)
         # Those that are at work go on with what is new.
@@ -263,7 +263,7 @@ class RangeReader:
     ) -> None:
         self._close()
 
-    async def _wait_ready(self) -> Part | None:
+    async def _wait_ready(self) -> RangePart | None:
         """The part whose turn it is, when an entry of it is here; None after the last one."""
         await trio.lowlevel.checkpoint()
         while (part := self._ready()) is None:
@@ -289,7 +289,7 @@ class RangeReader:
         if self._over is not None:
             raise self._over.again()
 
-    def _ready(self) -> Part | None:
+    def _ready(self) -> RangePart | None:
         """The part whose turn it is, if an entry of it is here."""
         while self._turn < len(self._parts):
             part = self._parts[self._turn]
@@ -336,7 +336,7 @@ class RangeReader:
             if number == self._turn:
                 self._tell()
 
-    async def _fetch(self, number: int, part: Part) -> None:
+    async def _fetch(self, number: int, part: RangePart) -> None:
         one = part.range  # but for where it lies, and how much of it there is
         trouble_since: float | None = None
         before = -1
@@ -362,7 +362,7 @@ class RangeReader:
                 log.info('log "%s" %d.%d: %s; tried again', one.log, one.segment, part.at, error)
                 await trio.sleep(backoff.next_s())
 
-    async def _fetch_from(self, number: int, part: Part) -> None:
+    async def _fetch_from(self, number: int, part: RangePart) -> None:
         one, base = part.range, part.range.base_entry
         # A part of a ledger is another bookie's, whoever reads it, than the part before it.
         turn = one.first_entry // one.entries
@@ -400,7 +400,7 @@ class RangeReader:
         if self._on_ready is not None:
             self._on_ready()
 
-    async def _wait_room(self, number: int, part: Part) -> None:
+    async def _wait_room(self, number: int, part: RangePart) -> None:
         while self._held_bytes > self._options.read_ahead_bytes and (
             part.ready or number != self._turn
         ):
@@ -408,7 +408,7 @@ class RangeReader:
                 self._taken = trio.Event()
             await self._taken.wait()
 
-    async def _still_there(self, part: Part, slot: int | None = None) -> int:
+    async def _still_there(self, part: RangePart, slot: int | None = None) -> int:
         """The entry to read on from: the part's next one, or what is left after a truncation.
 
         Without ``slot`` an entry is there as long as a part of it is. Raises `LogTruncated` or `LogNotFound`
@@ -422,13 +422,13 @@ class RangeReader:
         verdict = lifecycle(held, found)
         if slot is None and verdict.at is not None and verdict.at[:2] == held.dlsn[:2]:
             return part.at
-        if verdict.met is not Met.GO_ON:
+        if verdict.met is not PositionOutcome.GO_ON:
             self._lose(verdict.error(one.log, held))
         if verdict.at is None or verdict.at.segment != one.segment:
             return one.last_entry + 1
         return verdict.at.entry
 
-    async def _moved(self, part: Part) -> bool:
+    async def _moved(self, part: RangePart) -> bool:
         """Does its segment lie in another ledger by now, since it was merged? Then it is read there."""
         one = part.range
         found = await self._context.metadata.get(
@@ -442,13 +442,13 @@ class RangeReader:
         part.range = replace(one, ledger_id=record.ledger_id, base_entry=record.base_entry)
         return True
 
-    async def _look(self, one: SegmentRange) -> FoundLog:
+    async def _look(self, one: SegmentRange) -> LogLookup:
         context, log_id = self._context, incarnation_id(one.incarnation)
         found = await context.metadata.get(state_key(log_id))
         if found is not None:
             state = LogState.decode(found.value)
             if state.end is None:  # all that it has is there
-                return FoundLog.of(state)
+                return LogLookup.of(state)
         return await look_up(context.metadata, context.namespace, one.log, log_id)
 
     def _lose(self, error: DistributedLogError) -> None:
@@ -501,7 +501,7 @@ def _cut(one: SegmentRange) -> Iterator[SegmentRange]:
         yield left
 
 
-def _at_once(parts: Sequence[Part], *, several: bool) -> int:
+def _at_once(parts: Sequence[RangePart], *, several: bool) -> int:
     """How many to fetch at a time: as many bytes as that are few of the usual size."""
     if not parts:
         return 0

@@ -12,7 +12,7 @@ import trio
 
 from ...runtime.interfaces.errors import CorruptData
 from ..format.record import EntryHeader, decode_header
-from ..interfaces.segment_store import EntryRecord, LedgerReader, Ledgers
+from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
 from ..model.segment_record import SegmentRecord
 
 
@@ -28,9 +28,9 @@ class SharedEntry:
 
 
 class SharedSegment:
-    """The part of a closed ledger that is one segment. A `LedgerReader`."""
+    """The part of a closed ledger that is one segment. A `SegmentEntryReader`."""
 
-    def __init__(self, ledger: LedgerReader, record: SegmentRecord) -> None:
+    def __init__(self, ledger: SegmentEntryReader, record: SegmentRecord) -> None:
         self._ledger = ledger
         self._base = record.base_entry
         self._base_bytes = record.base_bytes
@@ -67,7 +67,7 @@ class SharedSegment:
         await trio.lowlevel.checkpoint()
         return self._last
 
-    async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[EntryRecord]:
+    async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[SegmentEntry]:
         """Contiguous entries from ``first``, at least one, none of another segment."""
         assert 0 <= first <= last <= self._last, "only what the segment has is asked for"
         base, before = self._base, self._base_bytes
@@ -82,14 +82,14 @@ class SharedSegment:
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[EntryRecord]], int] | None = None,
+        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         """Its last entry: there will be no other."""
         await trio.lowlevel.checkpoint()
         return self._last
 
 
-async def open_segment(ledgers: Ledgers, record: SegmentRecord) -> LedgerReader:
+async def open_segment(ledgers: SegmentEntryStore, record: SegmentRecord) -> SegmentEntryReader:
     """What reads a segment's entries by their own numbers. Raises `NoSuchLedger`, `CorruptData`."""
     ledger = await ledgers.open(record.ledger_id)
     if not record.shared:
@@ -104,7 +104,7 @@ async def open_segment(ledgers: Ledgers, record: SegmentRecord) -> LedgerReader:
     return SharedSegment(ledger, record)
 
 
-async def read_header(reader: LedgerReader, entry: int) -> EntryHeader:
+async def read_header(reader: SegmentEntryReader, entry: int) -> EntryHeader:
     """Return the header of one entry."""
     found = await reader.read(entry, entry, bytes_max=1)
     return decode_header(found[0].payload)

@@ -17,7 +17,7 @@ from ..format.dlsn import DLSN
 from ..interfaces.error_boundary import contained
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from .state_watch import StateFollower
+from .state_watch import StateWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class SegmentChange:
 class SegmentWatch:
     """The changes of a log's segments, in order. Made by `Log.watch_segments`; for one task at a time."""
 
-    def __init__(self, follower: StateFollower, first: int | None) -> None:
+    def __init__(self, follower: StateWatch, first: int | None) -> None:
         self.name = follower.state.name
         self._follower = follower
         state = follower.state

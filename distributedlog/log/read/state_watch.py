@@ -16,13 +16,19 @@ from ..format.dlsn import DLSN
 from ..model.deleted_log_lookup import look_up
 from ..model.log_keys import incarnation_text, segment_key, state_key
 from ..model.log_state import LogState
-from ..model.position_outcome import FoundLog, HeldPosition, Met, Verdict, lifecycle
+from ..model.position_outcome import (
+    HeldPosition,
+    LogLookup,
+    PositionOutcome,
+    PositionResolution,
+    lifecycle,
+)
 from ..model.segment_record import SegmentRecord
 
 RETRY_S = 0.2
 
 
-class StateFollower:
+class StateWatch:
     """The newest state of one log, as far as it is known here. Made by `follow`."""
 
     def __init__(
@@ -84,9 +90,9 @@ class StateFollower:
         if found is None:
             held = self.held(DLSN(number, 0, 0))
             verdict = await self.meet(held)
-            if verdict.met is Met.GO_ON and verdict.at == held.dlsn:
+            if verdict.met is PositionOutcome.GO_ON and verdict.at == held.dlsn:
                 raise NoSuchLedger(f'log "{self._name}" has no segment {number}')
-            if verdict.met is Met.GO_ON:
+            if verdict.met is PositionOutcome.GO_ON:
                 raise self.truncated(held.dlsn)  # nothing is lost: who knows where he is goes on
             raise verdict.error(self._name, held)
         return SegmentRecord.decode(found.value)
@@ -95,16 +101,16 @@ class StateFollower:
         """A position of this log."""
         return HeldPosition(dlsn, self.incarnation, sequence_id)
 
-    async def meet(self, held: HeldPosition) -> Verdict:
+    async def meet(self, held: HeldPosition) -> PositionResolution:
         """What has become of the log, and of the records from this position on, by its *current* state."""
         self._take(await self._metadata.get(state_key(self._log_id)))
         if self._gone and self.state.end is None:  # it went faster than was told
-            found, namespace = FoundLog(), self._namespace
+            found, namespace = LogLookup(), self._namespace
             if namespace is not None:
                 name = self.state.name
                 found = await look_up(self._metadata, namespace, name, self._log_id)
             return lifecycle(held, found)
-        return lifecycle(held, FoundLog.of(self.state))
+        return lifecycle(held, LogLookup.of(self.state))
 
     def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
         """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to `meet`.
@@ -122,7 +128,9 @@ class StateFollower:
     def truncated(self, wanted: DLSN) -> DistributedLogError:
         """The error that names the first position that is left."""
         held = self.held(wanted)
-        return Verdict(Met.TRUNCATED, self.state.earliest, None).error(self._name, held)
+        return PositionResolution(PositionOutcome.TRUNCATED, self.state.earliest, None).error(
+            self._name, held
+        )
 
     async def _follow(self) -> None:
         """One watch. What raises here, reading the state anew as well, is `run`'s to judge."""
@@ -159,7 +167,7 @@ class StateFollower:
 
 async def follow(
     metadata: Metadata, log_id: int, name: str, namespace: str | None = None
-) -> StateFollower:
+) -> StateWatch:
     """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogDeleted`.
 
     Without ``namespace`` nobody looks where a log ended that is gone.
@@ -170,7 +178,7 @@ async def follow(
     state = LogState.decode(found.value)
     if state.deleting:
         raise _deleted(state)
-    return StateFollower(metadata, namespace, name, state, found.mod_revision)
+    return StateWatch(metadata, namespace, name, state, found.mod_revision)
 
 
 def _gone(name: str) -> LogDeleted:

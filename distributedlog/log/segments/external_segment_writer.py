@@ -29,7 +29,7 @@ from ..format.compression import Compression
 from ..format.log_clock import LogClock
 from ..format.packed_columns import own_packed
 from ..format.record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
-from ..interfaces.segment_store import Ledgers, LedgerWriter, NewLedger
+from ..interfaces.segment_store import NewSegmentLedger, SegmentEntryStore, SegmentEntryWriter
 from ..model.log_keys import incarnation_text, state_key, unlinked_key
 from ..model.log_state import GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
@@ -39,7 +39,7 @@ from ..services.log_context import LogContext
 from ..takeover.takeover import CREATE_ATTEMPTS
 from ..write.record_validation import admit_columns
 from .app_versions import LinkContent
-from .staged_ledgers import UnlinkedLedger, delete_unlinked
+from .staged_ledgers import StagedLedger, delete_unlinked
 
 ENTRY_BYTES = 256 * 1024
 CLOSE_ATTEMPTS = 5
@@ -59,7 +59,7 @@ class SegmentWriter:
         self,
         context: LogContext,
         state: LogState,
-        ledger: LedgerWriter,
+        ledger: SegmentEntryWriter,
         entry_bytes: int,
         compression: Compression,
         *,
@@ -383,7 +383,7 @@ async def create_unlinked(
     if state.sealed:
         raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
     compression = Compression(state.name, codec)
-    unlinked = UnlinkedLedger(app, version, context.wall_ms())
+    unlinked = StagedLedger(app, version, context.wall_ms())
     custom = {
         **custom,
         "log": state.name.encode(),
@@ -400,11 +400,11 @@ async def create_unlinked(
 async def create_unlinked_ledger(
     context: LogContext,
     state: LogState,
-    note: UnlinkedLedger,
+    note: StagedLedger,
     *,
     custom: Mapping[str, bytes],
     quorums: tuple[int, int, int] | None,
-) -> NewLedger:
+) -> NewSegmentLedger:
     """Create a ledger for a log, and the note under the log that it is not linked.
 
     Raises `LogNotFound`, `NotEnoughBookies`.
@@ -431,7 +431,7 @@ async def create_unlinked_ledger(
     )
 
 
-async def _exists(ledgers: Ledgers, ledger_id: int) -> bool:
+async def _exists(ledgers: SegmentEntryStore, ledger_id: int) -> bool:
     """Was the creation done? Nobody else has this id."""
     try:
         await ledgers.find(ledger_id)

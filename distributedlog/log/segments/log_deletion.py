@@ -16,8 +16,8 @@ from ...runtime.interfaces.errors import (
     WriterFenced,
 )
 from ...runtime.interfaces.log_lines import get_logger
-from ..interfaces.segment_store import Ledgers
-from ..model.deleted_log import Tombstone
+from ..interfaces.segment_store import SegmentEntryStore
+from ..model.deleted_log import DeletedLog
 from ..model.deleted_log_lookup import burial
 from ..model.log_keys import (
     all_workers_prefix,
@@ -32,7 +32,7 @@ from ..model.log_keys import (
 )
 from ..model.segment_expiry import stamps_key
 from ..model.stored_settings import conf_key
-from ..model.writer_log_state import OwnedLog
+from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
 from ..takeover.takeover import recover_patiently
 from .replaced_ledgers import sweep_retired
@@ -48,7 +48,7 @@ had not read all of the log is told that nobody knows how much was lost."""
 log = get_logger("distributedlog.log.segments.log_deletion")
 
 
-async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
+async def sweep(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> None:
     """Delete what hangs on a log beside its segments: positions and work queues, who is at them,
     applications' notes, unlinked ledgers, what merges have left.
 
@@ -69,7 +69,7 @@ async def sweep(metadata: Metadata, ledgers: Ledgers, log_id: int) -> None:
     await sweep_retired(metadata, ledgers.deletion_share, log_id)
 
 
-async def note_end(context: LogContext, owned: OwnedLog) -> None:
+async def note_end(context: LogContext, owned: WriterLogState) -> None:
     """Write where the log ends into its state, exactly where its bookies say so in time."""
     if owned.state.end is not None:
         return  # by a deletion that was cut short
@@ -85,7 +85,7 @@ async def note_end(context: LogContext, owned: OwnedLog) -> None:
     )
 
 
-async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -> None:
+async def delete_claimed(context: LogContext, owned: WriterLogState, namespace: str) -> None:
     """Delete a log that was claimed for it. Raises `VersionConflict` when its ledgers keep changing."""
     ledgers = context.ledgers
     attempts = 0
@@ -113,7 +113,7 @@ async def delete_claimed(context: LogContext, owned: OwnedLog, namespace: str) -
                     Delete(name_key(namespace, state.name)),
                 ),
             )
-            tombstone = Tombstone.of(state, context.wall_ms())
+            tombstone = DeletedLog.of(state, context.wall_ms())
             share += await burial(owned.metadata, namespace, state.name, tombstone)
         reply = await owned.metadata.transact(own + share)
         if reply.succeeded and last == state.last_segment:

@@ -28,14 +28,14 @@ from ...runtime.interfaces.errors import (
     WriterFenced,
 )
 from ..format.dlsn import DLSN
-from ..interfaces.segment_store import StoredLedger
+from ..interfaces.segment_store import SegmentLedger
 from ..model.log_keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key
 from ..model.log_state import GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import SegmentEnd, SegmentRecord
 from ..model.txid_policy import at_link
 from ..model.writer_log_state import may_pass
-from ..services.lease_session import Claim
+from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from ..takeover.log_lock import claim
 from ..takeover.takeover import recover_patiently
@@ -73,7 +73,7 @@ class _Ready:
     """A ledger that may be linked, and what is in it."""
 
     ledger_id: int
-    found: StoredLedger
+    found: SegmentLedger
     end: SegmentEnd
 
 
@@ -256,7 +256,7 @@ class Linking:
         return ready
 
     async def _link(
-        self, claimed: Claim, ready: Sequence[_Ready], txn: KeyValue | None
+        self, claimed: LogLock, ready: Sequence[_Ready], txn: KeyValue | None
     ) -> LinkResult:
         owned = claimed.owned
 

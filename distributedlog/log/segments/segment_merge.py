@@ -31,14 +31,14 @@ from ...runtime.interfaces.errors import (
     WriteFailed,
 )
 from ...runtime.interfaces.log_lines import get_logger
-from ..interfaces.segment_store import LedgerWriter, StoredLedger
+from ..interfaces.segment_store import SegmentEntryWriter, SegmentLedger
 from ..model.log_keys import retired_key, segment_key, state_key, unlinked_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
 from ..read.segment_reader import open_segment
 from ..services.log_context import LogContext
 from .external_segment_writer import create_unlinked_ledger
-from .staged_ledgers import UnlinkedLedger, delete_unlinked
+from .staged_ledgers import StagedLedger, delete_unlinked
 
 SEGMENTS_MAX = 256
 """Of one merge: some 80 KiB of a transaction."""
@@ -57,7 +57,7 @@ GOODBYE_S = 2.0
 log = get_logger("distributedlog.log")
 
 
-class Run:
+class MergeCandidate:
     """Consecutive segments that may become one ledger; fed with records in order (pure)."""
 
     def __init__(self, *, span_ms: int | None = None) -> None:
@@ -128,7 +128,7 @@ async def runs(
     """
     first = max(first, state.first_segment, state.earliest.segment)
     upto = min(upto, state.open_from - 1)
-    run = Run(span_ms=span_ms)
+    run = MergeCandidate(span_ms=span_ms)
     async for item in Scan(
         context.metadata, segment_key(state.log_id, first), segment_key(state.log_id, upto + 1)
     ):
@@ -139,7 +139,7 @@ async def runs(
             continue
         if len(run.members) >= segments_min:
             yield run.members
-        run = Run(span_ms=span_ms)
+        run = MergeCandidate(span_ms=span_ms)
         if fits:
             run.take(record)
     if len(run.members) >= segments_min:
@@ -213,7 +213,7 @@ async def _merge(context: LogContext, state: LogState, members: Sequence[Segment
     prepared = await create_unlinked_ledger(
         context,
         state,
-        UnlinkedLedger("", 0, context.wall_ms()),
+        StagedLedger("", 0, context.wall_ms()),
         custom={"log": state.name.encode(), "merged": b"%d" % len(members)},
         quorums=_quorums(sources),
     )
@@ -241,7 +241,7 @@ async def _merge(context: LogContext, state: LogState, members: Sequence[Segment
                 )
 
 
-def _quorums(sources: Sequence[StoredLedger]) -> tuple[int, int, int]:
+def _quorums(sources: Sequence[SegmentLedger]) -> tuple[int, int, int]:
     """As many copies as any of them has, and all of them confirmed."""
     write = max(one.quorums[1] for one in sources)
     return max(write, *(one.quorums[0] for one in sources)), write, write
@@ -249,9 +249,9 @@ def _quorums(sources: Sequence[StoredLedger]) -> tuple[int, int, int]:
 
 async def _copy(
     context: LogContext,
-    writer: LedgerWriter,
+    writer: SegmentEntryWriter,
     members: Sequence[SegmentRecord],
-    sources: Sequence[StoredLedger],
+    sources: Sequence[SegmentLedger],
 ) -> _Copied:
     """Add all entries of the members; they are not durable yet."""
     digests: list[int] = []
@@ -292,7 +292,7 @@ async def _copy(
     return _Copied(writer.ledger_id, tuple(laid), digests)
 
 
-async def _close(context: LogContext, writer: LedgerWriter, copied: _Copied) -> None:
+async def _close(context: LogContext, writer: SegmentEntryWriter, copied: _Copied) -> None:
     """Wait until all is durable, and close the ledger."""
     with trio.move_on_after(CLOSE_S):
         await writer.settle()

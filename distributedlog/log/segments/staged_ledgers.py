@@ -33,7 +33,7 @@ _UNLINKED = row(text(4096), number(-NUMBER_MAX), number())
 
 
 @dataclass(frozen=True, slots=True)
-class UnlinkedLedger:
+class StagedLedger:
     """The value of ``loose/<log id>/<ledger id>``."""
 
     app: str
@@ -47,18 +47,18 @@ class UnlinkedLedger:
         return pack([FORMAT, self.app, self.version, self.created_ms])
 
     @classmethod
-    def decode(cls, value: bytes) -> "UnlinkedLedger":
+    def decode(cls, value: bytes) -> "StagedLedger":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT, 4, "an unlinked ledger's note")[:3]
         return cls(*fit(fields, _UNLINKED, "an unlinked ledger's note"))
 
 
-async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, UnlinkedLedger]]:
+async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, StagedLedger]]:
     """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
-    found: list[tuple[int, UnlinkedLedger]] = []
+    found: list[tuple[int, StagedLedger]] = []
     async for item in Scan(metadata, unlinked_prefix(log_id)):
         try:
-            found.append((ids_of_unlinked(item.key)[1], UnlinkedLedger.decode(item.value)))
+            found.append((ids_of_unlinked(item.key)[1], StagedLedger.decode(item.value)))
         except CorruptData as error:
             log.warning("passed over: %s", error)
     return found

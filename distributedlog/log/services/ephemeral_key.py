@@ -10,15 +10,15 @@ import trio
 
 from ...metadata.model.transaction import Compare, Put, Transaction
 from ...runtime.interfaces.errors import DistributedLogError, LeaseExpired, LogNotFound
-from .lease_session import LOST, Leftover, LockSession, LockSessions
+from .lease_session import LOST, LeaseSession, LeaseSessions, PendingDelete
 
 
-class Presence:
+class EphemeralKey:
     """One such key, from when it was put to `give_back`."""
 
     def __init__(
         self,
-        session: LockSession,
+        session: LeaseSession,
         key: bytes,
         value: bytes,
         *,
@@ -47,7 +47,7 @@ class Presence:
             if self.held_at == LOST:
                 await session.leave()
             else:
-                await session.leave(Leftover(self._key, self._value), self.held_at)
+                await session.leave(PendingDelete(self._key, self._value), self.held_at)
         finally:
             self._given_back.set()
 
@@ -78,8 +78,8 @@ class Presence:
 
 
 async def show(
-    locks: LockSessions, ttl_ms: int, key: bytes, value: bytes, condition: Compare
-) -> Presence:
+    locks: LeaseSessions, ttl_ms: int, key: bytes, value: bytes, condition: Compare
+) -> EphemeralKey:
     """Put a key that nobody else puts, as long as the condition holds. Raises `LogNotFound` else.
 
     It protects nothing that could be lost.
@@ -91,7 +91,7 @@ async def show(
     while True:
         session = await locks.enter(ttl_ms)
         lease = session.lease
-        left: Leftover | None = Leftover(key, value)
+        left: PendingDelete | None = PendingDelete(key, value)
         held_at = 0
         try:
             reply = await session.metadata.transact(
@@ -108,7 +108,7 @@ async def show(
         finally:
             if not held_at:
                 await session.leave(left)
-        return Presence(
+        return EphemeralKey(
             session,
             key,
             value,

@@ -26,7 +26,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..interfaces.error_boundary import broken
 from ..model.log_keys import lock_key, state_key
-from ..model.writer_log_state import OwnedLog
+from ..model.writer_log_state import WriterLogState
 
 LOCKS_MAX = 2000
 """Of one lease, claims under way included; the next lock gets another lease. A lease holds 4,096 keys."""
@@ -41,11 +41,15 @@ Start = Callable[[Callable[[], Awaitable[None]]], None]
 """Runs a task as long as its process uses the logs."""
 
 
-class Claim:
+class LogLock:
     """A log that was claimed: its state under our epoch, and the lock on it. Whoever claims gives back."""
 
     def __init__(
-        self, owned: OwnedLog, session: "LockSession | None", value: bytes = b"", held_at: int = 0
+        self,
+        owned: WriterLogState,
+        session: "LeaseSession | None",
+        value: bytes = b"",
+        held_at: int = 0,
     ) -> None:
         """Without a session there is no lock: the epoch alone is claimed, and nothing is given back."""
         self.owned = owned
@@ -87,13 +91,13 @@ class Claim:
                 # Not known to be there: a try to take it again may be under way, for the version we know.
                 log_id, version = self.owned.log_id, self.owned.version
                 guard = None if held_at else Compare.version(state_key(log_id), version)
-                left = Leftover(lock_key(log_id), self._value, guard)
+                left = PendingDelete(lock_key(log_id), self._value, guard)
                 await self._session.leave(left, held_at)
         finally:
             self._given_back.set()
 
     @property
-    def _locked(self) -> "LockSession":
+    def _locked(self) -> "LeaseSession":
         assert self._session is not None, "asked of a lock"
         return self._session
 
@@ -131,8 +135,8 @@ class Claim:
             self._on_lost(error)
 
 
-class Held(Protocol):
-    """A key under a session's lease, as its session knows it: a `Claim`, or a `Presence`."""
+class LeasedKey(Protocol):
+    """A key under a session's lease, as its session knows it: a `LogLock`, or a `Presence`."""
 
     held_at: int
 
@@ -146,7 +150,7 @@ class Held(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class PendingDelete:
     """A key that nobody wants any more and that may be there, or may still come."""
 
     key: bytes
@@ -156,15 +160,15 @@ class Leftover:
     """What a transaction whose outcome nobody knows asks for: while it holds, the key may still come."""
 
 
-class LockSession:
-    """One lease, and the locks under it. Made by `LockSessions.enter`."""
+class LeaseSession:
+    """One lease, and the locks under it. Made by `LeaseSessions.enter`."""
 
     def __init__(
         self,
         metadata: Metadata,
         lease: int,
         ttl_ms: int,
-        on_over: Callable[["LockSession"], None],
+        on_over: Callable[["LeaseSession"], None],
         failures: WorkFailures,
     ) -> None:
         self._failures = failures
@@ -175,25 +179,25 @@ class LockSession:
         self.users = 1
         """Locks, and claims under way. With the last one the session ends."""
         self._on_over = on_over
-        self._locks: dict[Held, None] = {}
-        self._leftovers: list[Leftover] = []
+        self._locks: dict[LeasedKey, None] = {}
+        self._leftovers: list[PendingDelete] = []
         self._replacing = trio.Lock()
         self._untidy = trio.Event()
         self._scope = trio.CancelScope()
 
-    def add(self, lock: Held) -> None:
+    def add(self, lock: LeasedKey) -> None:
         """What was entered for is held."""
         self._locks[lock] = None
 
-    def holds(self, lock: Held) -> bool:
+    def holds(self, lock: LeasedKey) -> bool:
         """Was it added, and not taken out?"""
         return lock in self._locks
 
-    def take_out(self, lock: Held) -> None:
+    def take_out(self, lock: LeasedKey) -> None:
         """From here on it is not taken again; `leave` follows."""
         del self._locks[lock]
 
-    async def leave(self, left: Leftover | None = None, held_at: int = 0) -> None:
+    async def leave(self, left: PendingDelete | None = None, held_at: int = 0) -> None:
         """One user less. ``left``: its key is deleted, here or later; ``held_at``: the revision that put it.
 
         Raises nothing: the session, or the end of the lease, does what could not be done within `GOODBYE_S`.
@@ -261,7 +265,7 @@ class LockSession:
                     if not lock.held_at and lock in self._locks:
                         await self._take_again(lock)
 
-    async def _take_again(self, lock: Held) -> None:
+    async def _take_again(self, lock: LeasedKey) -> None:
         try:
             await lock.take_again()
         except Exception as raised:  # of one log: the lease is everybody's
@@ -271,7 +275,7 @@ class LockSession:
             if lock in self._locks:
                 lock.lost(error)
 
-    async def _clear(self, left: Leftover) -> None:
+    async def _clear(self, left: PendingDelete) -> None:
         """Delete the leftover's key; what may still come is looked for at each renewal."""
         guard = None if left.guard is None else await self.metadata.get(left.guard.key)
         found = await self.metadata.get(left.key)
@@ -282,13 +286,13 @@ class LockSession:
             return  # its transaction may still be on its way
         self._forget(left)
 
-    def _forget(self, left: Leftover) -> None:
+    def _forget(self, left: PendingDelete) -> None:
         """Its key is gone. Two may find that out: whoever left, and `_tidy` meanwhile."""
         if left in self._leftovers:
             self._leftovers.remove(left)
 
 
-class LockSessions:
+class LeaseSessions:
     """The sessions of one process: one for each length of leases, and for each `LOCKS_MAX` locks."""
 
     def __init__(
@@ -297,10 +301,10 @@ class LockSessions:
         self._failures = failures or WorkFailures()
         self.metadata = metadata
         self._start = start
-        self._sessions: list[LockSession] = []
+        self._sessions: list[LeaseSession] = []
         self._granting = trio.Lock()
 
-    async def enter(self, ttl_ms: int) -> LockSession:
+    async def enter(self, ttl_ms: int) -> LeaseSession:
         """A session with room for one more, who is counted as its user from here on."""
         session = self._with_room(ttl_ms)
         if session is not None:
@@ -309,14 +313,14 @@ class LockSessions:
             session = self._with_room(ttl_ms)
             if session is None:
                 lease = await self.metadata.grant_lease(ttl_ms)
-                session = LockSession(
+                session = LeaseSession(
                     self.metadata, lease, ttl_ms, self._sessions.remove, self._failures
                 )
                 self._start(session.run)
                 self._sessions.append(session)
             return session
 
-    def _with_room(self, ttl_ms: int) -> LockSession | None:
+    def _with_room(self, ttl_ms: int) -> LeaseSession | None:
         for session in self._sessions:
             if session.ttl_ms == ttl_ms and session.users < LOCKS_MAX:
                 session.users += 1

@@ -7,15 +7,15 @@ from typing import Any
 from weakref import WeakSet
 
 from ...metadata.model.interface import Metadata
-from ...runtime.schedule.call_scheduler import Rounds, Turn
+from ...runtime.schedule.call_scheduler import CallScheduler, PeriodicChecks
 from ..declarations.options import LogOptions
-from ..interfaces.segment_store import Ledgers
-from ..limits.memory_budget import ProcessBytes
-from ..limits.recovery_semaphore import RecoveryTurns
-from ..limits.roll_semaphore import RollPermits
-from .lease_session import LockSessions, Start
+from ..interfaces.segment_store import SegmentEntryStore
+from ..limits.memory_budget import MemoryBudget
+from ..limits.recovery_semaphore import RecoverySemaphore
+from ..limits.roll_semaphore import RollSemaphore
+from .lease_session import LeaseSessions, Start
 from .log_metrics import LogMeters
-from .position_commits import Commits
+from .position_commits import PositionCommits
 from .settings_watch import FollowedLog, SettingsWatch
 
 
@@ -24,9 +24,9 @@ class LogContext:
     """One a namespace, and one a log, which differs in the options. Made by `Namespace`."""
 
     metadata: Metadata
-    ledgers: Ledgers
-    locks: LockSessions
-    turns: RecoveryTurns
+    ledgers: SegmentEntryStore
+    locks: LeaseSessions
+    turns: RecoverySemaphore
     start: Start
     """Runs a task of a writer or reader. Raises `AlreadyClosed` once the namespace is closed."""
     wall_ms: Callable[[], int]
@@ -38,17 +38,17 @@ class LogContext:
     owner: str
     """What this process is called, in locks and in errors."""
     options: LogOptions
-    turn: Turn
+    turn: CallScheduler
     """Sends for all writers."""
-    rounds: Rounds
+    rounds: PeriodicChecks
     """Looks whether segments should end, for all writers."""
-    commits: Commits
+    commits: PositionCommits
     """Writes what subscribers commit, for all of them."""
-    quiet: Rounds
+    quiet: PeriodicChecks
     """Looks who of those that are to say so has written nothing."""
-    permits: RollPermits
+    permits: RollSemaphore
     """To end them for size or age."""
-    process_bytes: ProcessBytes
+    process_bytes: MemoryBudget
     """What all writers hold that is not durable yet."""
     meters: LogMeters
     """Of the whole namespace."""

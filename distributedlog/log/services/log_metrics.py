@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 from ...runtime.declarations.meters import Buckets, Metric, Sample, samples
-from ..limits.memory_budget import ProcessBytes
+from ..limits.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:  # it is imported when somebody collects
     from prometheus_client import CollectorRegistry
@@ -88,7 +88,7 @@ class LogMeters:
 class NamespaceMetrics:
     """What one namespace object has counted. May be asked from any thread, and after its end."""
 
-    def __init__(self, path: str, meters: LogMeters, process_bytes: ProcessBytes) -> None:
+    def __init__(self, path: str, meters: LogMeters, process_bytes: MemoryBudget) -> None:
         self.path = path
         self._meters = meters
         self._process_bytes = process_bytes
@@ -115,7 +115,7 @@ class NamespaceMetrics:
         return samples(METRICS, said)
 
 
-class Collector:
+class LogMetricsCollector:
     """All namespaces of one registry, apart by the label ``namespace``; of two of one path the sum."""
 
     def __init__(self) -> None:
@@ -140,14 +140,14 @@ class Collector:
         )
 
 
-_COLLECTORS: WeakKeyDictionary[Any, Collector] = WeakKeyDictionary()
+_COLLECTORS: WeakKeyDictionary[Any, LogMetricsCollector] = WeakKeyDictionary()
 
 
 def register(registry: Registry, metrics: NamespaceMetrics) -> None:
     """Have a registry collect these, beside those of other namespaces that it has."""
     collector = _COLLECTORS.get(registry)
     if collector is None:
-        collector = Collector()
+        collector = LogMetricsCollector()
         registry.register(collector)
         _COLLECTORS[registry] = collector
     collector.namespaces.append(metrics)

@@ -14,7 +14,7 @@ from typing import Literal
 
 import trio
 
-from ...metadata.model.interface import Event, Metadata, Scan, prefix_end
+from ...metadata.model.interface import Metadata, Scan, WatchEvent, prefix_end
 from ...metadata.model.transaction import KeyValue
 from ...runtime.declarations.options import check_wait
 from ...runtime.interfaces.errors import (
@@ -200,7 +200,7 @@ class LogWatch:
         self._changes.extend(_difference(before, found))
         await self._room()
 
-    def _told(self, events: list[Event]) -> list[LogChange]:
+    def _told(self, events: list[WatchEvent]) -> list[LogChange]:
         """What the events of one revision, so of one transaction, say. Both keys of a rename are in it."""
         changes: list[LogChange] = []
         for event in events:

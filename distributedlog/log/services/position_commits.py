@@ -92,7 +92,7 @@ class Committed:
                 self._on_lost(error)
 
 
-class Commits:
+class PositionCommits:
     """The positions of one namespace's subscribers that have moved and are not written."""
 
     def __init__(self, metadata: Metadata, wall_ms: Callable[[], int], start: Start) -> None:

@@ -23,8 +23,8 @@ from ...runtime.primitives.backoff import Backoff
 from ..model.lock_record import LockRecord
 from ..model.log_keys import lock_key, state_key
 from ..model.log_state import LogState
-from ..model.writer_log_state import OwnedLog
-from ..services.lease_session import Claim, Leftover, LockSessions
+from ..model.writer_log_state import WriterLogState
+from ..services.lease_session import LeaseSessions, LogLock, PendingDelete
 from ..services.log_context import LogContext
 
 BUSY_WAIT_S = 5.0
@@ -44,7 +44,7 @@ async def claim(
     raised: Callable[[LogState, str, str], LogState] = LogState.claimed,
     locked: bool = True,
     over: str = "",
-) -> Claim:
+) -> LogLock:
     """Take the lock and raise the epoch, in one transaction: step 1 of a takeover (H12).
 
     While another one's lock lives: waits up to ``wait_s`` (None: its lease and 2 s), then raises
@@ -95,21 +95,21 @@ async def claim(
 
 
 async def _try(
-    sessions: LockSessions,
+    sessions: LeaseSessions,
     record: LockRecord,
     found: KeyValue,
     lock: KeyValue | None,
     ttl_ms: int,
     raised: Callable[[LogState, str, str], LogState],
-) -> Claim | None:
+) -> LogLock | None:
     metadata = sessions.metadata
     before = LogState.decode(found.value)
     state = raised(before, record.owner, record.writer_id)
     session = await sessions.enter(ttl_ms)
     lease = session.lease
-    claimed: Claim | None = None
+    claimed: LogLock | None = None
     # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
-    left: Leftover | None = Leftover(
+    left: PendingDelete | None = PendingDelete(
         lock_key(state.log_id), record.encode(), Compare.version(found.key, found.version)
     )
     try:
@@ -127,15 +127,15 @@ async def _try(
         )
         left = None
         if reply.succeeded:
-            owned = OwnedLog(metadata, state, found.version + 1)
+            owned = WriterLogState(metadata, state, found.version + 1)
             held_at = reply.revision if lease == session.lease else 0
-            claimed = Claim(owned, session, record.encode(), held_at)
+            claimed = LogLock(owned, session, record.encode(), held_at)
     except LeaseExpired:  # the store was away for longer than that: again, with another one
         left = None
         await session.ended(lease)
     except DistributedLogError as error:
         owned = await _done(metadata, found.key, state, error)
-        claimed = Claim(owned, session, record.encode(), held_at=0)
+        claimed = LogLock(owned, session, record.encode(), held_at=0)
     finally:
         if claimed is None:
             await session.leave(left)
@@ -147,7 +147,7 @@ async def _try_alone(
     record: LockRecord,
     found: KeyValue,
     raised: Callable[[LogState, str, str], LogState],
-) -> Claim | None:
+) -> LogLock | None:
     state = raised(LogState.decode(found.value), record.owner, record.writer_id)
     try:
         reply = await metadata.transact(
@@ -158,15 +158,15 @@ async def _try_alone(
             )
         )
     except DistributedLogError as error:
-        return Claim(await _done(metadata, found.key, state, error), None)
+        return LogLock(await _done(metadata, found.key, state, error), None)
     if not reply.succeeded:
         return None
-    return Claim(OwnedLog(metadata, state, found.version + 1), None)
+    return LogLock(WriterLogState(metadata, state, found.version + 1), None)
 
 
 async def _done(
     metadata: Metadata, key: bytes, state: LogState, error: DistributedLogError
-) -> OwnedLog:
+) -> WriterLogState:
     """The log, if a claim that met ``error`` was done after all; else raises that.
 
     The same writer id in the state says that it was this very transaction.
@@ -174,7 +174,7 @@ async def _done(
     again = await metadata.get(key)
     if again is None or LogState.decode(again.value) != state:
         raise error
-    return OwnedLog(metadata, state, again.version)
+    return WriterLogState(metadata, state, again.version)
 
 
 async def changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:

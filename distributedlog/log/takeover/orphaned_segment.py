@@ -13,7 +13,7 @@ from ...metadata.model.transaction import Compare, Put, Transaction
 from ...runtime.interfaces.log_lines import get_logger
 from ..model.log_keys import lock_key, state_key
 from ..model.log_state import LogState
-from ..model.writer_log_state import OwnedLog
+from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
 from .takeover import read_segment, recover_patiently
 
@@ -23,7 +23,7 @@ log = get_logger("distributedlog.log")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class OrphanObservation:
     """A log that nobody held, as it was at one moment."""
 
     epoch: int
@@ -34,7 +34,7 @@ class Look:
     one, and cannot close the one before."""
 
 
-async def look_at(context: LogContext, log_id: int) -> Look | None:
+async def look_at(context: LogContext, log_id: int) -> OrphanObservation | None:
     """Who may have left it? None: nothing is in progress, or somebody holds it.
 
     Raises `LedgerStateUnknown` where too few bookies answer to tell.
@@ -51,14 +51,15 @@ async def look_at(context: LogContext, log_id: int) -> Look | None:
         reader = await context.ledgers.open(record.ledger_id)
         lacs.append(reader.lac)
         reader.close()
-    return Look(state.epoch, state.open_from, tuple(lacs))
+    return OrphanObservation(state.epoch, state.open_from, tuple(lacs))
 
 
 async def close_unmoved(context: LogContext, log_id: int, before: object, *, why: str) -> bool:
     """Recover and close what is in progress, if all is as it was ``before``.
 
-    That is a `Look` of `LOOKS_APART_S` ago at least. ``why`` stands beside who did it. False: somebody is at
-    it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked: it may work later.
+    That is a `OrphanObservation` of `LOOKS_APART_S` ago at least. ``why`` stands beside who did it. False:
+    somebody is at it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked: it may
+    work later.
     """
     now = await look_at(context, log_id)
     if now is None or now != before:
@@ -76,7 +77,7 @@ async def close_unmoved(context: LogContext, log_id: int, before: object, *, why
     )
     if not (await context.metadata.transact(claim)).succeeded:
         return False
-    owned = OwnedLog(context.metadata, claimed, found.version + 1)
+    owned = WriterLogState(context.metadata, claimed, found.version + 1)
     await recover_patiently(context, owned, timeout_s=context.options.recover_timeout_s)
     await owned.change(LogState.released, done=lambda state: not state.owner)
     log.info(

@@ -8,9 +8,9 @@ the segment holds nothing of producers: it is empty, or was linked.
 from ...metadata.model.interface import Metadata
 from ...runtime.interfaces.errors import CorruptData, EntriesLost, LogNotFound
 from ...runtime.interfaces.log_lines import get_logger
-from ..format.producer_section import Notes, notes_of
+from ..format.producer_section import ProducerSection, notes_of
 from ..format.producer_table import ProducerTable
-from ..interfaces.segment_store import LedgerReader, Ledgers
+from ..interfaces.segment_store import SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import segment_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
@@ -24,7 +24,9 @@ EPOCH_NUMBERS = 32
 log = get_logger("distributedlog.log")
 
 
-async def replay(metadata: Metadata, ledgers: Ledgers, state: LogState) -> ProducerTable | None:
+async def replay(
+    metadata: Metadata, ledgers: SegmentEntryStore, state: LogState
+) -> ProducerTable | None:
     """What a log says of its producers, all its segments being closed; None: it never had one.
 
     Where somebody has declared entries lost that say it, all are forgotten: what they send is refused, and
@@ -52,7 +54,7 @@ async def replay(metadata: Metadata, ledgers: Ledgers, state: LogState) -> Produ
         reader.close()
 
 
-async def _replayed(reader: LedgerReader, record: SegmentRecord) -> ProducerTable:
+async def _replayed(reader: SegmentEntryReader, record: SegmentRecord) -> ProducerTable:
     last = record.last_entry
     (found,) = await reader.read(last, last, bytes_max=1)
     at = _notes(record, last, found.payload).snapshot_entry
@@ -74,7 +76,7 @@ async def _replayed(reader: LedgerReader, record: SegmentRecord) -> ProducerTabl
     return table
 
 
-def _notes(record: SegmentRecord, entry: int, payload: memoryview) -> Notes:
+def _notes(record: SegmentRecord, entry: int, payload: memoryview) -> ProducerSection:
     notes = notes_of(entry, payload)
     if notes is None:
         raise CorruptData(f"segment {record.segment}: entry {entry} says nothing of producers")

@@ -21,11 +21,17 @@ from ..format.control_record import last_record
 from ..format.producer_section import notes_of
 from ..format.producer_table import ProducerTable
 from ..format.record import EntryHeader, decode_header
-from ..interfaces.segment_store import ClosedLedger, EntryRecord, LedgerReader, Ledgers, NewLedger
+from ..interfaces.segment_store import (
+    ClosedLedger,
+    NewSegmentLedger,
+    SegmentEntry,
+    SegmentEntryReader,
+    SegmentEntryStore,
+)
 from ..model.log_keys import purge_key, segment_key
 from ..model.log_state import LogState
 from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd, SegmentRecord
-from ..model.writer_log_state import OwnedLog
+from ..model.writer_log_state import WriterLogState
 from ..read.segment_reader import read_header
 from ..services.log_context import LogContext
 from .producer_recovery import replay
@@ -42,7 +48,9 @@ async def read_segment(metadata: Metadata, state: LogState, segment: int) -> Seg
     return SegmentRecord.decode(found.value)
 
 
-async def recover_segments(owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int) -> int:
+async def recover_segments(
+    owned: WriterLogState, ledgers: SegmentEntryStore, *, closed_ms: int
+) -> int:
     """Recover and close all that a previous writer left in progress; how many it were.
 
     Raises `RecoveryIncomplete` when too few bookies answer: then nothing was decided (G3), and the same
@@ -57,7 +65,9 @@ async def recover_segments(owned: OwnedLog, ledgers: Ledgers, *, closed_ms: int)
     return len(left)
 
 
-async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: float) -> None:
+async def recover_patiently(
+    context: LogContext, owned: WriterLogState, *, timeout_s: float
+) -> None:
     """As `recover_segments`, when it is this log's turn, and again for ``timeout_s`` while that may help."""
     await context.turns.patiently(
         lambda: recover_segments(owned, context.ledgers, closed_ms=context.wall_ms()),
@@ -67,8 +77,8 @@ async def recover_patiently(context: LogContext, owned: OwnedLog, *, timeout_s: 
 
 
 async def take_over(
-    context: LogContext, owned: OwnedLog
-) -> tuple[tuple[SegmentRecord, NewLedger], ProducerTable | None]:
+    context: LogContext, owned: WriterLogState
+) -> tuple[tuple[SegmentRecord, NewSegmentLedger], ProducerTable | None]:
     """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
 
     With the segment: the log's producers, None where it has none.
@@ -78,7 +88,7 @@ async def take_over(
     opening: SegmentOpening | None = None
     table: ProducerTable | None = None
 
-    async def attempt() -> tuple[SegmentRecord, NewLedger]:
+    async def attempt() -> tuple[SegmentRecord, NewSegmentLedger]:
         nonlocal opening, table
         if opening is None:  # else an earlier try may have registered what is ours
             await recover_segments(owned, context.ledgers, closed_ms=context.wall_ms())
@@ -93,7 +103,9 @@ async def take_over(
     return first, table
 
 
-async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger) -> SegmentEnd:
+async def read_end(
+    ledgers: SegmentEntryStore, record: SegmentRecord, ledger: ClosedLedger
+) -> SegmentEnd:
     """What a closed ledger holds, from its last entries and its first ones.
 
     The last entry counts the records before it; where it holds none itself, it says which entry does.
@@ -110,7 +122,7 @@ async def read_end(ledgers: Ledgers, record: SegmentRecord, ledger: ClosedLedger
 
 
 async def _read_end(
-    reader: LedgerReader, record: SegmentRecord, last_entry: int, length: int
+    reader: SegmentEntryReader, record: SegmentRecord, last_entry: int, length: int
 ) -> SegmentEnd:
     (found,) = await reader.read(last_entry, last_entry, bytes_max=1)
     end = await _records_before(reader, record, found, length)
@@ -119,7 +131,7 @@ async def _read_end(
 
 
 async def _records_before(
-    reader: LedgerReader, record: SegmentRecord, found: EntryRecord, length: int
+    reader: SegmentEntryReader, record: SegmentRecord, found: SegmentEntry, length: int
 ) -> SegmentEnd:
     """What there is up to and with the last entry, which is ``found``."""
     last_entry = found.entry
@@ -153,7 +165,7 @@ async def _records_before(
     )  # fmt: skip
 
 
-async def _first_left(reader: LedgerReader, entry: int, last: int) -> tuple[int, EntryHeader]:
+async def _first_left(reader: SegmentEntryReader, entry: int, last: int) -> tuple[int, EntryHeader]:
     """The first from ``entry`` to ``last`` that nobody has declared lost, and its header."""
     while True:
         try:
@@ -165,7 +177,7 @@ async def _first_left(reader: LedgerReader, entry: int, last: int) -> tuple[int,
 
 
 async def close_segment(
-    owned: OwnedLog,
+    owned: WriterLogState,
     record: SegmentRecord,
     end: SegmentEnd,
     *,
@@ -177,7 +189,7 @@ async def close_segment(
 
     ``ledger_share`` closes its ledger in the same transaction, where it is not closed already. ``then``
     is a further change of the state (the writer goes), with the close of the last segment in progress: where
-    another one turns out to be, it is left out. Raises as `OwnedLog.change`.
+    another one turns out to be, it is left out. Raises as `WriterLogState.change`.
     """
     number = record.segment
     if record.closed:  # by an earlier try of ours, or by who fenced us: the state says which
@@ -217,16 +229,17 @@ class SegmentOpening:
     that went through unseen is found and used, not left behind.
     """
 
-    def __init__(self, owned: OwnedLog, ledgers: Ledgers, created_ms: int) -> None:
+    def __init__(self, owned: WriterLogState, ledgers: SegmentEntryStore, created_ms: int) -> None:
         self._owned = owned
         self._ledgers = ledgers
         self._created_ms = created_ms
-        self._prepared: NewLedger | None = None
-        self._tried: dict[int, NewLedger] = {}
+        self._prepared: NewSegmentLedger | None = None
+        self._tried: dict[int, NewSegmentLedger] = {}
         self.segment = owned.state.last_segment + 1
 
-    async def open(self) -> tuple[SegmentRecord, NewLedger]:
-        """The segment and its ledger, both stored. Raises `NotEnoughBookies`, and as `OwnedLog.change`."""
+    async def open(self) -> tuple[SegmentRecord, NewSegmentLedger]:
+        """The segment and its ledger, both stored. Raises `NotEnoughBookies`, and as
+        `WriterLogState.change`."""
         for attempt in range(CREATE_ATTEMPTS):
             if self._prepared is None:
                 self._prepared = await self._ledgers.prepare(
@@ -248,7 +261,7 @@ class SegmentOpening:
             return record, self._tried[record.ledger_id]
         raise AssertionError("the last attempt has raised")
 
-    async def _register(self, prepared: NewLedger) -> None:
+    async def _register(self, prepared: NewSegmentLedger) -> None:
         async def share(state: LogState) -> Transaction:
             record = SegmentRecord(self.segment, prepared.ledger_id, state.epoch, self._created_ms)
             if not state.in_progress:  # else its number follows with that one's close (H11)

@@ -21,7 +21,7 @@ _new_tuple = tuple.__new__
 """What makes a `DLSN` of its three numbers, without the call in Python that `DLSN` itself is."""
 
 
-class Batch:
+class EntryBatch:
     """The records of one entry, from the first that is buffered until the entry's outcome is known."""
 
     __slots__ = (
@@ -149,7 +149,7 @@ class Batch:
         return DLSN(self.segment, self.entry, self.first_slot + slot)
 
 
-def _positions(batch: Batch, slot: int, number: int) -> "map[DLSN]":
+def _positions(batch: EntryBatch, slot: int, number: int) -> "map[DLSN]":
     """The positions of ``number`` records of a batch that is stored; made in C, at half the cost."""
     slot += batch.first_slot
     places = zip(repeat(batch.segment), repeat(batch.entry), range(slot, slot + number))
@@ -165,11 +165,11 @@ class PendingWrite:
     __slots__ = ("_batch", "_slot")
 
     # No `__init__`: one is made a record, and a call of Python's own is a fifteenth of what `submit` costs.
-    _batch: Batch
+    _batch: EntryBatch
     _slot: int
 
     @classmethod
-    def of(cls, batch: Batch, slot: int) -> "PendingWrite":
+    def of(cls, batch: EntryBatch, slot: int) -> "PendingWrite":
         """Of the record in that slot."""
         pending = cls()
         pending._batch = batch
@@ -219,17 +219,17 @@ class PendingBulk(Sequence[PendingWrite]):
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._spans: list[tuple[int, Batch, int]] = []  # first index, batch, slot of the first
+        self._spans: list[tuple[int, EntryBatch, int]] = []  # first index, batch, slot of the first
         self._firsts: list[int] = []
 
-    def took(self, index: int, batch: Batch, slot: int) -> None:
+    def took(self, index: int, batch: EntryBatch, slot: int) -> None:
         """Records from ``index`` on are in this batch from ``slot`` on."""
         self._spans.append((index, batch, slot))
         self._firsts.append(index)
 
     def refused(self, index: int, error: DistributedLogError) -> None:
         """Records from ``index`` on (to the next span) were not taken."""
-        batch = Batch()
+        batch = EntryBatch()
         batch.finish(error)
         self.took(index, batch, 0)
 
@@ -252,7 +252,7 @@ class PendingBulk(Sequence[PendingWrite]):
         else:
             callback()
 
-    def place(self, index: int) -> tuple[Batch, int]:
+    def place(self, index: int) -> tuple[EntryBatch, int]:
         """The batch of one record, 0 to the length - 1, and its slot there."""
         first, batch, slot = self._spans[bisect_right(self._firsts, index) - 1]
         return batch, slot + index - first
@@ -320,7 +320,7 @@ class PendingBulk(Sequence[PendingWrite]):
             raise IndexError(index)
         return PendingWrite.of(*self.place(index))
 
-    def _ended_spans(self) -> list[tuple[int, int, Batch, int]]:
+    def _ended_spans(self) -> list[tuple[int, int, EntryBatch, int]]:
         """First index, the one after the last, batch, slot of the first."""
         ends = [first for first, _, _ in self._spans] + [self._length]
         return [

@@ -1,8 +1,8 @@
 """LogWriter: what writes a log. Records go through `send_queue.py`; segments are `segment_roller.py`'s.
 
-Whatever ends it comes together in `Pipeline.fail`: a keeper that can neither roll nor replace its segment
-(`SegmentKeeper.run`), a log that turns out to be another one's (`Claim.when_lost`), what breaks in its tasks,
-`LogWriter.abort`, the end of its namespace.
+Whatever ends it comes together in `SendQueue.fail`: a keeper that can neither roll nor replace its segment
+(`SegmentKeeper.run`), a log that turns out to be another one's (`LogLock.when_lost`), what breaks in its
+tasks, `LogWriter.abort`, the end of its namespace.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +37,12 @@ from ..model.log_state import BYTES, LogState
 from ..model.position import Position
 from ..model.txid_policy import out_of_order, refuse_given
 from ..read.state_watch import follow
-from ..services.lease_session import Claim
+from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from .entry_batch import PendingBulk, PendingWrite
-from .producer_state_manager import OpenedProducer, Producers
+from .producer_state_manager import OpenedProducer, ProducerStateManager
 from .record_validation import admit_columns
-from .send_queue import MakeSink, Pipeline
+from .send_queue import MakeSink, SendQueue
 from .sequenced_writer import SequencedWriter
 from .txid_admission import TxidAdmission
 from .writer_ownership import WriterOwnership
@@ -58,7 +58,7 @@ class LogWriter:
     def __init__(
         self,
         context: LogContext,
-        claimed: Claim,
+        claimed: LogLock,
         make_sink: MakeSink,
         table: ProducerTable | None = None,
     ) -> None:
@@ -74,11 +74,11 @@ class LogWriter:
         self._owner = context.owner
         self._scope = trio.CancelScope()
         context.meters.writers += 1
-        self.pipeline = Pipeline(context, claimed.owned.state, make_sink, self._scope.cancel)
-        """What was taken. In the open: whoever takes records for it looks at `Pipeline.over` for each."""
+        self.pipeline = SendQueue(context, claimed.owned.state, make_sink, self._scope.cancel)
+        """What was taken. In the open: whoever takes records for it looks at `SendQueue.over` for each."""
         self._sink = self.pipeline.sink
         if table is not None:
-            self.pipeline.producers = Producers(table, self._name)
+            self.pipeline.producers = ProducerStateManager(table, self._name)
         self._entry_bytes_max = options.entry_bytes_max
         self._closed = False
         ownership = WriterOwnership(claimed, self.pipeline, options.recover_timeout_s)

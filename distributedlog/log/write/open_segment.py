@@ -14,10 +14,10 @@ from ..format.control_record import LastRecord, build_control
 from ..format.dlsn import DLSN
 from ..format.producer_section import SECTION_PRODUCERS
 from ..format.record import build, build_lone, with_section
-from ..interfaces.segment_store import LedgerWriter
+from ..interfaces.segment_store import SegmentEntryWriter
 from ..model.segment_record import UNKNOWN, SegmentBegin, SegmentEnd, SegmentRecord, why_roll
-from .entry_batch import Batch
-from .producer_state_manager import Producers
+from .entry_batch import EntryBatch
+from .producer_state_manager import ProducerStateManager
 
 AHEAD = 15 / 16
 """Of its size or age, when the next one is made ready: what is left is time for that (64 MiB of 1 GiB)."""
@@ -41,7 +41,7 @@ class OpenSegment:
     def __init__(
         self,
         record: SegmentRecord,
-        ledger: LedgerWriter,
+        ledger: SegmentEntryWriter,
         compression: Compression,
         *,
         age_share: float,
@@ -60,7 +60,7 @@ class OpenSegment:
         self.last_entry = UNKNOWN
         """The last one that is confirmed; -1: none is."""
         self._bytes = 0
-        self._newest_records: Batch | None = None  # that was sent
+        self._newest_records: EntryBatch | None = None  # that was sent
         self._snapshot_entry = UNKNOWN
         """The newest one that was sent, of the log's producers."""
         self._snapshot_bytes = self._snapshot_after = 0
@@ -98,7 +98,9 @@ class OpenSegment:
         self._begin = SegmentBegin(before.last_entry, self.start_sequence_id)
         self.opened_at = trio.current_time()
 
-    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+    def send(
+        self, batch: EntryBatch, wall_ms: int, producers: ProducerStateManager | None = None
+    ) -> None:
         """Give a batch its place and hand it to the ledger. Raises the ledger's error.
 
         One without records becomes a control entry. ``producers``: of a log that has any.
@@ -141,7 +143,12 @@ class OpenSegment:
         self._last_time_ms = wall_ms
 
     def _built(
-        self, batch: Batch, wall_ms: int, producers: Producers | None, entry: int, max_txid: int
+        self,
+        batch: EntryBatch,
+        wall_ms: int,
+        producers: ProducerStateManager | None,
+        entry: int,
+        max_txid: int,
     ) -> tuple[list[Buffer], int]:
         """The buffers of its entry, and their length. ``max_txid``: as of `record.build`."""
         sections: tuple[tuple[int, int, Buffer], ...] = ()
@@ -176,7 +183,7 @@ class OpenSegment:
         most = max(SNAPSHOT_BYTES, SNAPSHOT_SHARE * self._snapshot_bytes)
         return self.sent_bytes - self._snapshot_after > most
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: EntryBatch) -> None:
         """The batch is durable here: count it, and tell whoever waits for it."""
         txids = batch.txids
         self.last_entry = batch.entry

@@ -28,8 +28,8 @@ from ..format.producer_table import (
     ProducerTable,
     Span,
 )
-from .entry_batch import Batch
-from .sequenced_batch import Frame
+from .entry_batch import EntryBatch
+from .sequenced_batch import SequencedBatch
 
 IDLE_MS = 3_600_000
 """Of the log's clock: who was idle for so long may be forgotten for another one."""
@@ -51,7 +51,7 @@ class OpenedProducer:
     it had stored; nor is it known when it is opened once more after that, whose answer may have been lost."""
 
 
-class Met(Enum):
+class SequenceCheck(Enum):
     """A frame that neither is on its way nor has a place that is known."""
 
     NEW = "the next one"
@@ -67,11 +67,11 @@ class _Live:
     def __init__(self, next_sequence: int) -> None:
         self.next_sequence = next_sequence
         """After what was taken."""
-        self.frames: deque[Frame] = deque()
+        self.frames: deque[SequencedBatch] = deque()
         """On their way, ascending."""
 
 
-class Producers:
+class ProducerStateManager:
     """The producers of one log that is open for writing. Nothing waits here."""
 
     def __init__(self, table: ProducerTable, log_name: str) -> None:
@@ -101,7 +101,9 @@ class Producers:
         """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
         return self._of(number).next_sequence
 
-    def meet(self, number: int, sequence: int, records: int) -> Met | Frame | DLSN:
+    def meet(
+        self, number: int, sequence: int, records: int
+    ) -> SequenceCheck | SequencedBatch | DLSN:
         """What a frame is: new, or its first copy on its way, or where that is.
 
         Raises `ProducerFenced`, `ProducerForgotten`; `InvalidRequest` for one that leaves a gap or does not
@@ -109,7 +111,7 @@ class Producers:
         """
         live = self._of(number)
         if sequence == live.next_sequence:
-            return Met.NEW if len(live.frames) < FRAMES_KEPT else Met.FULL
+            return SequenceCheck.NEW if len(live.frames) < FRAMES_KEPT else SequenceCheck.FULL
         if sequence > live.next_sequence:
             raise InvalidRequest(
                 f'log "{self._log_name}": producer {number} sends from {sequence} on, and '
@@ -124,13 +126,13 @@ class Producers:
                 return one.first
         oldest = stored.kept[0].sequence if stored.kept else stored.next_sequence
         if sequence + records <= oldest:
-            return Met.LET_GO
+            return SequenceCheck.LET_GO
         raise InvalidRequest(
             f'log "{self._log_name}": producer {number} sends {records} records from {sequence} on, of which '
             f"some were sent in other frames; {live.next_sequence} is next"
         )
 
-    def took(self, batch: Batch, slot: int, frame: Frame) -> None:
+    def took(self, batch: EntryBatch, slot: int, frame: SequencedBatch) -> None:
         """A new frame is in a batch."""
         if self.own:
             self.note_own(batch, slot)
@@ -138,38 +140,40 @@ class Producers:
         self._note(batch, Span(frame.producer, frame.sequence, slot, frame.records))
         self._of(frame.producer).frames.append(frame)
 
-    def note_own(self, batch: Batch, end: int) -> None:
+    def note_own(self, batch: EntryBatch, end: int) -> None:
         """The records of a batch up to a slot were taken, those that no frame holds from the `own` one."""
         slot, self._own_slot = self._own_slot, end
         if end > slot:
             self._note(batch, Span(self.own, self.next_sequence(self.own), slot, end - slot))
 
-    def closed(self, batch: Batch) -> None:
+    def closed(self, batch: EntryBatch) -> None:
         """The open batch takes no more."""
         if self.own:
             self.note_own(batch, len(batch.txids))
             self._own_slot = 0
 
-    def _note(self, batch: Batch, span: Span) -> None:
+    def _note(self, batch: EntryBatch, span: Span) -> None:
         self._live[span.number].next_sequence += span.records
         if batch.carried is None:
             batch.carried = Carried()
         batch.carried.spans.append(span)
 
     def frames_from(
-        self, number: int, sequence: int, on_done: Callable[[Frame], object]
-    ) -> list[Frame]:
+        self, number: int, sequence: int, on_done: Callable[[SequencedBatch], object]
+    ) -> list[SequencedBatch]:
         """What is known of a producer's frames from there on, ascending, each with an outcome of its own:
         ``on_done`` is called for those that are stored in here. Raises as `next_sequence`."""
-        live, found = self._of(number), list[Frame]()
+        live, found = self._of(number), list[SequencedBatch]()
         for one in self.table.rows[number].kept:
             if one.sequence >= sequence:
-                frame = Frame(one.records, on_done, producer=number, sequence=one.sequence)
+                frame = SequencedBatch(one.records, on_done, producer=number, sequence=one.sequence)
                 frame.stored_at(one.first)
                 found.append(frame)
         for first in live.frames:
             if first.sequence >= sequence:
-                frame = Frame(first.records, on_done, producer=number, sequence=first.sequence)
+                frame = SequencedBatch(
+                    first.records, on_done, producer=number, sequence=first.sequence
+                )
                 frame.shares(first)
                 found.append(frame)
         return found
@@ -190,7 +194,7 @@ class Producers:
             "nothing; what was not acknowledged before may be stored. Open it by its name"
         )
 
-    def first_on_way(self, number: int) -> Batch | None:
+    def first_on_way(self, number: int) -> EntryBatch | None:
         """What is to be waited for where too many of a producer's frames are on their way; else None.
 
         Raises as `next_sequence`.
@@ -212,7 +216,7 @@ class Producers:
             raise self._forgotten(f'"{name}" with the number {number}')
         return OpenedProducer(name, number, self._of(number).next_sequence, known=True)
 
-    def open(self, name: str) -> tuple[int, Batch]:
+    def open(self, name: str) -> tuple[int, EntryBatch]:
         """A new number for a name, and the batch that says so, to be sent after all that was taken. Who had
         the name is fenced from now on.
 
@@ -230,7 +234,7 @@ class Producers:
         number = self._next_number
         self._next_number += 1
         self._numbers[name] = number
-        batch = Batch()
+        batch = EntryBatch()
         batch.carried = Carried(opens=(Open(number, name, forgets),))
         return number, batch
 
@@ -262,7 +266,7 @@ class Producers:
 
     # --- what is sent and stored ------------------------------------------------------------------
 
-    def snapshot(self, in_flight: Iterable[Batch]) -> Batch:
+    def snapshot(self, in_flight: Iterable[EntryBatch]) -> EntryBatch:
         """A batch that says what is stored, and what was sent to this ledger since: ``in_flight``.
 
         One that is being told there is `done`, and stored: who is told may write, and so come here.
@@ -273,11 +277,11 @@ class Producers:
                 table.take(
                     carried.spans, carried.opens, batch.segment, batch.entry, carried.clock_ms
                 )
-        found = Batch()
+        found = EntryBatch()
         found.carried = Carried(table=table)
         return found
 
-    def section(self, batch: Batch, entry: int, snapshot_entry: int) -> bytes:
+    def section(self, batch: EntryBatch, entry: int, snapshot_entry: int) -> bytes:
         """What the entry of a batch says, which is sent now."""
         clock_ms, carried = self.clock_ms, batch.carried
         if carried is None:
@@ -292,7 +296,7 @@ class Producers:
             table=carried.table,
         )
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: EntryBatch) -> None:
         """A batch is durable; before anybody is told."""
         carried = batch.carried
         if carried is None:

@@ -125,7 +125,7 @@ def set_bytes(payloads: Sequence[bytes]) -> int:
     return sum(map(len, payloads)) + len(payloads) * SET_RECORD_BYTES
 
 
-class Taken:
+class ValidatedBatch:
     """The records of one call up to the first that is refused."""
 
     __slots__ = (
@@ -211,7 +211,7 @@ def admit_columns(
     strict: bool,
     name: str,
     rule: str,
-) -> Taken:
+) -> ValidatedBatch:
     """Check many records at once.
 
     Args:
@@ -246,7 +246,7 @@ def admit_columns(
             except TypeError:
                 plain = False
         if plain:
-            taken = Taken(own, payloads, list(map(len, payloads)), unordered=unordered)
+            taken = ValidatedBatch(own, payloads, list(map(len, payloads)), unordered=unordered)
             if taken.bytes_of(0, number) <= RECORD_BYTES_MAX or (
                 max(taken.sizes) <= RECORD_BYTES_MAX
             ):
@@ -261,7 +261,7 @@ def _one_by_one(
     strict: bool,
     name: str,
     rule: str,
-) -> Taken:
+) -> ValidatedBatch:
     own: list[int | None] = []
     plain: list[bytes] = []
     unordered, refusal = False, None
@@ -278,7 +278,7 @@ def _one_by_one(
     except DistributedLogError as error:
         refusal = error
     without = own.count(None)
-    taken = Taken(
+    taken = ValidatedBatch(
         None if without == len(own) else own,
         plain,
         list(map(len, plain)),

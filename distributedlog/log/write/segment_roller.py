@@ -27,16 +27,16 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
-from ...runtime.schedule.call_scheduler import Round, Rounds
+from ...runtime.schedule.call_scheduler import PeriodicCheck, PeriodicChecks
 from ..declarations.options import LogOptions
 from ..format.compression import Compression
 from ..interfaces.error_boundary import broken
-from ..interfaces.segment_store import NewLedger
+from ..interfaces.segment_store import NewSegmentLedger
 from ..limits.recovery_semaphore import RETRY_MAX_S
 from ..limits.roll_semaphore import RollPermit
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from ..model.writer_log_state import OwnedLog, may_pass
+from ..model.writer_log_state import WriterLogState, may_pass
 from ..services.log_context import LogContext
 from ..takeover.takeover import SegmentOpening, close_segment, read_end
 from .open_segment import AHEAD, OpenSegment
@@ -54,7 +54,7 @@ AGE_SHARE_MIN = 0.9
 log = get_logger("distributedlog.log")
 
 
-class SegmentKeeper:
+class SegmentRoller:
     """The segment in progress of one writer, the one before it, and the next one."""
 
     __slots__ = (
@@ -68,8 +68,8 @@ class SegmentKeeper:
     def __init__(
         self,
         context: LogContext,
-        owned: OwnedLog,
-        first: tuple[SegmentRecord, NewLedger],
+        owned: WriterLogState,
+        first: tuple[SegmentRecord, NewSegmentLedger],
         *,
         on_confirmed: Callable[[OpenSegment, int], None],
         on_replaced: Callable[[], None],
@@ -92,7 +92,7 @@ class SegmentKeeper:
         self._wall_ms = context.wall_ms
         self._turns = context.turns
         self._rounds = context.rounds
-        self._round = Round(self._look_round, self._broken)
+        self._round = PeriodicCheck(self._look_round, self._broken)
         self._keep_alive = KeepAlive(
             context.quiet,
             sent=lambda: (self.current.number, self.current.sent_bytes),
@@ -408,7 +408,7 @@ class SegmentKeeper:
         self._check_not_over()
         return self._begin(record, ledger)
 
-    def _begin(self, record: SegmentRecord, ledger: NewLedger) -> OpenSegment:
+    def _begin(self, record: SegmentRecord, ledger: NewSegmentLedger) -> OpenSegment:
         def on_confirmed(lac: int) -> None:
             try:
                 self._on_confirmed(segment, lac)
@@ -437,7 +437,7 @@ class KeepAlive:
 
     def __init__(
         self,
-        rounds: Rounds,
+        rounds: PeriodicChecks,
         *,
         sent: Callable[[], object],
         on_quiet: Callable[[], None],
@@ -445,7 +445,7 @@ class KeepAlive:
     ) -> None:
         """``sent``: something that is another with each entry; ``on_quiet``: nothing was sent for so long."""
         self._rounds = rounds
-        self._round = Round(self._look, broken)
+        self._round = PeriodicCheck(self._look, broken)
         self._sent = sent
         self._on_quiet = on_quiet
         self._after_s = 0.0

@@ -7,7 +7,7 @@ sticks.
 
 What is not yet durable is bounded in bytes, of the log and of the process (`memory_budget.py`), and a log may
 have rates; above a limit the caller waits, or is refused. A record is compared with one number, up to where
-the open batch may grow, which is low where a limit is near: then `Pipeline.fit` decides.
+the open batch may grow, which is low where a limit is near: then `SendQueue.fit` decides.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from typing import Protocol
 import trio
 
 from ...runtime.interfaces.errors import AlreadyClosed, DistributedLogError, TooBusy, WriteFailed
-from ...runtime.schedule.call_scheduler import Due
+from ...runtime.schedule.call_scheduler import ScheduledCall
 from ..declarations.options import LogOptions
 from ..format.dlsn import DLSN
 from ..format.log_clock import LogClock
@@ -25,15 +25,15 @@ from ..interfaces.error_boundary import broken
 from ..limits.write_throttle import WriteThrottle
 from ..model.log_state import LogState
 from ..services.log_context import LogContext
-from .entry_batch import Batch
-from .producer_state_manager import Producers
+from .entry_batch import EntryBatch
+from .producer_state_manager import ProducerStateManager
 
 TIMED_OF = 16
 """Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
 lone record would be a tenth of what it costs."""
 
 
-class Target(Protocol):
+class EntryTarget(Protocol):
     """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
 
     @property
@@ -56,11 +56,13 @@ class Target(Protocol):
         """Is the next entry to be a snapshot of the log's producers?"""
         ...
 
-    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+    def send(
+        self, batch: EntryBatch, wall_ms: int, producers: ProducerStateManager | None = None
+    ) -> None:
         """Send a batch and give it an entry id, greater than those before. Raises what keeps it from that."""
         ...
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: EntryBatch) -> None:
         """The batch is durable: finish it."""
         ...
 
@@ -73,11 +75,11 @@ AppendAfter = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
 """Of the position that is expected, a payload, and its txid where it has one."""
 
 
-class Sink(Protocol):
+class EntrySink(Protocol):
     """Where the entries of a writer go: the log's segments (`SegmentKeeper`), or a proxy."""
 
     @property
-    def current(self) -> Target:
+    def current(self) -> EntryTarget:
         """What entries are sent to now."""
         ...
 
@@ -126,7 +128,7 @@ class Sink(Protocol):
         ...
 
 
-class Pipeline:
+class SendQueue:
     """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
 
     __slots__ = (
@@ -200,23 +202,25 @@ class Pipeline:
         self._left_open.add(self)
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
-        self.last_stored: Batch | None = None
+        self.last_stored: EntryBatch | None = None
         """The newest one with records that is durable; None: none of this writer is."""
-        self.producers: Producers | None = None
+        self.producers: ProducerStateManager | None = None
         """Of a log that has any: each of its entries says what it holds of them."""
-        self._opening: Batch | None = None  # the newest opening of a producer
+        self._opening: EntryBatch | None = None  # the newest opening of a producer
         self._in_order = trio.Lock()  # who waits to fit, first come first served
         self._waiting = 0  # how many do
         self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
         self._turn = context.turn
-        self._due = Due(context.turn, self.send, self._broken)
-        self._ready: deque[Batch] = deque()  # closed by size, or taken back from a failed segment
-        self._in_flight: deque[Batch] = deque()  # in the segment in progress, in entry order
-        self._timed: Batch | None = None  # one at a time of those in flight is timed
+        self._due = ScheduledCall(context.turn, self.send, self._broken)
+        self._ready: deque[EntryBatch] = (
+            deque()
+        )  # closed by size, or taken back from a failed segment
+        self._in_flight: deque[EntryBatch] = deque()  # in the segment in progress, in entry order
+        self._timed: EntryBatch | None = None  # one at a time of those in flight is timed
         self._timed_at = 0.0
         self._held_bytes = 0  # of ready and in flight
-        self._last: Batch | None = None  # the newest one that was closed
+        self._last: EntryBatch | None = None  # the newest one that was closed
         self.batch = self._new_batch()
         """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
         if context.followed is not None:
@@ -235,7 +239,7 @@ class Pipeline:
 
     # --- from the caller --------------------------------------------------------------------------
 
-    def close_batch(self) -> Batch:
+    def close_batch(self) -> EntryBatch:
         """Close the open batch and send what can be sent; returns the new open one."""
         self._make_ready()
         self.pause = True  # the next submit yields once, so that the sender gets its turn
@@ -260,7 +264,7 @@ class Pipeline:
         self._held_bytes += batch.bytes
         self.batch = self._new_batch()
 
-    def open_producer(self, batch: Batch) -> None:
+    def open_producer(self, batch: EntryBatch) -> None:
         """Send what says that a producer is opened, after all that was taken before."""
         if self.batch.txids:
             self.close_batch()
@@ -422,13 +426,13 @@ class Pipeline:
         if self.over is not None:
             raise self.over.again()
 
-    def _new_batch(self) -> Batch:
+    def _new_batch(self) -> EntryBatch:
         most = self._entry_bytes_max
         if self.throttle.rated or self.buffered:
-            return Batch(most if self.buffered else 0)
+            return EntryBatch(most if self.buffered else 0)
         part = self.part
         left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
-        return Batch(left if left < most else most)
+        return EntryBatch(left if left < most else most)
 
     @property
     def _refuses(self) -> bool:
@@ -462,7 +466,7 @@ class Pipeline:
     def keep_alive(self) -> None:
         """Nothing was sent for a while: an entry without records says that the writer lives."""
         if not (self.over or self._in_flight or self._ready or self.batch.txids):
-            self._ready.append(Batch())
+            self._ready.append(EntryBatch())
             if self.sink.sendable:
                 self._send_ready()
 
@@ -521,7 +525,7 @@ class Pipeline:
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 
-    def confirmed(self, segment: Target, lac: int) -> None:
+    def confirmed(self, segment: EntryTarget, lac: int) -> None:
         """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
         if segment is not self.sink.current:
             return
@@ -558,7 +562,7 @@ class Pipeline:
         if self.batch.txids or self._ready or self.sink.following is not None:
             self.send()
 
-    def stored_apart(self, batch: Batch) -> None:
+    def stored_apart(self, batch: EntryBatch) -> None:
         """The sink had this one stored by itself, when all that was closed before was durable."""
         if self._last is None or self._last.done:  # else `settle` waits for that one
             self._last = batch
@@ -612,5 +616,5 @@ class Pipeline:
         self._on_failed()
 
 
-MakeSink = Callable[[Pipeline], Sink]
+MakeSink = Callable[[SendQueue], EntrySink]
 """Makes a writer's sink, which tells its pipeline what becomes of the entries."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from ...runtime.interfaces.errors import DistributedLogError
 from ..format.dlsn import DLSN
-from .entry_batch import Batch
+from .entry_batch import EntryBatch
 
 
-class Frame:
+class SequencedBatch:
     """Records on their way, until ``on_done`` was called with this, once."""
 
     __slots__ = (
@@ -22,7 +22,7 @@ class Frame:
     def __init__(
         self,
         records: int,
-        on_done: "Callable[[Frame], object]",
+        on_done: "Callable[[SequencedBatch], object]",
         *,
         producer: int = 0,
         sequence: int = 0,
@@ -43,15 +43,15 @@ class Frame:
         self.repeated = False
         """Was it there already, stored or on its way?"""
         self._on_done = on_done
-        self._batch: Batch | None = None
+        self._batch: EntryBatch | None = None
         self._slot = 0
 
-    def in_batch(self, batch: Batch, slot: int) -> None:
+    def in_batch(self, batch: EntryBatch, slot: int) -> None:
         """It shares the outcome of a batch; its records begin at this slot."""
         self._batch, self._slot = batch, slot
         batch.when_done(self._settle)
 
-    def shares(self, first: "Frame") -> None:
+    def shares(self, first: "SequencedBatch") -> None:
         """It is a copy of one that is on its way: one outcome for both."""
         self.repeated = True
         assert first._batch is not None, "it is on its way"
@@ -64,7 +64,7 @@ class Frame:
         self._on_done(self)
 
     @property
-    def place(self) -> tuple[Batch, int]:
+    def place(self) -> tuple[EntryBatch, int]:
         """The batch and the slot of its first record, while it is on its way."""
         assert self._batch is not None, "asked of what is on its way"
         return self._batch, self._slot

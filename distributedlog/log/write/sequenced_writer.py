@@ -21,15 +21,21 @@ from ..format.dlsn import DLSN, check_dlsn
 from ..format.producer_section import SPAN_BYTES
 from ..format.producer_table import ProducerTable
 from ..format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, LogRecord, columns_of
-from ..interfaces.segment_store import Ledgers
+from ..interfaces.segment_store import SegmentEntryStore
 from ..model.log_state import LogState
 from ..read.position_search import last_readable
 from ..read.state_watch import follow
-from ..services.lease_session import Claim
-from .producer_state_manager import Met, OpenedProducer, Producers, check_name, check_sequence
+from ..services.lease_session import LogLock
+from .producer_state_manager import (
+    OpenedProducer,
+    ProducerStateManager,
+    SequenceCheck,
+    check_name,
+    check_sequence,
+)
 from .record_validation import admit, admit_columns, sets_of_frame
-from .send_queue import AppendAfter, Pipeline
-from .sequenced_batch import Frame
+from .send_queue import AppendAfter, SendQueue
+from .sequenced_batch import SequencedBatch
 from .txid_admission import TxidAdmission
 from .writer_ownership import WriterOwnership
 
@@ -39,9 +45,9 @@ class SequencedWriter:
 
     def __init__(
         self,
-        claim: Claim,
-        ledgers: Ledgers,
-        pipeline: Pipeline,
+        claim: LogLock,
+        ledgers: SegmentEntryStore,
+        pipeline: SendQueue,
         txids: TxidAdmission,
         ownership: WriterOwnership,
     ) -> None:
@@ -66,13 +72,13 @@ class SequencedWriter:
     def take_frame(
         self,
         payloads: list[bytes],
-        on_done: Callable[[Frame], object],
+        on_done: Callable[[SequencedBatch], object],
         *,
         txids: list[int] | None = None,
         record_flags: bytes | None = None,
         producer: int = 0,
         sequence: int = 0,
-    ) -> Frame | None:
+    ) -> SequencedBatch | None:
         """Take records that one producer sent in one go, whole into one entry; waits for nothing.
 
         None: it must wait (`frame_room`), nothing was taken. ``on_done`` is called once, with the
@@ -111,9 +117,9 @@ class SequencedWriter:
                 raise ProducerForgotten(f'log "{self._name}" has no producers')
             check_sequence(sequence)
             met = producers.meet(producer, sequence, number)
-            if met is Met.FULL:
+            if met is SequenceCheck.FULL:
                 return None
-            if met is not Met.NEW:
+            if met is not SequenceCheck.NEW:
                 return self._repeated(met, number, on_done, producer, sequence)
             size += SPAN_BYTES
         unordered = False
@@ -149,7 +155,7 @@ class SequencedWriter:
         batch.txids += txids
         batch.payloads += payloads
         batch.bytes += size
-        frame = Frame(number, on_done, producer=producer, sequence=sequence)
+        frame = SequencedBatch(number, on_done, producer=producer, sequence=sequence)
         frame.first_txid = txids[0]
         if producer and producers is not None:
             producers.took(batch, slot, frame)
@@ -158,14 +164,14 @@ class SequencedWriter:
 
     @staticmethod
     def _repeated(
-        met: Met | Frame | DLSN,
+        met: SequenceCheck | SequencedBatch | DLSN,
         records: int,
-        on_done: Callable[[Frame], object],
+        on_done: Callable[[SequencedBatch], object],
         producer: int,
         sequence: int,
-    ) -> Frame:
-        frame = Frame(records, on_done, producer=producer, sequence=sequence)
-        if isinstance(met, Frame):
+    ) -> SequencedBatch:
+        frame = SequencedBatch(records, on_done, producer=producer, sequence=sequence)
+        if isinstance(met, SequencedBatch):
             frame.shares(met)
         else:
             frame.stored_at(met if isinstance(met, DLSN) else None)
@@ -201,8 +207,8 @@ class SequencedWriter:
         record_flags: bytes | None = None,
         producer: int = 0,
         sequence: int = 0,
-        on_done: Callable[[Frame], object] | None = None,
-    ) -> Frame:
+        on_done: Callable[[SequencedBatch], object] | None = None,
+    ) -> SequencedBatch:
         """As `take_frame`, where the log's last record is the one at ``expect``; returns when it is done, or,
         with ``on_done``, when it is taken.
 
@@ -279,7 +285,7 @@ class SequencedWriter:
         assert own is not None, "the caller has checked it"
         txids, payloads = await self._framed(records)
         done = trio.Event()
-        frame: Frame | None = None
+        frame: SequencedBatch | None = None
         while frame is None:
             self._note_own()
             try:
@@ -316,7 +322,7 @@ class SequencedWriter:
         return own if given else None, [payload for _, payload in admitted]
 
     @staticmethod
-    def _places(frame: Frame) -> list[DLSN]:
+    def _places(frame: SequencedBatch) -> list[DLSN]:
         if frame.error is not None:
             raise frame.error.again()
         first = frame.first
@@ -391,7 +397,7 @@ class SequencedWriter:
                 LogState.with_producers, lambda state: state.has_producers
             )
             if pipeline.producers is None:
-                pipeline.producers = Producers(ProducerTable(), self._name)
+                pipeline.producers = ProducerStateManager(ProducerTable(), self._name)
         number, batch = pipeline.producers.open(name)
         pipeline.open_producer(batch)
         await batch.wait()
@@ -417,8 +423,8 @@ class SequencedWriter:
         return sequence < self._producers().next_sequence(number)
 
     def frames_from(
-        self, number: int, sequence: int, on_done: Callable[[Frame], object]
-    ) -> list[Frame]:
+        self, number: int, sequence: int, on_done: Callable[[SequencedBatch], object]
+    ) -> list[SequencedBatch]:
         """The frames of a producer from there on that are stored and not let go, or on their way; ascending.
 
         Each has an outcome of its own; ``on_done`` is called in here for those that are stored. Raises as
@@ -426,7 +432,7 @@ class SequencedWriter:
         """
         return self._producers().frames_from(number, sequence, on_done)
 
-    def _producers(self) -> Producers:
+    def _producers(self) -> ProducerStateManager:
         if self._pipeline.producers is None:
             raise ProducerForgotten(f'log "{self._name}" has no producers')
         return self._pipeline.producers

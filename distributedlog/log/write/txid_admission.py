@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from ..format.record import TXID_MAX
 from ..model.log_state import BYTES, GIVEN, LogState
-from ..model.txid_policy import NONE_IS_FINE, TxidSource
-from .entry_batch import Batch
+from ..model.txid_policy import NONE_IS_FINE, TxidAssigner
+from .entry_batch import EntryBatch
 from .record_validation import admit, admit_set
-from .send_queue import Pipeline
+from .send_queue import SendQueue
 from .writer_ownership import WriterOwnership
 
 
@@ -25,14 +25,14 @@ class TxidAdmission:
     def __init__(
         self,
         state: LogState,
-        pipeline: Pipeline,
+        pipeline: SendQueue,
         ownership: WriterOwnership,
         *,
         wall_ms: Callable[[], int],
         checked: bool,
     ) -> None:
         """``checked``: the option ``max_txid_check``."""
-        self.source = TxidSource(state.policy, state.last_txid, wall_ms, pipeline.name)
+        self.source = TxidAssigner(state.policy, state.last_txid, wall_ms, pipeline.name)
         self.checks = checked and state.policy == GIVEN
         """Is a given txid below the last one refused?"""
         self.back_noted = state.unordered_once
@@ -60,7 +60,7 @@ class TxidAdmission:
             self._set_plain()
 
     def took_given(
-        self, batch: Batch, first: int, last: int, greatest: int, *, unordered: bool = False
+        self, batch: EntryBatch, first: int, last: int, greatest: int, *, unordered: bool = False
     ) -> None:
         """Update the greatest txid for given ones of a batch, and mark a batch where one decreases."""
         source = self.source

@@ -1,6 +1,7 @@
 """The log's ownership as its writer uses it: is the log still ours, and changes of its state before a record.
 
-Both reads and changes may show that another writer owns the log. Then the writer ends here (`Pipeline.fail`).
+Both reads and changes may show that another writer owns the log. Then the writer ends here
+(`SendQueue.fail`).
 """
 
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import trio
 from ...runtime.interfaces.errors import DistributedLogError, WriteCancelled
 from ..model.log_state import LogState
 from ..model.writer_log_state import may_pass
-from ..services.lease_session import Claim
-from .send_queue import Pipeline
+from ..services.lease_session import LogLock
+from .send_queue import SendQueue
 
 CHANGE_RETRY_S = 0.2
 
@@ -19,7 +20,7 @@ CHANGE_RETRY_S = 0.2
 class WriterOwnership:
     """Checks that a writer owns its log, and changes the log's state for it."""
 
-    def __init__(self, claim: Claim, pipeline: Pipeline, timeout_s: float) -> None:
+    def __init__(self, claim: LogLock, pipeline: SendQueue, timeout_s: float) -> None:
         """``timeout_s``: a change of the state that cannot be made is tried again for so long."""
         self._claim = claim
         self._pipeline = pipeline

@@ -31,7 +31,7 @@ from ..protocol.proxy_messages import (
     Refusal,
     produce_frame,
 )
-from .proxy_client import OpenStream, ProxyClient, StreamEnd
+from .proxy_client import ProxyClient, ProxyStream, StreamEnd
 
 SUSPECT_S = 1.0
 """After this time without an answer, another proxy is asked, which may find that the owner has failed."""
@@ -51,7 +51,7 @@ class StoredFrame:
     """Was it there before this call?"""
 
 
-class Heard:
+class StreamResponses:
     """The answers of one stream."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Heard:
             self.news.set()
 
 
-class FrameSender:
+class BatchSender:
     """One producer of one log. For any number of tasks, which take turns."""
 
     def __init__(
@@ -114,8 +114,8 @@ class FrameSender:
         self.next_sequence = 0
         """After what the log's owner has taken, as far as it was told."""
         self._kept: deque[StoredFrame] = deque(maxlen=2 * FRAMES_KEPT)
-        self._stream: OpenStream | None = None
-        self._heard = Heard()
+        self._stream: ProxyStream | None = None
+        self._heard = StreamResponses()
         self._incarnation = ""
         self._turn = trio.Lock()
 
@@ -216,14 +216,14 @@ class FrameSender:
         """Was the name known?"""
         while True:
             self.close()
-            heard = Heard()
+            heard = StreamResponses()
             stream = await self._client.open_stream(
                 self._request, self._path, self._log, heard.end, deadline=deadline
             )
             if await self._enter(stream, heard):
                 return stream.opened.known
 
-    async def _enter(self, stream: OpenStream, heard: Heard) -> bool:
+    async def _enter(self, stream: ProxyStream, heard: StreamResponses) -> bool:
         """Hear what the owner knows of the frames before; False: it was lost on the way."""
         self._stream, self._heard = stream, heard
         opened = stream.opened
@@ -312,9 +312,9 @@ class FrameSender:
             raise _Refused(error)
         await trio.sleep(max(PAUSE_S, refusal.retry_ms / 1000))
 
-    async def _ask_another(self, stream: OpenStream) -> bool:
+    async def _ask_another(self, stream: ProxyStream) -> bool:
         """The owner does not answer: has another one found that it is gone, and taken the log?"""
-        heard = Heard()
+        heard = StreamResponses()
         found = await self._client.probe(
             self._request, self._path, self._log, heard.end, stream.proxy.proxy_id
         )

@@ -20,9 +20,9 @@ from ...log.format.dlsn import DLSN
 from ...log.format.producer_table import FRAMES_KEPT
 from ...log.format.record import RECORD_COLUMN_BYTES
 from ...log.model.log_state import LogState
-from ...log.write.entry_batch import Batch
-from ...log.write.producer_state_manager import OpenedProducer, Producers
-from ...log.write.send_queue import Pipeline
+from ...log.write.entry_batch import EntryBatch
+from ...log.write.producer_state_manager import OpenedProducer, ProducerStateManager
+from ...log.write.send_queue import SendQueue
 from ...runtime.interfaces.errors import (
     AlreadyClosed,
     ConnectionLost,
@@ -52,7 +52,7 @@ from ..protocol.proxy_messages import (
     produce_frame,
 )
 from .batch_sender import SUSPECT_S
-from .proxy_client import ANSWER_S, OpenStream, ProxyClient, StreamEnd
+from .proxy_client import ANSWER_S, ProxyClient, ProxyStream, StreamEnd
 
 COMMIT_RETRY_S = 0.1
 OWNER_CHANGES = (ConnectionLost, Moved, AlreadyClosed, TooBusy, WriterFenced, LedgerFenced)
@@ -65,7 +65,7 @@ LAST_WORD_S = 0.5
 class _ConditionalAppend:
     """A batch of one record that is appended directly after ``expect``, or not at all (G10)."""
 
-    batch: Batch
+    batch: EntryBatch
     expect: DLSN
     uncertain_sends: int = 0
     """Streams on which it was sent and not refused."""
@@ -102,14 +102,14 @@ class ProducerSink:
         self._number = 0
         """Of the producer, since it was opened."""
         self._open_s = open_s
-        self._pipeline: Pipeline | None = None
-        self._stream: OpenStream | None = None
+        self._pipeline: SendQueue | None = None
+        self._stream: ProxyStream | None = None
         self._first: ProduceOpened | None = None
         self._serial = 0
         """Of the last batch that was sent, in the pipeline's eyes."""
         self._next = 0
         """The sequence of the next batch's first record."""
-        self._sent: deque[tuple[Batch, int, int, int]] = deque()
+        self._sent: deque[tuple[EntryBatch, int, int, int]] = deque()
         """Batch, first sequence, records, bytes of each frame that is not answered."""
         self._there = 0
         """So many of these, the first ones, the log's owner has, or this stream; the rest is sent again."""
@@ -152,7 +152,7 @@ class ProducerSink:
             return None
         return OpenedProducer(self._producer, opened.number, opened.next_sequence, opened.known)
 
-    def bind(self, pipeline: Pipeline) -> "ProducerSink":
+    def bind(self, pipeline: SendQueue) -> "ProducerSink":
         """It is this one's."""
         self._pipeline = pipeline
         return self
@@ -201,7 +201,9 @@ class ProducerSink:
     def wait_room(self) -> None:
         """There always is."""
 
-    def send(self, batch: Batch, wall_ms: int, producers: Producers | None = None) -> None:
+    def send(
+        self, batch: EntryBatch, wall_ms: int, producers: ProducerStateManager | None = None
+    ) -> None:
         """Send a batch as one frame."""
         first, count = self._next, len(batch.txids)
         if not self._sent:
@@ -212,7 +214,7 @@ class ProducerSink:
         batch.stored_bytes = size = self._send(batch, first)
         self._sent.append((batch, first, count, size))
 
-    def _send(self, batch: Batch, first: int) -> int:
+    def _send(self, batch: EntryBatch, first: int) -> int:
         """Put it on the stream; its bytes."""
         stream = self._stream
         assert stream is not None, "asked while there is one"
@@ -236,7 +238,7 @@ class ProducerSink:
         stream.proxy.produce(frame)
         return len(frame)
 
-    def confirm(self, batch: Batch) -> None:
+    def confirm(self, batch: EntryBatch) -> None:
         """A batch is stored where the last acknowledgement says."""
         batch.segment, batch.entry, batch.first_slot = self._place
         batch.finish()
@@ -281,7 +283,7 @@ class ProducerSink:
             WriteFailed, WriterFenced, and others: The writer has ended.
         """
         assert self._producer, "a plain frame cannot be sent again"
-        batch, pipeline = Batch(), self._of_pipeline
+        batch, pipeline = EntryBatch(), self._of_pipeline
         batch.txids, batch.payloads = [txid or 0], [payload]
         batch.given, batch.bytes = txid is not None, len(payload) + RECORD_COLUMN_BYTES
         async with self._conditional_turn:
@@ -321,7 +323,7 @@ class ProducerSink:
         self._on_answer()
         self._of_pipeline.wake()
 
-    def _conditional_of(self, batch: Batch) -> _ConditionalAppend | None:
+    def _conditional_of(self, batch: EntryBatch) -> _ConditionalAppend | None:
         """The conditional append of this batch; None for other batches."""
         conditional = self._conditional
         return conditional if conditional is not None and conditional.batch is batch else None
@@ -396,7 +398,7 @@ class ProducerSink:
     # --- streams ----------------------------------------------------------------------------------
 
     @property
-    def _of_pipeline(self) -> Pipeline:
+    def _of_pipeline(self) -> SendQueue:
         assert self._pipeline is not None, "bound when its writer was made"
         return self._pipeline
 
@@ -426,7 +428,7 @@ class ProducerSink:
             return
         self._enter(stream)
 
-    def _enter(self, stream: OpenStream) -> None:
+    def _enter(self, stream: ProxyStream) -> None:
         """Go on with this one. What its owner has of the producer it answers; the rest is sent again."""
         opened, sent = stream.opened, self._sent
         self._stream, self._late = stream, False
@@ -468,7 +470,7 @@ class ProducerSink:
             size = self._send(batch, first)
             sent[self._there - 1] = batch, first, count, size
 
-    async def _ask_another(self, stream: OpenStream) -> None:
+    async def _ask_another(self, stream: ProxyStream) -> None:
         """The owner does not answer: does another one find that it is gone?"""
         self._late, self._news_at = False, trio.current_time()
         found = await self._client.probe(

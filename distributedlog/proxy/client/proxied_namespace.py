@@ -42,7 +42,7 @@ from ...runtime.interfaces.errors import (
     InvalidRequest,
     ProtocolError,
 )
-from ...runtime.protocol.schema import Misfit, blob, flag, number, optional, row, rows, text
+from ...runtime.protocol.schema import SchemaError, blob, flag, number, optional, row, rows, text
 from ..protocol.proxy_messages import SEGMENTS_MAX, WAIT_MAX_S, LogCall
 from ..protocol.read_messages import Subscribe
 from .entry_source import ReadLinks, open_proxied_reader
@@ -409,7 +409,7 @@ class ProxiedNamespace(Namespace):
 
 def _nothing(value: Any) -> None:
     if value is not None:
-        raise Misfit("something instead of nothing")
+        raise SchemaError("something instead of nothing")
 
 
 class StreamRight:

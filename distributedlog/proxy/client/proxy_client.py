@@ -150,7 +150,7 @@ class ProxyLink:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenStream:
+class ProxyStream:
     """A stream that was opened."""
 
     proxy: ProxyLink
@@ -351,7 +351,7 @@ class ProxyClient:
         *,
         deadline: float,
         pause_s: float = 0.0,
-    ) -> OpenStream:
+    ) -> ProxyStream:
         """Open a stream at who has the log, or takes it. ``request``: of a stream's number and a suspect.
 
         ``pause_s``: before the first question. Raises what a proxy refuses for good; by the deadline what
@@ -361,10 +361,10 @@ class ProxyClient:
         if pause_s:
             await trio.sleep(pause_s)
 
-        async def ask(one: MemberRow, suspect: str) -> OpenStream:
+        async def ask(one: MemberRow, suspect: str) -> ProxyStream:
             return await self._ask_for(one, request, end, suspect)
 
-        found: OpenStream = await self._routed(path, name, ask, deadline, chance.random)
+        found: ProxyStream = await self._routed(path, name, ask, deadline, chance.random)
         return found
 
     async def _ask_for(
@@ -373,7 +373,7 @@ class ProxyClient:
         request: Callable[[int, str], ProduceOpen],
         end: StreamEnd,
         suspect: str,
-    ) -> OpenStream:
+    ) -> ProxyStream:
         proxy = await self._linked(one)
         number = proxy.enter(end)
         try:
@@ -383,7 +383,7 @@ class ProxyClient:
         except BaseException:
             proxy.close(number)  # it may be opened all the same, later
             raise
-        return OpenStream(proxy, number, opened)
+        return ProxyStream(proxy, number, opened)
 
     async def probe(
         self,
@@ -392,7 +392,7 @@ class ProxyClient:
         name: str,
         end: StreamEnd,
         owner: str,
-    ) -> OpenStream | None:
+    ) -> ProxyStream | None:
         """Ask another proxy for a log whose owner does not answer; None: it is the owner's still."""
         for one in self.writers(path, name):
             if one.id == owner or not one.accepting:

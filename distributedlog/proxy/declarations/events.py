@@ -2,15 +2,15 @@
 
 import logging
 
-from ...runtime.declarations.events import Event
+from ...runtime.declarations.events import EventDefinition
 
-CHANGED = Event(
+CHANGED = EventDefinition(
     "proxy.log.changed",
     logging.INFO,
     "A proxy has made, renamed, truncated, sealed, set or deleted a log for a client.",
     ("log_name", "namespace", "call", "principal"),
 )
-REFUSED = Event(
+REFUSED = EventDefinition(
     "proxy.refused",
     logging.WARNING,
     "A client's request at a proxy lacked a right. `would` is true if it was done anyway (mode report).",
@@ -18,7 +18,7 @@ REFUSED = Event(
     "`dlog grant check USER PATH`; in mode report `would` names who `enforce` would stop",
 )
 
-LOST = Event(
+LOST = EventDefinition(
     "proxy.log.lost",
     logging.WARNING,
     "A log's writer ended at a proxy: somebody else took the log over, or its bookies failed.",

@@ -20,7 +20,7 @@ RELIST_S = 0.5
 log = get_logger("distributedlog.proxy")
 
 
-class Members:
+class ProxyMembers:
     """See the module. `run` serves it; it stays as it was while the metadata is away."""
 
     def __init__(self, metadata: Metadata) -> None:

@@ -21,7 +21,7 @@ def order(path: str, log: str, ids: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class LogMove:
     """A log that another proxy should have."""
 
     path: str
@@ -32,7 +32,7 @@ class Move:
     """and who should."""
 
 
-def balance(owned: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[Move]:
+def balance(owned: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[LogMove]:
     """Which logs go where, so that no proxy has two more than another one; the fewest that do.
 
     ``owned``: of each proxy that takes logs, by id: namespace, name and producers of those that it has.
@@ -51,5 +51,5 @@ def balance(owned: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[Move]:
         going = sorted(owned[one], key=lambda log: (log[2], log[:2]))[
             : max(0, counts[one] - share[one])
         ]
-        moves += [Move(path, log, one, wanting.pop()) for path, log, _ in going]
+        moves += [LogMove(path, log, one, wanting.pop()) for path, log, _ in going]
     return moves

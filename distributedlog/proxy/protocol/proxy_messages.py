@@ -42,7 +42,7 @@ from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
 from ...runtime.protocol.schema import (
     Form,
-    Misfit,
+    SchemaError,
     blob,
     flag,
     list_of_any,
@@ -407,13 +407,13 @@ def decode_commit(body: Buffer) -> int:
 
 def _setting(value: Any) -> Any:
     if value is not None and type(value) not in (bool, int, float, str):
-        raise Misfit("a setting is a number, a text, true, false or nothing")
+        raise SchemaError("a setting is a number, a text, true, false or nothing")
     return value
 
 
 def _seconds(value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value <= WAIT_MAX_S:
-        raise Misfit(f"not 0 to {WAIT_MAX_S:g} seconds")
+        raise SchemaError(f"not 0 to {WAIT_MAX_S:g} seconds")
     return float(value)
 
 
@@ -451,7 +451,7 @@ PROXY_CALLS: dict[str, Form] = {
 def _arguments_of(calls: Mapping[str, Form], name: str, given: Any) -> tuple[Any, ...]:
     form = calls.get(name)
     if form is None:
-        raise Misfit("a call that is not known here")
+        raise SchemaError("a call that is not known here")
     found: tuple[Any, ...] = form(given)
     return found
 

@@ -1,8 +1,9 @@
 """The newest entries of a log as they are stored, for all its subscribers at a proxy (pure).
 
 A ring is bounded in bytes, and all of a process together are. A *place* is (segment, entry): the next entry
-that somebody wants, which need not be there. Everything from `Ring.begin` up to `Ring.end` that readers see
-is in the ring, so whoever stands there is served from it, and only he: below, entries are missing (H189).
+that somebody wants, which need not be there. Everything from `EntryRing.begin` up to `EntryRing.end` that
+readers see is in the ring, so whoever stands there is served from it, and only he: below, entries are missing
+(H189).
 """
 
 from bisect import bisect_left
@@ -20,7 +21,7 @@ COMPACT_AT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RingSpan:
     """Entries of one segment that are sent together: the body of an ENTRIES frame."""
 
     body: bytes
@@ -32,35 +33,35 @@ class Run:
     """The last entry of them."""
 
 
-class Rings:
+class EntryRings:
     """What all rings of a process hold, and which of them gives first: the one unused longest."""
 
     def __init__(self, bytes_max: int, ring_bytes_max: int) -> None:
         self.bytes = 0
         self._bytes_max = bytes_max
         self._ring_bytes_max = ring_bytes_max
-        self._rings: dict[Ring, None] = {}
+        self._rings: dict[EntryRing, None] = {}
 
-    def open(self, at: Place) -> "Ring":
+    def open(self, at: Place) -> "EntryRing":
         """A new ring, empty, which begins there."""
-        ring = Ring(at)
+        ring = EntryRing(at)
         self._rings[ring] = None
         return ring
 
-    def close(self, ring: "Ring") -> None:
+    def close(self, ring: "EntryRing") -> None:
         """It is of no more use. Idempotent."""
         if ring in self._rings:
             del self._rings[ring]
             self.bytes -= ring.bytes
 
-    def used(self, ring: "Ring") -> None:
+    def used(self, ring: "EntryRing") -> None:
         """Somebody was served from it."""
         if ring in self._rings:
             del self._rings[ring]
             self._rings[ring] = None
 
     def push(
-        self, ring: "Ring", head: SegmentHead, entry: int, record: bytes, next_id: int
+        self, ring: "EntryRing", head: SegmentHead, entry: int, record: bytes, next_id: int
     ) -> None:
         """The next entry of its log. Older ones go, of this ring or of others; the new one stays."""
         self.bytes += ring.push(head, entry, record, next_id)
@@ -70,13 +71,13 @@ class Rings:
             while self.bytes > self._bytes_max and len(other) > (other is ring):
                 self.bytes -= other.evict()
 
-    def drop_below(self, ring: "Ring", place: Place) -> None:
+    def drop_below(self, ring: "EntryRing", place: Place) -> None:
         """Nothing before this place is given any more: it was truncated."""
         self.bytes -= ring.drop_below(place)
 
 
-class Ring:
-    """The entries of one log from `begin` on, in order. Made by `Rings`, which knows its bytes."""
+class EntryRing:
+    """The entries of one log from `begin` on, in order. Made by `EntryRings`, which knows its bytes."""
 
     def __init__(self, at: Place) -> None:
         self.begin = at
@@ -127,7 +128,7 @@ class Ring:
         self.end = max(self.end, place)
         return cost
 
-    def run(self, at: Place, bytes_max: int) -> Run | None:
+    def run(self, at: Place, bytes_max: int) -> RingSpan | None:
         """What comes at this place, at least one entry, at most about so many bytes; None: nothing yet.
 
         ``at`` is not before `begin`.
@@ -148,13 +149,13 @@ class Ring:
             if size + len(self._entries[index][1]) > bytes_max:
                 break
         segment, entry = last = self._places[index - 1]
-        return Run(b"".join(parts), (segment, entry + 1), next_id, last)
+        return RingSpan(b"".join(parts), (segment, entry + 1), next_id, last)
 
 
 _GONE = (SegmentHead(0, 0, 0, -1, 0, 0), b"", 0)
 
 
-class Subscription:
+class SubscriberCursor:
     """A reader's cursor and credit. Credit counts the bytes of ENTRIES in all, and only grows."""
 
     __slots__ = ("at", "granted", "next_id", "sent")
@@ -182,7 +183,7 @@ class Subscription:
         self.granted = total
         return waited and self.credit > 0
 
-    def on_sent(self, run: Run) -> None:
+    def on_sent(self, run: RingSpan) -> None:
         """These entries were sent. They come at or after its place: nothing is sent twice (H189)."""
         assert run.last >= self.at, "an entry is sent once"
         self.at = run.after

@@ -13,8 +13,8 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.format.record import decode_header
 from ...log.interfaces.error_boundary import contained
-from ...log.interfaces.segment_store import EntryRecord, LedgerReader
-from ...log.model.position_outcome import Met
+from ...log.interfaces.segment_store import SegmentEntry, SegmentEntryReader
+from ...log.model.position_outcome import PositionOutcome
 from ...log.model.segment_record import UNKNOWN, SegmentRecord
 from ...log.read.segment_reader import open_segment
 from ...runtime.interfaces.errors import (
@@ -30,8 +30,8 @@ from ...runtime.net.link import Link
 from ...runtime.schedule.work_failures import WorkFailures
 from ..protocol.read_messages import HEAD_BYTES, SegmentHead
 from ..session.fair_queue import FairQueue
-from .entry_ring import Place, Run
-from .tail_feed import FRAME_BYTES, Feed, Subscriber
+from .entry_ring import Place, RingSpan
+from .tail_feed import FRAME_BYTES, Subscriber, TailFeed
 
 AT_ONCE = 8
 """Ranges, of all logs in turns, and of one log half of them: else one that hangs holds all up."""
@@ -50,7 +50,7 @@ TRIES_MAX = 3
 class _Parked:
     """A segment that is open between two ranges."""
 
-    ledger: LedgerReader
+    ledger: SegmentEntryReader
     record: SegmentRecord
     since: float
 
@@ -60,7 +60,7 @@ class _Range:
     """Entries from one place on, in frames; or under way."""
 
     done: trio.Event = field(default_factory=trio.Event)
-    runs: dict[Place, Run] = field(default_factory=dict)
+    runs: dict[Place, RingSpan] = field(default_factory=dict)
     """By where they begin."""
     after: Place = (0, 0)
     size: int = 0
@@ -68,7 +68,7 @@ class _Range:
     error: DistributedLogError | None = None
 
 
-class ColdReads:
+class HistoryReads:
     """Serves whoever stands below its log's ring, in turns."""
 
     def __init__(
@@ -78,14 +78,14 @@ class ColdReads:
         self.bytes_read = 0
         self._has_room = has_room
         self._to_blocked = to_blocked
-        self._waiting: FairQueue[Feed, Subscriber] = FairQueue(AT_ONCE)
+        self._waiting: FairQueue[TailFeed, Subscriber] = FairQueue(AT_ONCE)
         self._idle = trio.lowlevel.ParkingLot()
-        self._ranges: dict[tuple[Feed, Place], _Range] = {}
+        self._ranges: dict[tuple[TailFeed, Place], _Range] = {}
         """By where each of their frames begins."""
-        self._kept: dict[_Range, Feed] = {}
+        self._kept: dict[_Range, TailFeed] = {}
         """Those that were read, the one unused longest first."""
         self._kept_bytes = 0
-        self._parked: dict[tuple[Feed, Place], _Parked] = {}
+        self._parked: dict[tuple[TailFeed, Place], _Parked] = {}
         """By where they were read to, the one parked longest first."""
 
     def add(self, subscriber: Subscriber) -> None:
@@ -160,7 +160,7 @@ class ColdReads:
         except DistributedLogError as other:
             subscriber.end(other)
             return
-        if verdict.met is not Met.GO_ON:
+        if verdict.met is not PositionOutcome.GO_ON:
             subscriber.end(verdict.error(feed.name, held))
             return
         assert verdict.at is not None, "it says where"
@@ -175,7 +175,7 @@ class ColdReads:
 
     # --- ranges -----------------------------------------------------------------------------------
 
-    async def _range(self, feed: Feed, at: Place) -> _Range:
+    async def _range(self, feed: TailFeed, at: Place) -> _Range:
         """What is stored from this place on, up to the ring at most."""
         key = (feed, at)
         found = self._ranges.get(key)
@@ -201,7 +201,7 @@ class ColdReads:
                 self._keep(feed, found)
         return found
 
-    def _keep(self, feed: Feed, found: _Range) -> None:
+    def _keep(self, feed: TailFeed, found: _Range) -> None:
         """Whoever comes to one of its frames soon is given the same bytes."""
         if found not in self._kept:
             self._kept_bytes += found.size
@@ -229,7 +229,7 @@ class ColdReads:
             del self._parked[key]
             parked.ledger.close()
 
-    async def _read(self, feed: Feed, at: Place, found: _Range) -> None:
+    async def _read(self, feed: TailFeed, at: Place, found: _Range) -> None:
         number, entry = at
         parked = self._parked.pop((feed, at), None)
         ahead = None if parked is None else parked.ledger
@@ -261,7 +261,9 @@ class ColdReads:
             self._park(feed, found.after, _Parked(ahead, record, trio.current_time()))
         self._add_frames(found, at, record, entries)
 
-    async def _record_of(self, feed: Feed, number: int, parked: _Parked | None) -> SegmentRecord:
+    async def _record_of(
+        self, feed: TailFeed, number: int, parked: _Parked | None
+    ) -> SegmentRecord:
         """Return a segment's record, and wait for its end if the feed has left the segment."""
         # A closed segment does not change. If it was merged, its ledger is deleted, and `_meet` handles that.
         if parked is not None and parked.record.closed:
@@ -282,7 +284,7 @@ class ColdReads:
         return record
 
     def _add_frames(
-        self, found: _Range, at: Place, record: SegmentRecord, entries: Sequence[EntryRecord]
+        self, found: _Range, at: Place, record: SegmentRecord, entries: Sequence[SegmentEntry]
     ) -> None:
         """Add the entries of a segment, from ``at`` on, as frames of at most `FRAME_BYTES`."""
         head = SegmentHead.of(record)
@@ -315,11 +317,11 @@ class ColdReads:
     ) -> Place:
         """One more frame; where the next one begins."""
         body = b"".join(parts)
-        found.runs[begins] = Run(body, after, next_id, last)
+        found.runs[begins] = RingSpan(body, after, next_id, last)
         found.size += len(body)
         return after
 
-    def _park(self, feed: Feed, at: Place, parked: _Parked) -> None:
+    def _park(self, feed: TailFeed, at: Place, parked: _Parked) -> None:
         """Whoever reads on from there has what is under way already."""
         before = self._parked.pop((feed, at), None)
         if before is not None:

@@ -14,28 +14,28 @@ import trio
 
 from ...log.interfaces.error_boundary import contained
 from ...runtime.net.link import Link
-from .tail_feed import Feed, Subscriber
+from .tail_feed import Subscriber, TailFeed
 
 BLOCKED_S = 0.02
 """Connections that are full are looked at so often."""
 REST_S_MAX = 0.05
 
 
-class Pusher:
+class PushLoop:
     """Serves the feeds that have news."""
 
     def __init__(self, takes_more: Callable[[Link], bool]) -> None:
         """``takes_more``: is there room on a connection?"""
         self.rounds = 0
         self._takes_more = takes_more
-        self._dirty: dict[Feed, None] = {}
+        self._dirty: dict[TailFeed, None] = {}
         self._blocked: dict[Link, list[Subscriber]] = {}
         """By the connection that they wait for; the one that waits longest first."""
         self._look_at = 0.0
         """When they are looked at."""
         self._wake = trio.Event()
 
-    def wake(self, feed: Feed) -> None:
+    def wake(self, feed: TailFeed) -> None:
         """A round is wanted there."""
         self._dirty[feed] = None
         self._wake.set()

@@ -36,13 +36,13 @@ from ...runtime.net.link import Link
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op
 from ..protocol.read_messages import Subscribe, Subscribed, decode_credit
-from ..session.client_authorizer import CONSUMES, Client
+from ..session.client_authorizer import CONSUMES, ClientSession
 from ..session.fair_queue import FairQueue
 from ..session.proxy_session import CommonSession
-from .entry_ring import Rings, Subscription
-from .history_reads import ColdReads
-from .push_loop import Pusher
-from .tail_feed import LINK_BYTES_MAX, Feed, Sent, Subscriber, SubscriberScheduler
+from .entry_ring import EntryRings, SubscriberCursor
+from .history_reads import HistoryReads
+from .push_loop import PushLoop
+from .tail_feed import LINK_BYTES_MAX, Sent, Subscriber, SubscriberScheduler, TailFeed
 
 RING_BYTES_MAX = 16 * 1024 * 1024
 """Of a log."""
@@ -93,9 +93,9 @@ class ReadServer:
         self.subscribed = 0
         """Ever answered."""
         self.sent = Sent()
-        self.rings = Rings(rings_bytes_max, ring_bytes_max)
-        self.pusher = Pusher(self._takes_more)
-        self.cold = ColdReads(has_room=self._has_room, to_blocked=self.pusher.block)
+        self.rings = EntryRings(rings_bytes_max, ring_bytes_max)
+        self.pusher = PushLoop(self._takes_more)
+        self.cold = HistoryReads(has_room=self._has_room, to_blocked=self.pusher.block)
         self._scheduler = SubscriberScheduler(
             has_room=self._has_room,
             request_round=self.pusher.wake,
@@ -108,9 +108,9 @@ class ReadServer:
         self._asked: FairQueue[ReadSession, _Asked] = FairQueue(OPENERS)
         self._idle = trio.lowlevel.ParkingLot()
         """Openers that have nothing to do."""
-        self._feeds: dict[int, Feed] = {}
+        self._feeds: dict[int, TailFeed] = {}
         """By log id, those that new subscribers come to."""
-        self._all_feeds: dict[Feed, None] = {}
+        self._all_feeds: dict[TailFeed, None] = {}
         self._making: dict[int, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -247,7 +247,7 @@ class ReadServer:
         if not session.wants(ident):
             return
         next_id = -1 if sequence_id < 0 else sequence_id - found.start.slot
-        cursor = Subscription(found.start[:2], next_id, ask.credit)
+        cursor = SubscriberCursor(found.start[:2], next_id, ask.credit)
         subscriber = Subscriber(session.link, ident, cursor, feed, session.forget)
         session.answer(
             ident,
@@ -263,7 +263,7 @@ class ReadServer:
         if ask.proven and found.start[:2] > feed.ring.end:
             await self._prove(feed, found.start)
 
-    async def _prove(self, feed: Feed, dlsn: DLSN) -> None:
+    async def _prove(self, feed: TailFeed, dlsn: DLSN) -> None:
         """A reader says that it was given everything before this position, which is not readable here yet.
 
         Believed where the entry is there: a word that cannot be kept would end the feed for all its readers.
@@ -284,7 +284,7 @@ class ReadServer:
         except DistributedLogError as error:
             log.info('log "%s": a reader has had all before %s: %s', feed.name, dlsn, error)
 
-    async def _feed_of(self, log_id: int, namespace: Namespace, name: str) -> Feed:
+    async def _feed_of(self, log_id: int, namespace: Namespace, name: str) -> TailFeed:
         """Who follows the log here. Nothing is waited for between its being found and this one's end."""
         while True:
             feed = self._feeds.get(log_id)
@@ -311,7 +311,7 @@ class ReadServer:
 
     async def _run_feed(
         self,
-        feed: Feed,
+        feed: TailFeed,
         path: str,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
@@ -321,11 +321,11 @@ class ReadServer:
             with contained(f'log "{feed.name}" at this proxy', feed.fail):
                 await feed.run()
 
-    async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> Feed:
+    async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> TailFeed:
         context = namespace.context
         follower = await follow(context.metadata, log_id, name, namespace.path)
         found = await find_beginning(context, follower, "latest")
-        return Feed(
+        return TailFeed(
             context,
             follower,
             found.start,
@@ -349,7 +349,7 @@ class ReadSession:
     """One connection of readers. A `Session`."""
 
     def __init__(
-        self, server: ReadServer, link: Link, client: Client, common: CommonSession | None
+        self, server: ReadServer, link: Link, client: ClientSession, common: CommonSession | None
     ) -> None:
         """``client``: who speaks on the link; ``common`` tells it when that is over."""
         self.link = link

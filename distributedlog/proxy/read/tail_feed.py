@@ -12,17 +12,17 @@ import trio
 
 from ...log.format.dlsn import DLSN
 from ...log.format.record import EntryHeader
-from ...log.interfaces.segment_store import EntryRecord
+from ...log.interfaces.segment_store import SegmentEntry
 from ...log.model.segment_record import SegmentRecord
 from ...log.read.entry_queue import EntryQueue, ReadRange
 from ...log.read.fetcher import Fetcher
-from ...log.read.state_watch import StateFollower
+from ...log.read.state_watch import StateWatch
 from ...log.services.log_context import LogContext
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.net.link import Link
 from ...runtime.protocol.frames import Op, envelope, error_body
 from ..protocol.read_messages import SegmentHead
-from .entry_ring import Place, Rings, Run, Subscription
+from .entry_ring import EntryRings, Place, RingSpan, SubscriberCursor
 
 FRAME_BYTES = 128 * 1024
 """Of entries in one frame, unless one alone is larger."""
@@ -52,8 +52,8 @@ class Subscriber:
         self,
         link: Link,
         ident: int,
-        cursor: Subscription,
-        feed: "Feed",
+        cursor: SubscriberCursor,
+        feed: "TailFeed",
         on_ended: Callable[[int], object],
     ) -> None:
         self.link = link
@@ -67,7 +67,7 @@ class Subscriber:
         self.tries = 0
         """How often what is at its place was not found."""
 
-    def send(self, run: Run) -> None:
+    def send(self, run: RingSpan) -> None:
         """These entries."""
         body = run.body
         self.link.send(envelope(Op.ENTRIES, len(body), ident=self.ident), body)
@@ -101,7 +101,7 @@ class SubscriberScheduler:
 
     has_room: Callable[[Link], bool]
     """Whether that connection may be given a frame."""
-    request_round: Callable[["Feed"], object]
+    request_round: Callable[["TailFeed"], object]
     """Requests a round of the feed."""
     to_cold: Callable[[Subscriber], object]
     """Takes a subscriber that is below the ring."""
@@ -109,15 +109,15 @@ class SubscriberScheduler:
     """Takes a subscriber whose connection is full."""
 
 
-class Feed:
+class TailFeed:
     """See the module. Made by `open_feed`; `run` is a task of the proxy."""
 
     def __init__(
         self,
         context: LogContext,
-        follower: StateFollower,
+        follower: StateWatch,
         start: DLSN,
-        rings: Rings,
+        rings: EntryRings,
         sent: Sent,
         scheduler: SubscriberScheduler,
     ) -> None:
@@ -218,12 +218,12 @@ class Feed:
                 more |= self._serve(subscriber, runs)
         return more
 
-    def _fresh(self) -> dict[Place, Run | None]:
+    def _fresh(self) -> dict[Place, RingSpan | None]:
         """What was found for places in this turn; what was truncated is given to nobody (H188)."""
         self._rings.drop_below(self.ring, self.follower.state.truncated_to[:2])
         return {}
 
-    def _serve(self, subscriber: Subscriber, runs: dict[Place, Run | None]) -> bool:
+    def _serve(self, subscriber: Subscriber, runs: dict[Place, RingSpan | None]) -> bool:
         cursor, ring = subscriber.cursor, self.ring
         at = cursor.at
         if at < ring.begin:
@@ -251,7 +251,7 @@ class Feed:
 
     # --- from the fetcher -------------------------------------------------------------------------
 
-    def _take(self, record: SegmentRecord, entry: EntryRecord, header: EntryHeader) -> None:
+    def _take(self, record: SegmentRecord, entry: SegmentEntry, header: EntryHeader) -> None:
         first_id = record.start_sequence_id + header.records_before
         for subscriber in self._unnumbered:
             subscriber.cursor.on_number(first_id)

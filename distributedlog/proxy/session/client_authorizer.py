@@ -19,7 +19,7 @@ import trio
 
 from ...log.model.log_keys import decode_log_id, incarnation_id, name_key, state_key
 from ...log.model.log_state import LogState
-from ...metadata.auth.acl_cache import EVERYBODY_ELSE, REQUIRED, TrustTable
+from ...metadata.auth.acl_cache import EVERYBODY_ELSE, REQUIRED, AclCache
 from ...metadata.model.acl_records import (
     TRUST_PREFIX,
     WOULD_REFUSE_MAX,
@@ -80,7 +80,7 @@ class _Held:
 class _Principal:
     """One of those who are connected."""
 
-    clients: dict["Client", None] = field(default_factory=dict)
+    clients: dict["ClientSession", None] = field(default_factory=dict)
     questions: int = 0
     """Put so far; one at a time."""
     answered: int = 0
@@ -88,16 +88,16 @@ class _Principal:
     asked_at: float = float("-inf")
     turn: trio.Lock = field(default_factory=trio.Lock)
     """Of who asks: the others use that answer, if they came before the question."""
-    answer: TrustTable = field(default_factory=TrustTable)
+    answer: AclCache = field(default_factory=AclCache)
 
 
-class ClientRights:
+class ClientAuthorizer:
     """Of one proxy, for all its connections. `run` serves it; before that nobody has any right."""
 
-    def __init__(self, metadata: Metadata, table: TrustTable | None = None) -> None:
+    def __init__(self, metadata: Metadata, table: AclCache | None = None) -> None:
         """``table``: what is known before `run` has begun (default: nothing is, and so nobody is let in)."""
         self.metadata = metadata
-        self.table = TrustTable(REQUIRED) if table is None else table
+        self.table = AclCache(REQUIRED) if table is None else table
         self.refused = 0
         """Times that somebody was refused since the start, or would have been."""
         self.ended = 0
@@ -148,7 +148,7 @@ class ClientRights:
             revision = await self._relist()
 
     async def _list(self) -> int:
-        table, scan = TrustTable(), Scan(self.metadata, TRUST_PREFIX)
+        table, scan = AclCache(), Scan(self.metadata, TRUST_PREFIX)
         async for item in scan:
             table.take(item.key, item.value)
         self.table, self._blind = table, None
@@ -170,7 +170,7 @@ class ClientRights:
         """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""
         if self._blind is None:
             log.error("this proxy serves no client: %s", error)
-        self.table, self._blind = TrustTable(REQUIRED), error
+        self.table, self._blind = AclCache(REQUIRED), error
         self._heard({EVERYBODY_ELSE})
 
     def info(self) -> dict[str, object]:
@@ -225,19 +225,19 @@ class ClientRights:
             return welcome
         raise TooBusy(f"what {token.principal} may do is just changing: ask again")
 
-    def meet(self, link: Link) -> "Client":
-        """Who speaks on a new connection; `Client.leave` when it is over.
+    def meet(self, link: Link) -> "ClientSession":
+        """Who speaks on a new connection; `ClientSession.leave` when it is over.
 
         Raises `NotAuthenticated` for who is no user any more.
         """
-        client = Client(self, link)
+        client = ClientSession(self, link)
         why = client.why_out()
         if why is not None:
             raise why
         self._principals.setdefault(client.principal, _Principal()).clients[client] = None
         return client
 
-    def forget(self, client: "Client") -> None:
+    def forget(self, client: "ClientSession") -> None:
         """Its connection is over. Idempotent."""
         one = self._principals.get(client.principal)
         if one is not None:
@@ -247,7 +247,7 @@ class ClientRights:
 
     # --- questions --------------------------------------------------------------------------------
 
-    async def ask_now(self, principal: str) -> TrustTable | None:
+    async def ask_now(self, principal: str) -> AclCache | None:
         """What the metadata say of a user, to a question that was put after this call.
 
         None: it is no user, or none that is connected. Raises what keeps them from answering.
@@ -260,7 +260,7 @@ class ClientRights:
         async with one.turn:
             if one.answered <= since:
                 one.questions += 1
-                number, answer = one.questions, TrustTable(REQUIRED)
+                number, answer = one.questions, AclCache(REQUIRED)
                 asked_at = trio.current_time()
                 for start, end in (
                     (user_key(user), user_key(user) + b"\0"),
@@ -271,7 +271,7 @@ class ClientRights:
                 one.answered, one.asked_at, one.answer = number, asked_at, answer
             return one.answer
 
-    def answered_lately(self, principal: str) -> TrustTable | None:
+    def answered_lately(self, principal: str) -> AclCache | None:
         """What they said of it last, while that is good."""
         one = self._principals.get(principal)
         if one is None or trio.current_time() - one.asked_at >= KEEP_S:
@@ -305,10 +305,10 @@ class ClientRights:
         return None if would else refused
 
 
-class Client:
+class ClientSession:
     """Who speaks on one connection, what it may do, and what of it was let in."""
 
-    def __init__(self, rights: ClientRights, link: Link) -> None:
+    def __init__(self, rights: ClientAuthorizer, link: Link) -> None:
         self.principal = link.principal
         self._rights = rights
         self._link = link
@@ -528,7 +528,7 @@ class Client:
         what = _what(held.needed, held.path, name)
         return rights.refusal(self.principal, what, held.needed)
 
-    def _in(self, table: TrustTable, needed: int, path: str, name: str) -> bool:
+    def _in(self, table: AclCache, needed: int, path: str, name: str) -> bool:
         if not table.is_live(self.principal, self._serial):
             return False
         if self._token is not None:

@@ -32,7 +32,7 @@ from ...runtime.net.link import Link
 from ...runtime.protocol.frames import pack
 from ..declarations.events import CHANGED
 from ..protocol.proxy_messages import LogCall
-from .client_authorizer import CONSUMES, Client
+from .client_authorizer import CONSUMES, ClientSession
 from .fair_queue import fits
 from .namespace_cache import Namespaces
 
@@ -77,7 +77,7 @@ class LogCalls:
             task_status.started()
             await trio.sleep_forever()
 
-    def take(self, client: Client, link: Link, ident: int, call: LogCall) -> None:
+    def take(self, client: ClientSession, link: Link, ident: int, call: LogCall) -> None:
         """Begin a call of who speaks on the link; its answer goes there."""
         mine = len(self._of.get(link, ()))
         if self._nursery is None or not fits(mine, 1, self._calls_max - self._under_way):
@@ -97,7 +97,7 @@ class LogCalls:
             scope.cancel()
 
     async def _make(
-        self, client: Client, link: Link, ident: int, call: LogCall, scope: trio.CancelScope
+        self, client: ClientSession, link: Link, ident: int, call: LogCall, scope: trio.CancelScope
     ) -> None:
         try:
             with scope:
@@ -118,7 +118,7 @@ class LogCalls:
             if not mine:
                 del self._of[link]
 
-    async def _judged(self, client: Client, call: LogCall) -> Any:
+    async def _judged(self, client: ClientSession, call: LogCall) -> Any:
         path = check_namespace_path(call.path)
         if call.call == "page":
             async with self._namespaces.using(path) as namespace:

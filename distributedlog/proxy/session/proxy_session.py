@@ -5,9 +5,9 @@ from collections.abc import Callable
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, ProtocolError
 from ...runtime.net.link import Link
 from ...runtime.protocol.frames import REPLY_MORE, Op, pack
-from ..membership.proxy_members import Members
+from ..membership.proxy_members import ProxyMembers
 from ..protocol.proxy_messages import LogCall, ProxyCall, encode_members
-from .client_authorizer import Client
+from .client_authorizer import ClientSession
 from .log_calls import LogCalls
 
 
@@ -17,8 +17,8 @@ class CommonSession:
     def __init__(
         self,
         link: Link,
-        client: Client,
-        members: Members,
+        client: ClientSession,
+        members: ProxyMembers,
         calls: LogCalls,
         info: Callable[[], dict[str, object]],
     ) -> None:

@@ -14,7 +14,7 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.interfaces.error_boundary import contained
 from ...log.write.log_writer import LogWriter
-from ...log.write.sequenced_batch import Frame
+from ...log.write.sequenced_batch import SequencedBatch
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -32,7 +32,7 @@ RETRY_MS = 200
 """Who met a limit of the log comes again after this."""
 
 
-class WrittenLog:
+class HostedLog:
     """See the module. Made by `Owner`."""
 
     def __init__(self, path: str, name: str, writer: LogWriter) -> None:
@@ -97,8 +97,8 @@ class WrittenLog:
 
         Raises `ProducerFenced`, `ProducerForgotten`.
         """
-        stored: list[Frame] = []
-        tell: Callable[[Frame], None] = stored.append
+        stored: list[SequencedBatch] = []
+        tell: Callable[[SequencedBatch], None] = stored.append
 
         for frame in self.writer.sequenced.frames_from(
             stream.producer, through, lambda one: tell(one)
@@ -270,11 +270,11 @@ def _cost(frame: ProducedFrame) -> int:
     return held(len(frame.payloads), frame.bytes)
 
 
-def _answer(stream: ProducerStream, frame: Frame) -> None:
+def _answer(stream: ProducerStream, frame: SequencedBatch) -> None:
     stream.on_done(frame.first, frame.first_txid, frame.repeated, frame.error)
 
 
-def _answer_if_wanted(stream: ProducerStream, first: int, frame: Frame) -> None:
+def _answer_if_wanted(stream: ProducerStream, first: int, frame: SequencedBatch) -> None:
     """Of a frame that waited for others: its stream may have gone meanwhile, and hears nothing of it."""
     if not 0 <= stream.refused_from <= first:
         _answer(stream, frame)

@@ -34,15 +34,15 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import LOST
 from ..declarations.options import ProxyOptions
-from ..membership.proxy_members import Members
+from ..membership.proxy_members import ProxyMembers
 from ..membership.proxy_registration import ProxyRegistration
 from ..membership.rendezvous_hash import order
 from ..protocol.proxy_messages import ProduceOpen
 from ..session.fair_queue import fits
 from ..session.namespace_cache import Namespaces
-from .hosted_log import WrittenLog
+from .hosted_log import HostedLog
 from .producer_stream import as_told
-from .write_proxy_peers import Peers
+from .write_proxy_peers import WriteProxyPeers
 
 HASTE_S = 10.0
 SWEEP_S = 5.0
@@ -97,20 +97,20 @@ class _Opening:
     creates: bool
     """Is it made, if it is missing?"""
     done: trio.Event = field(default_factory=trio.Event)
-    found: WrittenLog | None = None
+    found: HostedLog | None = None
     error: DistributedLogError | None = None
 
 
-class Owner:
+class LogManager:
     """See the module. `run` serves it."""
 
     def __init__(
         self,
         proxy_id: str,
         namespaces: Namespaces,
-        members: Members,
+        members: ProxyMembers,
         options: ProxyOptions,
-        peers: Peers,
+        peers: WriteProxyPeers,
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
@@ -120,7 +120,7 @@ class Owner:
         self._held_bytes_max = int(HELD_SHARE * options.windows_bytes)
         self.accepting = True
         """Does it take logs that it has not?"""
-        self.logs: dict[Key, WrittenLog] = {}
+        self.logs: dict[Key, HostedLog] = {}
         self._namespaces = namespaces
         self._members = members
         self._peers = peers
@@ -163,7 +163,7 @@ class Owner:
         assert self._nursery is not None, "asked while it runs"
         return self._nursery
 
-    def has(self, path: str, name: str) -> WrittenLog | None:
+    def has(self, path: str, name: str) -> HostedLog | None:
         """A log that is written here now."""
         one = self.logs.get((path, name))
         if one is None or one.leaving:
@@ -176,7 +176,7 @@ class Owner:
             return None
         return one
 
-    def _rename(self, key: Key, one: WrittenLog) -> None:
+    def _rename(self, key: Key, one: HostedLog) -> None:
         """The log was renamed while our lock had lapsed: whoever asks for its old name means another one."""
         now = (key[0], one.writer.sequenced.log_name)
         if now in self.logs:  # it was opened anew under that
@@ -207,7 +207,7 @@ class Owner:
         left = self._held_bytes_max - self.stats.held_bytes
         return fits(mine, more, left, part=CONNECTION_PART)
 
-    def check_share(self, path: str, mine: Collection[WrittenLog], opening: int) -> None:
+    def check_share(self, path: str, mine: Collection[HostedLog], opening: int) -> None:
         """Raise `TooBusy` where a connection has so many of this proxy's logs that none is taken for it.
 
         ``mine``: those that it has open; ``opening``: those that are being opened for it, this one included.
@@ -228,7 +228,7 @@ class Owner:
 
     # --- taking -----------------------------------------------------------------------------------
 
-    async def take(self, request: ProduceOpen) -> WrittenLog:
+    async def take(self, request: ProduceOpen) -> HostedLog:
         """The log that a stream is to be opened to.
 
         Raises `Moved` where another proxy has it, or this one takes none; `OwnershipAcquireFailed` where a
@@ -255,7 +255,7 @@ class Owner:
                 raise Moved(f'log "{request.log}" is on its way elsewhere')
             await trio.sleep(LOOK_S)
 
-    async def _taken(self, key: Key, request: ProduceOpen, deadline: float) -> WrittenLog:
+    async def _taken(self, key: Key, request: ProduceOpen, deadline: float) -> HostedLog:
         opening = self._opening.get(key)
         if opening is None:
             opening = self._opening[key] = _Opening(request.create)
@@ -281,7 +281,7 @@ class Owner:
             except BaseException:
                 self._namespaces.leave(key[0])
                 raise
-            opening.found = self.logs[key] = WrittenLog(*key, writer)
+            opening.found = self.logs[key] = HostedLog(*key, writer)
             self.stats.logs_taken += 1
         except DistributedLogError as error:
             fenced = error.fatal_to_writer or isinstance(error, AlreadyClosed)
@@ -419,7 +419,7 @@ class Owner:
                     nursery.start_soon(leave, key)
                 await trio.sleep(LOOK_S)
 
-    async def _have_taken(self, one: WrittenLog, deadline: float) -> None:
+    async def _have_taken(self, one: HostedLog, deadline: float) -> None:
         """Until the next proxy has a log that was given up, or the deadline. Its producers go there, too: who
         is first in its order is whom they ask."""
         others = {each.id: each for each in self._members.write.values() if each.accepting}
@@ -436,7 +436,7 @@ class Owner:
             except DistributedLogError as error:
                 log.info('log "%s" was not taken by %s: %s', one.name, there.label, error)
 
-    def _forget(self, key: Key, one: WrittenLog) -> None:
+    def _forget(self, key: Key, one: HostedLog) -> None:
         """Its writer is over."""
         self.stats.logs_lost += 1
         self._remove(key, one)
@@ -448,7 +448,7 @@ class Owner:
         LOST.say(log, text, name, kind, over, log_name=name, namespace=path, why=f"{kind}: {over}")
         one.end(over)
 
-    def _remove(self, key: Key, one: WrittenLog) -> None:
+    def _remove(self, key: Key, one: HostedLog) -> None:
         if self.logs.get(key) is one:  # else it was opened again while this one was given up
             del self.logs[key]
         self._namespaces.leave(key[0])

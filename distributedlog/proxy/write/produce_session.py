@@ -39,8 +39,8 @@ from ..protocol.proxy_messages import (
 )
 from ..session.client_authorizer import PRODUCES
 from ..session.proxy_session import CommonSession
-from .hosted_log import WrittenLog
-from .log_manager import Owner, log
+from .hosted_log import HostedLog
+from .log_manager import LogManager, log
 from .producer_stream import ProducerStream, as_told, held
 
 STREAMS_MAX = 10_000
@@ -55,14 +55,16 @@ ACKS_MAX = 256
 class ProduceSession:
     """See the module. A `Session` to its link."""
 
-    def __init__(self, link: Link, owner: Owner, limits: "Limits", common: CommonSession) -> None:
+    def __init__(
+        self, link: Link, owner: LogManager, limits: "Limits", common: CommonSession
+    ) -> None:
         self._link = link
         self._owner = owner
         self._limits = limits
         self._common = common
         self._client = common.client
-        self._streams: dict[int, tuple[ProducerStream, WrittenLog]] = {}
-        self._logs: Counter[WrittenLog] = Counter()
+        self._streams: dict[int, tuple[ProducerStream, HostedLog]] = {}
+        self._logs: Counter[HostedLog] = Counter()
         """How many of them each log has."""
         self._let_in: dict[int, int] = {}
         """Of each of them, what the client's right to it is left by."""
@@ -225,7 +227,7 @@ class ProduceSession:
         self,
         ident: int,
         request: ProduceOpen,
-        written: WrittenLog,
+        written: HostedLog,
         producer: OpenedProducer | None,
     ) -> None:
         if self._closed:
@@ -330,7 +332,7 @@ class ProduceSession:
             self._calls += 1
             self._owner.nursery.start_soon(self._commit, ident, found[1])
 
-    async def _commit(self, ident: int, written: WrittenLog) -> None:
+    async def _commit(self, ident: int, written: HostedLog) -> None:
         try:
             await written.make_readable()
             self._link.reply(ident, b"")

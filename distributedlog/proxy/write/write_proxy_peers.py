@@ -17,7 +17,7 @@ UNHEARD_S = 2.0
 """Who was not reached is not dialled again for so long: a drain asks for log after log."""
 
 
-class Peers:
+class WriteProxyPeers:
     """See the module. `run` must be running for `have_taken`."""
 
     def __init__(self, endpoint: Endpoint) -> None:

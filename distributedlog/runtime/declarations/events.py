@@ -16,7 +16,7 @@ ABOUT = "about"
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class EventDefinition:
     """A row of a part's table."""
 
     name: str
@@ -44,7 +44,7 @@ class Event:
         log.log(self.level, text, *values, exc_info=error, extra=extra)
 
 
-WORK_FAILED = Event(
+WORK_FAILED = EventDefinition(
     "work.failed",
     logging.ERROR,
     "A piece of background work failed for an unexpected reason. It is tried again. Other work continues.",
@@ -52,20 +52,20 @@ WORK_FAILED = Event(
     "report the traceback; status shows the unit until it succeeds",
     traceback=True,
 )
-WORK_RECOVERED = Event(
+WORK_RECOVERED = EventDefinition(
     "work.recovered",
     logging.INFO,
     "A piece of background work that had failed has succeeded.",
     ("unit", "tries"),
 )
-ADDRESS_UNANSWERED = Event(
+ADDRESS_UNANSWERED = EventDefinition(
     "node.address.unanswered",
     logging.WARNING,
     "An advertised address does not lead back to its node. It is checked again.",
     ("address", "why"),
     "correct --advertise or --listen, or the network; status shows it until it is right",
 )
-ADDRESS_LOOPBACK = Event(
+ADDRESS_LOOPBACK = EventDefinition(
     "node.address.loopback",
     logging.WARNING,
     "The address that other nodes use is a loopback address, so only this machine reaches it.",

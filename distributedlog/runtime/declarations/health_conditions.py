@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..protocol.schema import Misfit, fields, rows, text
+from ..protocol.schema import SchemaError, fields, rows, text
 
 CONDITIONS_MAX = 16
 """Conditions that one node reports. `Code.MORE_CONDITIONS` counts the others."""
@@ -336,20 +336,20 @@ def _line(value: str) -> str:
 
 def _severity(value: Any) -> Severity:
     if type(value) is not str:
-        raise Misfit(f"{type(value).__name__} instead of a severity")
+        raise SchemaError(f"{type(value).__name__} instead of a severity")
     return _BY_WORD.get(value, Severity.DEGRADED)  # one that a newer version has
 
 
 def _parameters(value: Any) -> dict[str, Parameter]:
     if type(value) is not dict or len(value) > PARAMETERS_MAX:
-        raise Misfit(f"parameters are no map of at most {PARAMETERS_MAX}")
+        raise SchemaError(f"parameters are no map of at most {PARAMETERS_MAX}")
     for name, one in value.items():
         if type(name) is not str or not name or len(name) > CODE_CHARACTERS_MAX:
-            raise Misfit("the name of a parameter is malformed")
+            raise SchemaError("the name of a parameter is malformed")
         if type(one) is str and len(one) <= TEXT_CHARACTERS_MAX:
             continue
         if type(one) is not int or abs(one) > INTEGER_MAX:
-            raise Misfit("a parameter is neither a short text nor an integer")
+            raise SchemaError("a parameter is neither a short text nor an integer")
     return _bounded(value)
 
 

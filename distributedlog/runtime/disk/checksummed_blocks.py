@@ -55,7 +55,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class BlockScanResult:
     """What a store may believe after a scan; see `judge`."""
 
     tail_from: int
@@ -192,7 +192,7 @@ def judge(
     from_sequence: int,
     durable_floor: int,
     excused: Iterable[tuple[int, int]] = (),
-) -> Verdict:
+) -> BlockScanResult:
     """Tell a torn tail from corruption, by gaps in the sequence and never by bytes (H3).
 
     ``blocks_meta`` holds (sequence, durable_to) of every valid block, in any order. All sequences from
@@ -213,11 +213,11 @@ def judge(
             if expected <= durable_to:
                 corrupt.append((expected, min(first - 1, durable_to)))
             if first - 1 > durable_to:
-                return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
+                return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
         expected = max(expected, last + 1)
     if expected <= durable_to:  # the newest durable blocks are gone, and nothing came after them
         corrupt.append((expected, durable_to))
-    return Verdict(max(expected, durable_to + 1), corrupt, durable_to)
+    return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
 
 
 def announced(file_number: int, data: memoryview, index: int) -> int:

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Collection
 from pathlib import Path
 
-from ..primitives.background_rate import Pace
+from ..primitives.background_rate import BackgroundRate
 from ..process.descriptor_limit import first_kept, limit
 from ..process.fork_safety import close_descriptor, watch_forks
 
@@ -53,7 +53,7 @@ class Removals:
         self._closed = False
         self.keep_free_bytes = 0
         """While less is free, there are no pauses."""
-        self._pace = Pace()
+        self._pace = BackgroundRate()
         self._ended = threading.Event()
         """It is closed: nothing waits any more."""
         watch_forks(self)

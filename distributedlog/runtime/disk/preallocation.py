@@ -22,7 +22,7 @@ STEP_BYTES = 256 * 1024
 PAUSE_S = 0.01
 
 
-class ZeroAhead:
+class Preallocation:
     """The zeros of one file at a time. ``window_bytes``: how far ahead, 0: not at all; ``phase``: any number.
 
     Steps end at offsets that differ by ``phase``, so that bookies do not all do it at the same record.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from .principals import Credentials, Identity, Verify
+from .principals import CertificateIdentity, Credentials, Verify
 
 Address = tuple[str, int]
 """Host name or IP, and port. Port 0 asks a listener for a free one."""
@@ -25,7 +25,7 @@ class Connection(Protocol):
     peer: str
     """Who is at the other end, for messages: ``10.0.0.3:4181``."""
 
-    identity: Identity | None
+    identity: CertificateIdentity | None
     """Who the other end has proved to be, by TLS, once anything was received from it; else None."""
     is_secret: bool
     """Nobody between the two ends can read or change what goes over it."""
@@ -309,5 +309,5 @@ class Host:
     """How a server of this host has proved to it who comes, by the method's name; empty: not at all."""
     credentials: Callable[[Address], Credentials | None] = lambda address: None
     """What to prove who we are with, to who listens there; None: nothing."""
-    certificate: Callable[[], Identity | None] = lambda: None
+    certificate: Callable[[], CertificateIdentity | None] = lambda: None
     """Who our certificate says that we are, as it is now; None: there is none."""

@@ -28,7 +28,7 @@ WARN_LEFT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CertificateIdentity:
     """Who a certificate says the other end is."""
 
     domain: str
@@ -86,7 +86,7 @@ class Meeting:
     client_nonce: bytes = b""
     listener: str = ""
     """The server's name for where the connection came in."""
-    identity: Identity | None = None
+    identity: CertificateIdentity | None = None
     """Of the other end, where that has a certificate."""
     is_secret: bool = False
     """Nobody between the two can read it: TLS."""

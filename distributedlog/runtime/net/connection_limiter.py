@@ -33,7 +33,7 @@ SILENT_S = 8.0
 
 
 @dataclass(slots=True)
-class Places:
+class ConnectionLimiter:
     """Of one server with ``connections_max`` descriptors for its peers."""
 
     connections_max: int

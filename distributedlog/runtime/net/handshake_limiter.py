@@ -19,7 +19,7 @@ HOSTS_MAX = 256
 """Of nodes; the one that was met first is forgotten first."""
 
 
-class HandshakeTurns:
+class HandshakeLimiter:
     """Of one process."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ import trio
 
 from ..interfaces.errors import ConnectionLost, DistributedLogError, TooBusy
 from ..interfaces.host import Buffer, Connection
-from ..interfaces.principals import ANONYMOUS, Identity, Token
+from ..interfaces.principals import ANONYMOUS, CertificateIdentity, Token
 from ..protocol.frames import HTTP_REPLY, Op, envelope, error_body
 from ..protocol.handshake import Hello
 from .frame_reader import Frame, FrameReader, ReceiveSpace
@@ -30,7 +30,7 @@ UNREAD_BYTES_MIN = 64 * 1024
 what is left of the second, which all links of a process share, but never below the third."""
 
 
-class Session(Protocol):
+class LinkSession(Protocol):
     """The server's side of one connection. All calls are synchronous and must not block."""
 
     def on_frame(
@@ -113,7 +113,7 @@ class Link:
         return self._connection.has_begun
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> CertificateIdentity | None:
         """Of the other end's certificate, if it has shown one."""
         return self._connection.identity
 

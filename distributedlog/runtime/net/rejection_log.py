@@ -34,7 +34,7 @@ FAULT = "fault while serving"
 log = get_logger("distributedlog.runtime.net.rejection_log")
 
 
-class Refusals:
+class RejectionLog:
     """Of one endpoint. ``counts`` are by reason, since the start."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Connections made and served: who the other side is, and the tasks of each link.
 
 An `Endpoint` is what one node (or client process) has once: its HELLO, its receive buffer, its byte
-budget. A server makes a `Session` a connection; a client gets a `ClientLink`.
+budget. A server makes a `LinkSession` a connection; a client gets a `ClientLink`.
 
 A server ends a link that was silent for `SILENCE_SERVER_S`; a client's own care is in `client_link.py`. A
 closed connection is news at once.
@@ -54,10 +54,10 @@ from ..protocol.handshake import Greeting, Hello
 from ..protocol.operations import allowed_to
 from ..schedule.work_failures import WorkFailures
 from .client_link import LATE_S, SWEEP_S, ClientLink
-from .connection_limiter import NODE_KINDS, Places
+from .connection_limiter import NODE_KINDS, ConnectionLimiter
 from .frame_reader import Frame, ReceiveSpace
-from .link import Link, Session
-from .rejection_log import CROWDED, FAULT, SILENT, UNFINISHED, Refusals, host_of, reason_of
+from .link import Link, LinkSession
+from .rejection_log import CROWDED, FAULT, SILENT, UNFINISHED, RejectionLog, host_of, reason_of
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 32 * 1024 * 1024
@@ -97,7 +97,7 @@ class Endpoint:
         """How who comes proves who it is, by the method's name; add to it before `serve`."""
         self.asked: dict[str, VerifyElsewhere] = {}
         """The same for methods whose proofs another server knows; a client waits for no longer than ever."""
-        self.refusals = Refusals()
+        self.refusals = RejectionLog()
         self.failures = WorkFailures()
         """Of all background work of this node, or client process."""
 
@@ -233,7 +233,7 @@ class Endpoint:
     async def serve(
         self,
         listeners: Mapping[str, Listener],
-        make_session: Callable[[Link], Session],
+        make_session: Callable[[Link], LinkSession],
         *,
         is_node: Callable[[Hello], bool] | None = None,
     ) -> None:
@@ -243,7 +243,7 @@ class Endpoint:
         """
         async with trio.open_nursery() as nursery:
             links: dict[int, Link] = {}
-            places = Places(self.host.connections_max)
+            places = ConnectionLimiter(self.host.connections_max)
             keep = self.failures.keep
             nursery.start_soon(keep, "the end of silent connections", self._sweep, links)
             for name in listeners:
@@ -272,9 +272,9 @@ class Endpoint:
         self,
         name: str,
         listener: Listener,
-        make_session: Callable[[Link], Session],
+        make_session: Callable[[Link], LinkSession],
         is_node: Callable[[Hello], bool],
-        places: Places,
+        places: ConnectionLimiter,
         links: dict[int, Link],
         nursery: trio.Nursery,
     ) -> None:
@@ -332,7 +332,7 @@ class Endpoint:
         link.close(ConnectionLost(f"serving {link.peer_address} failed here"))
 
     async def _receive(
-        self, served: "_Served", places: Places, links: dict[int, Link], serial: int
+        self, served: "_Served", places: ConnectionLimiter, links: dict[int, Link], serial: int
     ) -> None:
         link = served.link
         links[serial] = link
@@ -384,13 +384,13 @@ class _Served:
         endpoint: Endpoint,
         link: Link,
         port: int,
-        make_session: Callable[[Link], Session],
+        make_session: Callable[[Link], LinkSession],
         on_greeted: Callable[[], None],
         on_fault: Callable[[Link, Exception], None],
         nursery: trio.Nursery,
     ) -> None:
         self.link = link
-        self.session: Session | None = None
+        self.session: LinkSession | None = None
         self._endpoint = endpoint
         self._port = port
         self._nonces = (b"", b"")

@@ -20,7 +20,7 @@ from ..interfaces.errors import (
     InvalidRequest,
 )
 from ..interfaces.host import Address, Buffer, Connection, Listener
-from ..interfaces.principals import Identity
+from ..interfaces.principals import CertificateIdentity
 from ..process import descriptor_limit as descriptors
 from ..process.fork_safety import close_descriptor, forked_message, watch_forks
 
@@ -43,7 +43,7 @@ _IMPOSSIBLE_HERE = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOS
 class TcpConnection:
     """One TCP connection. See `Connection`; ``sock`` is connected and becomes this object's own."""
 
-    identity: Identity | None = None
+    identity: CertificateIdentity | None = None
     is_secret = False
     has_begun = False
 

@@ -35,8 +35,8 @@ from ..interfaces.principals import (
     METADATA,
     PROXY,
     SERVERS,
+    CertificateIdentity,
     Credentials,
-    Identity,
     Meeting,
     Verify,
     Welcome,
@@ -45,7 +45,7 @@ from ..interfaces.principals import (
 )
 from ..process.fork_safety import forked_message, watch_forks
 from ..protocol.tokens import METHOD as TOKEN
-from .handshake_limiter import HandshakeTurns
+from .handshake_limiter import HandshakeLimiter
 from .rejection_log import host_of
 
 FILES = CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOKED_FILE = (
@@ -104,7 +104,7 @@ class _Loaded:
 
     server: ssl.SSLContext | None
     client: ssl.SSLContext
-    own: Identity | None
+    own: CertificateIdentity | None
 
 
 class Tls:
@@ -125,7 +125,7 @@ class Tls:
         self.cipher = memoryview(bytearray(CIPHER_BYTES))
         """What comes from sockets, of all connections of a host: nothing is left in it across an await."""
         self.chance = random.Random(os.urandom(8))
-        self.turns = HandshakeTurns()
+        self.turns = HandshakeLimiter()
         self._fixed: _Loaded | None = None
         self._files: SettledFiles[_Loaded] | None = None
         if directory is None:
@@ -135,11 +135,11 @@ class Tls:
             self._files = SettledFiles(directory, FILES, self._load)
 
     @property
-    def own(self) -> Identity | None:
+    def own(self) -> CertificateIdentity | None:
         """Who we are, by our certificate."""
         return None if self._files is None else self._files.loaded.own
 
-    def own_now(self) -> Identity | None:
+    def own_now(self) -> CertificateIdentity | None:
         """Who we are by the files as they are now."""
         return self._now().own
 
@@ -185,7 +185,7 @@ class TlsConnection:
         self, inner: Connection, tls: Tls, *, dialled: bool, may_be_plain: bool = False
     ) -> None:
         self.peer = inner.peer
-        self.identity: Identity | None = None
+        self.identity: CertificateIdentity | None = None
         self.is_secret = True
         self._begun_until = -inf
         self._inner = inner
@@ -386,7 +386,7 @@ class TlsConnection:
         self._first = b""
         return True
 
-    def _check_identity(self, identity: Identity) -> None:
+    def _check_identity(self, identity: CertificateIdentity) -> None:
         if self._domain and identity.domain != self._domain:
             raise self._deny(
                 f"{self.peer} is {identity.principal} of {identity.domain}, and this is {self._domain}"
@@ -622,7 +622,7 @@ def is_name(text: str, chars_max: int = NAME_CHARS_MAX) -> bool:
     return _NAME.fullmatch(text) is not None and len(text) <= chars_max
 
 
-def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
+def identity_of(certificate: Mapping[str, Any], where: str) -> CertificateIdentity:
     """Whom a certificate names, as `ssl` shows it. Raises `NotAuthenticated`."""
     names = certificate.get("subjectAltName", ())
     ours = [value for kind, value in names if kind == "URI" and value.startswith("dlog:")]
@@ -642,7 +642,7 @@ def identity_of(certificate: Mapping[str, Any], where: str) -> Identity:
         int(ssl.cert_time_to_seconds(certificate[name])) for name in ("notBefore", "notAfter")
     )
     serial = serial_of(str(certificate["serialNumber"]))
-    return Identity(domain, kind, name, serial, ends_s, begins_s)
+    return CertificateIdentity(domain, kind, name, serial, ends_s, begins_s)
 
 
 def _pieces(buffers: Sequence[Buffer], owed: int) -> Iterator[tuple[Buffer | None, int]]:
@@ -753,7 +753,9 @@ def _context(protocol: int, directory: Path | None, *, authority: str = "") -> s
     return context
 
 
-def _shake_with_itself(server: ssl.SSLContext, client: ssl.SSLContext, file: Path) -> Identity:
+def _shake_with_itself(
+    server: ssl.SSLContext, client: ssl.SSLContext, file: Path
+) -> CertificateIdentity:
     """Do both ends take each other? Then who we are. Raises `InvalidRequest` that names the file.
 
     Raises `NotAuthenticated` if by this machine's clock a certificate is not valid yet, or no longer.

@@ -69,7 +69,7 @@ class Pacer:
             self.rate = min(RATE_MAX, self.rate + RATE_STEP)
 
 
-class Pace:
+class BackgroundRate:
     """The rounds of one piece of work, for a caller that asks before each step of it.
 
     Of another thread than the one that asks only `note` may be called.

@@ -15,7 +15,7 @@ import weakref
 from typing import Protocol
 
 
-class OpenThing(Protocol):
+class ForkResource(Protocol):
     """Something that holds descriptors or threads."""
 
     def on_forked(self) -> None:
@@ -23,10 +23,10 @@ class OpenThing(Protocol):
         ...
 
 
-_open: "weakref.WeakSet[OpenThing]" = weakref.WeakSet()
+_open: "weakref.WeakSet[ForkResource]" = weakref.WeakSet()
 
 
-def watch_forks(thing: OpenThing) -> None:
+def watch_forks(thing: ForkResource) -> None:
     """Have ``thing.on_forked`` called in every child forked from now on, while it lives."""
     _open.add(thing)
 

@@ -46,7 +46,7 @@ _MAC_BYTES = 14
 _PASS_MAC_BYTES = 16
 
 
-class Kind(IntEnum):
+class CapabilityKind(IntEnum):
     """What a capability is good for."""
 
     LIST = 1
@@ -59,16 +59,16 @@ class Kind(IntEnum):
     """That of `READ`, a fence, and an add stream that passes it."""
 
 
-SERVES: dict[Kind, tuple[Kind, ...]] = {
-    Kind.LIST: (Kind.LIST, Kind.READ, Kind.RECOVER),
-    Kind.READ: (Kind.READ, Kind.RECOVER),
-    Kind.ADD: (Kind.ADD,),
-    Kind.RECOVER: (Kind.RECOVER,),
+SERVES: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
+    CapabilityKind.LIST: (CapabilityKind.LIST, CapabilityKind.READ, CapabilityKind.RECOVER),
+    CapabilityKind.READ: (CapabilityKind.READ, CapabilityKind.RECOVER),
+    CapabilityKind.ADD: (CapabilityKind.ADD,),
+    CapabilityKind.RECOVER: (CapabilityKind.RECOVER,),
 }
 """Which capabilities will do for what is wanted, the least first."""
 
 
-FIRST, LAST = int(min(Kind)), int(max(Kind))
+FIRST, LAST = int(min(CapabilityKind)), int(max(CapabilityKind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ def stored_key(chance: bytes) -> bytes:
     return bytes((chance[0] | 0x80,)) + chance[1:]
 
 
-def capability(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+def capability(
+    of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
+) -> bytes:
     """The 16 bytes; ``of_bookie`` is what `Generation.of_bookie` gave."""
     byte = of_bookie.number & 0xFF
     said = _CAPABILITY + _HEAD.pack(kind, byte, ledger, since) + principal.encode()
@@ -103,7 +105,12 @@ def capability(of_bookie: Generation, kind: Kind, ledger: int, principal: str, s
 
 
 def is_capability(
-    shown: bytes, held: Iterable[Generation], wanted: Kind, ledger: int, principal: str, since: int
+    shown: bytes,
+    held: Iterable[Generation],
+    wanted: CapabilityKind,
+    ledger: int,
+    principal: str,
+    since: int,
 ) -> bool:
     """Do these bytes allow that principal what is wanted, at the bookie that holds these generations?"""
     for kind in SERVES[wanted]:

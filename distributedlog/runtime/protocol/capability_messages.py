@@ -19,8 +19,8 @@ from .capabilities import (
     GENERATIONS_KEPT,
     PRINCIPAL_BYTES_MAX,
     SECRET_BYTES,
+    CapabilityKind,
     Generation,
-    Kind,
 )
 from .frames import pack, unpack
 from .schema import blob, message, number, read, row, rows, text, word
@@ -40,7 +40,7 @@ PASS_BYTES_MAX = 320
 class CapsQuestion:
     """Capabilities of one kind: ledger → the bookies that they are for."""
 
-    kind: Kind
+    kind: CapabilityKind
     ledgers: Mapping[int, tuple[str, ...]]
 
     def encode(self) -> bytes:
@@ -113,7 +113,7 @@ def decode_question(body: Buffer) -> CapsQuestion | GateQuestion:
     _, kind, asked = read(value, _CAPS, what)
     if sum(len(bookies) for _, bookies in asked) > KEYS_MAX:
         raise ProtocolError(f"{what}: more than {KEYS_MAX} capabilities at once")
-    return CapsQuestion(Kind(kind), dict(asked))
+    return CapsQuestion(CapabilityKind(kind), dict(asked))
 
 
 _LEDGER = number(0)
@@ -122,7 +122,7 @@ _SECRET = blob(SECRET_BYTES, SECRET_BYTES)
 _MODE = word(*MODES)
 _CAPS = row(
     word("caps"),
-    number(min(Kind), max(Kind)),
+    number(min(CapabilityKind), max(CapabilityKind)),
     rows(row(_LEDGER, rows(_BOOKIE, BOOKIES_MAX)), LEDGERS_MAX),
 )
 _GATE = row(word("gate"), _BOOKIE)

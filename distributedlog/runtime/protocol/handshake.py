@@ -10,7 +10,14 @@ from dataclasses import dataclass
 
 from ..interfaces.errors import NotAuthenticated, ProtocolError, UnsupportedFormat, WrongPeer
 from ..interfaces.host import Buffer
-from ..interfaces.principals import BOOKIE, METADATA, NONCE_BYTES, PROXY, Identity, Welcome
+from ..interfaces.principals import (
+    BOOKIE,
+    METADATA,
+    NONCE_BYTES,
+    PROXY,
+    CertificateIdentity,
+    Welcome,
+)
 from .frames import FRAME_BYTES_MAX, pack, unpack
 from .schema import TEXT_CHARS_MAX, blob, fields, number, read, row, rows, text
 
@@ -206,7 +213,7 @@ def check(ours: Hello, theirs: Greeting, peer_address: str, *, expected_node_id:
 
 
 def check_identity(
-    identity: Identity | None,
+    identity: CertificateIdentity | None,
     hello: Hello,
     peer_address: str,
     *,

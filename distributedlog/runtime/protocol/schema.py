@@ -18,10 +18,10 @@ NUMBER_MAX = (1 << 63) - 1
 TEXT_CHARS_MAX = 256
 
 Form = Callable[[Any], Any]
-"""Returns the value, lists as tuples. Raises `Misfit`."""
+"""Returns the value, lists as tuples. Raises `SchemaError`."""
 
 
-class Misfit(ValueError):
+class SchemaError(ValueError):
     """The value is not of the form; says where and what was found instead. Inside of this module's users."""
 
 
@@ -29,7 +29,7 @@ def read(value: Any, form: Form, what: str) -> Any:
     """A value of a peer's message. Raises `ProtocolError`."""
     try:
         return form(value)
-    except Misfit as error:
+    except SchemaError as error:
         raise ProtocolError(f"{what}: {error}") from None
 
 
@@ -56,7 +56,7 @@ def fit(value: Any, form: Form, what: str) -> Any:
     """A part of a value of the store. Raises `CorruptData`."""
     try:
         return form(value)
-    except Misfit as error:
+    except SchemaError as error:
         raise CorruptData(f"{what} cannot be read: {error}") from None
 
 
@@ -119,7 +119,7 @@ def number(low: int = 0, high: int = NUMBER_MAX) -> Form:
         if type(value) is not int:
             raise _other(value, "a number")
         if not low <= value <= high:
-            raise Misfit(f"a number that is not {low} to {high}")
+            raise SchemaError(f"a number that is not {low} to {high}")
         return value
 
     return form
@@ -132,7 +132,9 @@ def text(chars_max: int = TEXT_CHARS_MAX, chars_min: int = 0) -> Form:
         if type(value) is not str:
             raise _other(value, "text")
         if not chars_min <= len(value) <= chars_max:
-            raise Misfit(f"text of {len(value)} characters, wanted are {chars_min} to {chars_max}")
+            raise SchemaError(
+                f"text of {len(value)} characters, wanted are {chars_min} to {chars_max}"
+            )
         return value
 
     return form
@@ -145,7 +147,7 @@ def blob(bytes_max: int, bytes_min: int = 0) -> Form:
         if type(value) is not bytes:
             raise _other(value, "bytes")
         if not bytes_min <= len(value) <= bytes_max:
-            raise Misfit(f"{len(value)} bytes, wanted are {bytes_min} to {bytes_max}")
+            raise SchemaError(f"{len(value)} bytes, wanted are {bytes_min} to {bytes_max}")
         return value
 
     return form
@@ -163,7 +165,7 @@ def word(*words: str) -> Form:
 
     def form(value: Any) -> str:
         if type(value) is not str or value not in words:
-            raise Misfit(f"not one of {', '.join(words)}")
+            raise SchemaError(f"not one of {', '.join(words)}")
         return value
 
     return form
@@ -186,10 +188,10 @@ def row(*forms: Form, later: bool = False) -> Form:
         if type(value) is not list:
             raise _other(value, "a list")
         if len(value) != count and not (later and len(value) > count):
-            raise Misfit(f"a list of {len(value)} fields, wanted are {count}")
+            raise SchemaError(f"a list of {len(value)} fields, wanted are {count}")
         try:
             return tuple([f(one) for f, one in zip(forms, value, strict=False)])
-        except Misfit:
+        except SchemaError:
             return tuple([_within(f"field {n}", f, value[n]) for n, f in enumerate(forms)])
 
     return form
@@ -202,10 +204,10 @@ def rows(form: Form, count_max: int, count_min: int = 0) -> Form:
         if type(value) is not list:
             raise _other(value, "a list")
         if not count_min <= len(value) <= count_max:
-            raise Misfit(f"a list of {len(value)}, wanted are {count_min} to {count_max}")
+            raise SchemaError(f"a list of {len(value)}, wanted are {count_min} to {count_max}")
         try:
             return tuple([form(one) for one in value])
-        except Misfit:  # once more, slowly, to say which
+        except SchemaError:  # once more, slowly, to say which
             return tuple([_within(f"row {n}", form, one) for n, one in enumerate(value)])
 
     return each
@@ -219,7 +221,7 @@ def mapping(form: Form, count_max: int, chars_max: int = TEXT_CHARS_MAX) -> Form
         if type(value) is not dict:
             raise _other(value, "a map")
         if len(value) > count_max:
-            raise Misfit(f"a map of {len(value)}, allowed are {count_max}")
+            raise SchemaError(f"a map of {len(value)}, allowed are {count_max}")
         return {_within("a name", name, k): _within("a value", form, v) for k, v in value.items()}
 
     return each
@@ -244,7 +246,7 @@ def fields(later: Mapping[str, tuple[Form, Any]] | None = None, /, **forms: Form
             raise _other(value, "a map")
         missing = [name for name in forms if name not in value]
         if missing:
-            raise Misfit(f"{missing[0]} is missing")
+            raise SchemaError(f"{missing[0]} is missing")
         found = {name: _within(name, f, value[name]) for name, f in forms.items()}
         for name, (f, default) in added.items():
             found[name] = _within(name, f, value[name]) if name in value else default
@@ -256,12 +258,12 @@ def fields(later: Mapping[str, tuple[Form, Any]] | None = None, /, **forms: Form
 def _within(where: str, form: Form, value: Any) -> Any:
     try:
         return form(value)
-    except Misfit as error:
-        raise Misfit(f"{where}: {error}") from None
+    except SchemaError as error:
+        raise SchemaError(f"{where}: {error}") from None
 
 
-def _other(value: Any, wanted: str) -> Misfit:
-    return Misfit(f"{type(value).__name__} instead of {wanted}")
+def _other(value: Any, wanted: str) -> SchemaError:
+    return SchemaError(f"{type(value).__name__} instead of {wanted}")
 
 
 _VERSIONED = fields(format=number())

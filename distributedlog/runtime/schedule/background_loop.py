@@ -2,7 +2,7 @@
 
 Calls of moment (open, close, read) are a task each: `Background.run`, or `submit` for whoever does not
 block. What happens per record is a callback (`post`): callbacks gather in a deque, and a burst of them
-costs one wake-up of the loop (`Hops`).
+costs one wake-up of the loop (`CallbackQueue`).
 
 Signal handlers and finalizers interrupt the code of their thread at any point. The loop never blocks on a
 lock that a caller holds. A call that would wait for a step that its own thread has interrupted raises
@@ -102,7 +102,7 @@ def interrupts(background: "Background", depth: int = 0) -> bool:
     return False
 
 
-class Hops:
+class CallbackQueue:
     """Callbacks on their way into another thread's loop; one wake-up a burst.
 
     ``wake`` has the loop call `drain` soon. Callbacks run in the order they were posted, and must not raise.
@@ -142,7 +142,7 @@ def _wake(sender: socket.socket) -> None:
         sender.send(b"\0")
 
 
-class Promise(Generic[T]):
+class CrossThreadFuture(Generic[T]):
     """What the loop gives to a thread that waits for it. Set once, by the loop.
 
     No `concurrent.futures.Future`: its condition is Python code, and an interrupt (Ctrl-C) in the middle of
@@ -326,12 +326,12 @@ class Background:
         self._thread: threading.Thread | None = None
         self._ident = 0
         """Of that thread, while it runs."""
-        self._hops: Hops | None = None
+        self._hops: CallbackQueue | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         """They wake the loop."""
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
-        self._unsettled: set[Promise[Any]] = set()
+        self._unsettled: set[CrossThreadFuture[Any]] = set()
         self._started = False
         """`Thread.start` has come back. Interrupted, the thread may run, or stand still for ever."""
         self._stopping = False
@@ -355,7 +355,7 @@ class Background:
         check_threads_are_real()
         if self._quick_switches:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
-        running: Promise[None] = Promise()
+        running: CrossThreadFuture[None] = CrossThreadFuture()
         self._thread = threading.Thread(
             target=self._work, args=(running,), name=self.name, daemon=True
         )
@@ -373,7 +373,7 @@ class Background:
         is stopped meanwhile.
         """
         self.check_may_wait()
-        outcome: Promise[T] = Promise()
+        outcome: CrossThreadFuture[T] = CrossThreadFuture()
         scope = trio.CancelScope()
         try:
             self.begin(outcome, scope, partial(call, *args, **options))
@@ -382,8 +382,9 @@ class Background:
             self.cancel(scope)
             raise
 
-    def wait(self, outcome: Promise[T], timeout_s: float | None = None) -> T:
-        """Wait for what the loop gives; as `Promise.wait`. Raises `InvalidRequest` as `check_may_wait`."""
+    def wait(self, outcome: CrossThreadFuture[T], timeout_s: float | None = None) -> T:
+        """Wait for what the loop gives; as `CrossThreadFuture.wait`. Raises `InvalidRequest` as
+        `check_may_wait`."""
         self.check_may_wait()
         return outcome.wait(timeout_s)
 
@@ -404,10 +405,10 @@ class Background:
         """Have ``call(*args)`` run in the loop as a task. Cancelling the future cancels it.
 
         Raises `AlreadyClosed`; so does the future when the loop is stopped meanwhile. For threads that no
-        signal interrupts (see `Promise`).
+        signal interrupts (see `CrossThreadFuture`).
         """
         future: Future[T] = Future()
-        outcome: Promise[T] = Promise()
+        outcome: CrossThreadFuture[T] = CrossThreadFuture()
         scope = trio.CancelScope()
 
         def settle() -> None:
@@ -426,7 +427,7 @@ class Background:
 
     def begin(
         self,
-        outcome: Promise[T],
+        outcome: CrossThreadFuture[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         *args: object,
@@ -443,7 +444,7 @@ class Background:
             self._unsettled.discard(outcome)
             raise
 
-    def expect(self, outcome: Promise[None], look: Callable[[], object]) -> None:
+    def expect(self, outcome: CrossThreadFuture[None], look: Callable[[], object]) -> None:
         """Fail it with `AlreadyClosed` where the loop ends before somebody sets it.
 
         ``look`` is called in the loop, as with `post`. No task, for whoever waits often.
@@ -488,7 +489,7 @@ class Background:
     def post(self, callback: Callable[[], object], *, urgent: bool = False) -> None:
         """Have ``callback`` called in the loop, soon and in order; a burst costs one wake-up.
 
-        A callback that raises ends the loop. Raises `AlreadyClosed`. ``urgent`` as for `Hops.post`.
+        A callback that raises ends the loop. Raises `AlreadyClosed`. ``urgent`` as for `CallbackQueue.post`.
         """
         self.check_running()
         assert self._hops is not None
@@ -580,9 +581,9 @@ class Background:
         if number := writes.not_durable:
             self._lost[writes.name] = self._lost.get(writes.name, 0) + number
 
-    def settle(self, wait_s: float) -> Promise[None]:
+    def settle(self, wait_s: float) -> CrossThreadFuture[None]:
         """Wait, in the loop, for all records that were taken, for at most ``wait_s``."""
-        settled: Promise[None] = Promise()
+        settled: CrossThreadFuture[None] = CrossThreadFuture()
         try:
             self.begin(settled, trio.CancelScope(), self._settle, wait_s)
         except AlreadyClosed:
@@ -636,7 +637,7 @@ class Background:
         self._writes, self._lost = weakref.WeakSet(), {}
         _running.discard(self)
 
-    def _work(self, running: Promise[None]) -> None:
+    def _work(self, running: CrossThreadFuture[None]) -> None:
         self._ident = threading.get_ident()
         queue_lines(self.line)
         try:
@@ -653,13 +654,13 @@ class Background:
                 outcome.fail(AlreadyClosed(self._dead))
             running.set(None)
 
-    async def _main(self, running: Promise[None]) -> None:
+    async def _main(self, running: CrossThreadFuture[None]) -> None:
         receiver, sender = socket.socketpair()
         with receiver, sender:
             receiver.setblocking(False)
             sender.setblocking(False)
             self._sockets = receiver, sender
-            self._hops = Hops(partial(_wake, sender))
+            self._hops = CallbackQueue(partial(_wake, sender))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 if self._stopping:
@@ -703,7 +704,7 @@ class Background:
 
     def _begin(
         self,
-        outcome: Promise[T],
+        outcome: CrossThreadFuture[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
@@ -716,7 +717,7 @@ class Background:
 
     async def _call(
         self,
-        outcome: Promise[T],
+        outcome: CrossThreadFuture[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
@@ -756,9 +757,9 @@ class Handover(Generic[T]):
         self._opened: list[T] = []
         self._given_up = False
 
-    def begin(self) -> Promise[T]:
+    def begin(self) -> CrossThreadFuture[T]:
         """Have it opened; once. Raises `AlreadyClosed`; so does the outcome."""
-        outcome: Promise[T] = Promise()
+        outcome: CrossThreadFuture[T] = CrossThreadFuture()
         self._background.begin(outcome, self._scope, self._open)
         return outcome
 

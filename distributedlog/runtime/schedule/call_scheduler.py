@@ -1,9 +1,9 @@
 """What a process does for each of its thousands of logs, done by one task for all of them.
 
 A task a log that is woken for each burst costs several times what it does when it is awake; so does a timer
-a log. `Turn`: what is due soon is done together, once a turn of the loop, or once a beat while many are busy.
-`Rounds`: who has something to be looked at is looked at every so often, by one timer, and costs nothing while
-it has not.
+a log. `CallScheduler`: what is due soon is done together, once a turn of the loop, or once a beat while many
+are busy. `PeriodicChecks`: who has something to be looked at is looked at every so often, by one timer, and
+costs nothing while it has not.
 
 What breaks in a call is its owner's, and stops none of the others.
 """
@@ -37,8 +37,8 @@ def _nothing() -> None:
     """Where nothing is sent together."""
 
 
-class Due:
-    """What one owner has to do in a `Turn`, made once and put there any number of times.
+class ScheduledCall:
+    """What one owner has to do in a `CallScheduler`, made once and put there any number of times.
 
     ``call`` is synchronous and returns how many bytes it handed on; ``broken`` gets what it raised.
     """
@@ -46,7 +46,7 @@ class Due:
     __slots__ = ("_turn", "broken", "call", "seen_in", "waits")
 
     def __init__(
-        self, turn: "Turn", call: Callable[[], int], broken: Callable[[Exception], None]
+        self, turn: "CallScheduler", call: Callable[[], int], broken: Callable[[Exception], None]
     ) -> None:
         self._turn = turn
         self.call = call
@@ -66,7 +66,7 @@ class Due:
             due.append(self)
 
 
-class Turn:
+class CallScheduler:
     """Calls that are due, done in the order in which they came to be. `run` must be running.
 
     ``gather`` and ``send_gathered`` are called before and after several: what they send leaves together.
@@ -75,8 +75,8 @@ class Turn:
     def __init__(
         self, gather: Callable[[], None] = _nothing, send_gathered: Callable[[], None] = _nothing
     ) -> None:
-        self.due: deque[Due] = deque()
-        """For `Due.soon`."""
+        self.due: deque[ScheduledCall] = deque()
+        """For `ScheduledCall.soon`."""
         self._gather = gather
         self._send_gathered = send_gathered
         self._wake = trio.Event()
@@ -151,7 +151,7 @@ class Turn:
                 self._send_gathered()
 
 
-class Round:
+class PeriodicCheck:
     """What one owner wants to be looked at for. ``call`` says whether it is to be looked at again."""
 
     __slots__ = ("broken", "call")
@@ -161,21 +161,21 @@ class Round:
         self.broken = broken
 
 
-class Rounds:
+class PeriodicChecks:
     """Looks at whoever has joined, every ``interval_s``, until there is nothing more to look for."""
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._joined: dict[Round, None] = {}
+        self._joined: dict[PeriodicCheck, None] = {}
         self._any = trio.Event()
 
-    def join(self, one: Round) -> None:
+    def join(self, one: PeriodicCheck) -> None:
         """Look at it in the next round, and in each after it for which it says so. Idempotent."""
         if not self._joined:
             self._any.set()
         self._joined[one] = None
 
-    def leave(self, one: Round) -> None:
+    def leave(self, one: PeriodicCheck) -> None:
         """Look at it no more. Idempotent."""
         self._joined.pop(one, None)
 
@@ -194,7 +194,7 @@ class Rounds:
                     if count % LOOKED_AT_A_TURN == 0:
                         await trio.lowlevel.checkpoint()
 
-    def _look(self, one: Round) -> None:
+    def _look(self, one: PeriodicCheck) -> None:
         del self._joined[one]  # who is looked at may join again by what is found
         try:
             again = one.call()

@@ -83,7 +83,7 @@ class WorkFailures:
             return longest_s
         return min(longest_s, max(RETRY_MIN_S, self.rest_s(unit)))
 
-    def contained(self, unit: str, *, every_s: float = 0.0) -> "Attempt":
+    def contained(self, unit: str, *, every_s: float = 0.0) -> "WorkAttempt":
         """Run one try of a unit in a ``with``. The body's end is its success.
 
         An unexpected exception is recorded and ends the body. A `DistributedLogError` passes and changes
@@ -93,7 +93,7 @@ class WorkFailures:
             unit: The name of the work and of its object, such as ``retention of log 1a2b``.
             every_s: How often the unit is tried, where that is seldom.
         """
-        return Attempt(self, unit, every_s)
+        return WorkAttempt(self, unit, every_s)
 
     async def keep(self, unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
         """Run an endless task until it returns or is cancelled; start it again where it fails.
@@ -188,7 +188,7 @@ class WorkFailures:
             del self._failed[unit]
 
 
-class Attempt:
+class WorkAttempt:
     """One try of a unit. Made by `WorkFailures.contained`."""
 
     __slots__ = ("_every_s", "_failures", "_unit", "contains_retryable", "failed")
@@ -201,7 +201,7 @@ class Attempt:
         """Whether a retryable `DistributedLogError` is a failure of the unit."""
         self.failed = False
 
-    def __enter__(self) -> "Attempt":
+    def __enter__(self) -> "WorkAttempt":
         return self
 
     def __exit__(

@@ -26,7 +26,7 @@ from ...runtime.interfaces.errors import (
     InvalidRequest,
     VersionConflict,
 )
-from .archive_store import Store
+from .archive_store import ArchiveStore
 from .manifest import Manifest
 
 OLD_NAME = "manifest.json"
@@ -52,7 +52,7 @@ def manifest_name(generation: int) -> str:
     return f"_manifest-{generation:019d}.json"
 
 
-def read(store: Store) -> Manifest:
+def read(store: ArchiveStore) -> Manifest:
     """The manifest. Raises `InvalidRequest` where there is none, `CorruptData`, `ForeignData`."""
     found = read_if_any(store)
     if found is None:
@@ -62,12 +62,12 @@ def read(store: Store) -> Manifest:
     return found
 
 
-def read_if_any(store: Store) -> Manifest | None:
+def read_if_any(store: ArchiveStore) -> Manifest | None:
     """The newest manifest; None where there is none."""
     return _newest(store, store.sizes())
 
 
-def _newest(store: Store, sizes: Mapping[str, int]) -> Manifest | None:
+def _newest(store: ArchiveStore, sizes: Mapping[str, int]) -> Manifest | None:
     for _ in range(TRIES):
         numbers = _manifests(sizes)
         name = manifest_name(max(numbers)) if numbers else OLD_NAME
@@ -85,13 +85,13 @@ def _newest(store: Store, sizes: Mapping[str, int]) -> Manifest | None:
     raise CorruptData(f"{store.where}: its newest manifest is listed and cannot be read")
 
 
-def files(store: Store, manifest: Manifest) -> dict[str, int]:
+def files(store: ArchiveStore, manifest: Manifest) -> dict[str, int]:
     """What is in there beside manifests and what failed attempts left, and its bytes."""
     named = {one.name for one in manifest.files}
     return {name: size for name, size in store.sizes().items() if name in named or not _ours(name)}
 
 
-def verify(store: Store, manifest: Manifest) -> None:
+def verify(store: ArchiveStore, manifest: Manifest) -> None:
     """Are all files there as the manifest states, byte for byte, and no others?
 
     Raises `CorruptData` or `ForeignData`, naming the first that is not.
@@ -107,7 +107,7 @@ def verify(store: Store, manifest: Manifest) -> None:
             )
 
 
-def prepare(store: Store) -> None:
+def prepare(store: ArchiveStore) -> None:
     """A place for a new archive, perhaps one where an export was killed.
 
     Raises `ForeignData` naming what else is in there, an archive for example.
@@ -124,7 +124,7 @@ def prepare(store: Store) -> None:
 
 
 def publish(
-    store: Store, id_: str, generation: int, make: Callable[[Manifest | None], Manifest]
+    store: ArchiveStore, id_: str, generation: int, make: Callable[[Manifest | None], Manifest]
 ) -> None:
     """Make what ``make`` makes of the manifest the newest one, durably, if it is still this one.
 
@@ -161,7 +161,7 @@ def publish(
         )
 
 
-def clean(store: Store) -> None:
+def clean(store: ArchiveStore) -> None:
     """Remove what nothing can come to name any more: files of generations that there are, old manifests."""
     sizes = store.sizes()
     current = _newest(store, sizes)
@@ -179,8 +179,9 @@ def clean(store: Store) -> None:
     store.delete(gone)
 
 
-def _create(store: Store, name: str, text: bytes) -> bool:
-    """`Store.create`, until its outcome is known: the text tells whose it is, for it names new files."""
+def _create(store: ArchiveStore, name: str, text: bytes) -> bool:
+    """`ArchiveStore.create`, until its outcome is known: the text tells whose it is, for it names new
+    files."""
     for left in reversed(range(TRIES)):
         try:
             if store.create(name, text):
@@ -193,7 +194,9 @@ def _create(store: Store, name: str, text: bytes) -> bool:
     raise AssertionError("the last try returns or raises")
 
 
-def _conflict(store: Store, stands: tuple[str, int], expected: tuple[str, int]) -> VersionConflict:
+def _conflict(
+    store: ArchiveStore, stands: tuple[str, int], expected: tuple[str, int]
+) -> VersionConflict:
     return VersionConflict(
         f"{store.where} is at generation {stands[1]} of archive {stands[0]}, not {expected[1]} of "
         f"{expected[0]}: somebody else appended to it meanwhile"

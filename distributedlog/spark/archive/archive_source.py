@@ -22,7 +22,7 @@ from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ..client.spark_errors import told, told_rows
 from . import archive_folder as folder
-from .archive_store import Store, store_of
+from .archive_store import ArchiveStore, store_of
 from .manifest import ArchiveFile, Manifest
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class ArchiveReader(DataSourceReader):
     ``until``: the sequence id up to which it is read, however far it has grown since; None: to its end.
     """
 
-    def __init__(self, store: Store, columns: Sequence[str], until: int | None) -> None:
+    def __init__(self, store: ArchiveStore, columns: Sequence[str], until: int | None) -> None:
         self.store = store
         self.columns = columns
         self.until = until
@@ -153,7 +153,7 @@ class ArchiveReader(DataSourceReader):
 class ArchiveWriter(DataSourceArrowWriter):
     """Tasks write files, which count once the manifest names them."""
 
-    def __init__(self, store: Store, plan: WritePlan) -> None:
+    def __init__(self, store: ArchiveStore, plan: WritePlan) -> None:
         self.store = store
         self.plan = plan
 

@@ -43,7 +43,7 @@ class NewObject(Protocol):
         ...
 
 
-class Store(Protocol):
+class ArchiveStore(Protocol):
     """Of one archive. Travels to tasks. Names are without a path."""
 
     where: str
@@ -91,7 +91,7 @@ class Store(Protocol):
         ...
 
 
-def store_of(place: str | Path) -> Store:
+def store_of(place: str | Path) -> ArchiveStore:
     """The store of an archive, by a path or a URL. Raises `InvalidRequest`."""
     text = str(place)
     if text.startswith("file://"):

@@ -24,7 +24,7 @@ from ..read.offsets import Offset
 from ..read.source_logs import SourceLogs
 from ..read.table_schema import ddl
 from . import archive_folder as folder
-from .archive_store import Store, store_of
+from .archive_store import ArchiveStore, store_of
 from .manifest import Manifest
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def read_with_history(
     return found
 
 
-def _of_archive(spark: "SparkSession", store: Store, manifest: Manifest) -> "DataFrame":
+def _of_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest) -> "DataFrame":
     """By Spark's own reader, which prunes columns and row groups, where it can open the files; a store is
     reached as this process reaches it, and each of its files verified."""
     if store.local:
@@ -140,7 +140,7 @@ def _of_archive(spark: "SparkSession", store: Store, manifest: Manifest) -> "Dat
 
 
 async def _around(
-    held: SparkClient, manifest: Manifest, store: Store, log: str
+    held: SparkClient, manifest: Manifest, store: ArchiveStore, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
     """(from, to) before the archive, if the log has anything there, and after it."""
     logs = SourceLogs(held.namespace, SourceOptions(log=log))
@@ -175,7 +175,7 @@ async def _incarnation(held: SparkClient, log: str) -> str:
     return incarnation_text(await held.namespace.find(log))
 
 
-def _check_ours(manifest: Manifest, store: Store, log: str, incarnation: str) -> None:
+def _check_ours(manifest: Manifest, store: ArchiveStore, log: str, incarnation: str) -> None:
     if manifest.log != log:
         raise ForeignData(
             f'the archive in {store.where} is of log "{manifest.log}", not of "{log}"'

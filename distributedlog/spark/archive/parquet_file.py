@@ -19,7 +19,7 @@ import xxhash
 from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
 from .archive_folder import file_name
-from .archive_store import NewObject, Store
+from .archive_store import ArchiveStore, NewObject
 from .manifest import PLACE, TXID, WRAP, ArchiveFile
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
@@ -64,7 +64,7 @@ class PartWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: ArchiveStore,
         log: str,
         incarnation: str,
         first_sequence_id: int,
@@ -163,7 +163,7 @@ class PartWriter:
 
 
 def records_of(
-    store: Store, one: ArchiveFile, place: int, columns: Sequence[str] = ("txid", "payload")
+    store: ArchiveStore, one: ArchiveFile, place: int, columns: Sequence[str] = ("txid", "payload")
 ) -> Iterator[pa.RecordBatch]:
     """The records of a file in order, some columns of them; ``place`` of its first record in the archive.
 

@@ -24,7 +24,7 @@ CHARS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Lent:
+class DelegatedToken:
     """Travels in tasks."""
 
     token: bytes = field(repr=False)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 log = logging.getLogger("distributedlog.spark")
 
 
-class Patience:
+class RetryPolicy:
     """How long one call has waited, and whether it may go on."""
 
     def __init__(self, who: str, timeout_s: float, now: float, *, repeatable: bool = False) -> None:
@@ -49,7 +49,7 @@ async def patiently(
     repeatable: bool = False,
 ) -> T:
     """In the background loop."""
-    patience = Patience(who, timeout_s, trio.current_time(), repeatable=repeatable)
+    patience = RetryPolicy(who, timeout_s, trio.current_time(), repeatable=repeatable)
     while True:
         try:
             return await attempt()
@@ -60,7 +60,7 @@ async def patiently(
 
 def wait_for(attempt: Callable[[], T], timeout_s: float, who: str = "the query") -> T:
     """In a plain thread."""
-    patience = Patience(who, timeout_s, time.monotonic())
+    patience = RetryPolicy(who, timeout_s, time.monotonic())
     while True:
         try:
             return attempt()

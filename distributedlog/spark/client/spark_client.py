@@ -23,7 +23,7 @@ from ...runtime.schedule.background_loop import Background
 from ...thread_bridge import HeldContext
 from ...uri import parse_uri
 from ..options.options import SinkOptions, SourceOptions
-from .delegation_token import AGAIN_S, BATCH_S, STREAM_S, Lent, narrowing_of
+from .delegation_token import AGAIN_S, BATCH_S, STREAM_S, DelegatedToken, narrowing_of
 from .retry import wait_for
 from .spark_errors import speak
 from .worker_heap import settle
@@ -42,7 +42,11 @@ class SparkClient:
     """A namespace in a background loop, for callers in plain threads."""
 
     def __init__(
-        self, uri: str, request_timeout_s: float, credentials: str = "", lent: Lent | None = None
+        self,
+        uri: str,
+        request_timeout_s: float,
+        credentials: str = "",
+        lent: DelegatedToken | None = None,
     ) -> None:
         """Opens it. Raises `InvalidUri`, `QuorumUnreachable`, `NotAuthenticated`.
 
@@ -56,7 +60,7 @@ class SparkClient:
             "owner": owner,
         }
         self._lent = lent
-        self._lending: dict[tuple[Narrowing, int], tuple[float, Lent]] = {}
+        self._lending: dict[tuple[Narrowing, int], tuple[float, DelegatedToken]] = {}
         if lent is not None:
             host = token_host(owner, self._token, lent.authority)
         else:
@@ -88,7 +92,7 @@ class SparkClient:
         self._used += 1
         return self.background.run(call, *args)
 
-    def take(self, lent: Lent) -> None:
+    def take(self, lent: DelegatedToken) -> None:
         """Another task of this worker was lent this: the next connection shows the newest.
 
         That is not the one that ends last: those of before a revocation, or a rotation, end with it.
@@ -97,7 +101,7 @@ class SparkClient:
         if before is None or _age(lent) >= _age(before):
             self._lent = lent
 
-    async def lend(self, narrowing: Narrowing, valid_s: int) -> Lent | None:
+    async def lend(self, narrowing: Narrowing, valid_s: int) -> DelegatedToken | None:
         """A token of our own for tasks; None: they need none. Raises `NotAllowed`, `InvalidRequest`."""
         if not self.authority:
             return None
@@ -105,7 +109,7 @@ class SparkClient:
         if found is None or trio.current_time() - at > AGAIN_S:
             metadata: Any = self.namespace.metadata
             token = await metadata.make_token(valid_s=valid_s, narrowing=narrowing)
-            found = Lent(token, self.authority, narrowing)
+            found = DelegatedToken(token, self.authority, narrowing)
             self._lending[narrowing, valid_s] = (trio.current_time(), found)
         return found
 
@@ -138,19 +142,19 @@ class SparkClient:
         threading.Thread(target=self.close, name="distributedlog spark ends", daemon=True).start()
 
 
-def _whose(lent: Lent) -> tuple[str, str, Narrowing, str]:
+def _whose(lent: DelegatedToken) -> tuple[str, str, Narrowing, str]:
     """Tokens that may follow each other in one client: two users of one application are two."""
     said = read_token(lent.token)
     return said.cluster_id, said.user, lent.narrowing, lent.authority
 
 
-def _age(lent: Lent) -> tuple[int, int, int]:
+def _age(lent: DelegatedToken) -> tuple[int, int, int]:
     said = read_token(lent.token)
     return said.since, said.key, said.ends_s
 
 
 def client(
-    uri: str, request_timeout_s: float, credentials: str = "", lent: Lent | None = None
+    uri: str, request_timeout_s: float, credentials: str = "", lent: DelegatedToken | None = None
 ) -> SparkClient:
     """This process's client of a namespace, by whom it is for; a broken one is replaced."""
     who: object = credentials if lent is None else _whose(lent)
@@ -202,12 +206,12 @@ def _run(
     raise AssertionError("the second try returns or raises")
 
 
-def lent_for(options: SourceOptions | SinkOptions, *, stream: bool) -> Lent | None:
+def lent_for(options: SourceOptions | SinkOptions, *, stream: bool) -> DelegatedToken | None:
     """On the driver: what the tasks of this query get. Raises `NotAllowed`, `NotAuthenticated`."""
     if not (options.credentials or os.environ.get(CREDENTIALS)):
         return None
 
-    async def ask(held: SparkClient) -> Lent | None:
+    async def ask(held: SparkClient) -> DelegatedToken | None:
         narrowing = narrowing_of(held.namespace.path, options)
         return await held.lend(narrowing, STREAM_S if stream else BATCH_S)
 

@@ -32,7 +32,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
+class FilterBounds:
     """What all filters together leave."""
 
     logs: frozenset[str] | None = None
@@ -63,7 +63,7 @@ class Narrowing:
             return False
         return self.bound("txid").meets(one.first_txid, one.last_txid)
 
-    def without(self, column: str) -> "Narrowing":
+    def without(self, column: str) -> "FilterBounds":
         """What is left where a column bounds nothing."""
         return replace(self, bounds={k: v for k, v in self.bounds.items() if k != column})
 
@@ -73,10 +73,10 @@ class Narrowing:
         return max(first, bound.low), min(last, bound.high)
 
 
-def narrowed(filters: Iterable[Any], txid_factor: int | None) -> Narrowing:
+def narrowed(filters: Iterable[Any], txid_factor: int | None) -> FilterBounds:
     """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
     it is log time, whose bound is in ms."""
-    found = Narrowing()
+    found = FilterBounds()
     for one in filters:
         kind = type(one).__name__
         path: tuple[str, ...] = getattr(one, "attribute", ())

@@ -9,11 +9,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from ...log.format.dlsn import DLSN
 from ...log.model.segment_ranges import SegmentRange, ranges_between
 from ...log.read.log_view import LogView
-from ..client.delegation_token import Lent
+from ..client.delegation_token import DelegatedToken
 from ..client.retry import PATIENCE_S, wait_for
 from ..client.spark_client import SparkClient, client, lent_for, run
 from ..client.spark_errors import told, told_rows
-from ..options.filter_pushdown import HIGH, LOW, Narrowing, narrowed
+from ..options.filter_pushdown import HIGH, LOW, FilterBounds, narrowed
 from ..options.options import TXID_UNITS, SourceOptions
 from .offsets import Offset
 from .scan_planner import pack
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Task(InputPartition):
     """The ranges of one task, in order. Travels to it."""
 
-    def __init__(self, ranges: list[SegmentRange], lent: Lent | None = None) -> None:
+    def __init__(self, ranges: list[SegmentRange], lent: DelegatedToken | None = None) -> None:
         self.value = None
         self.ranges = ranges
         self.lent = lent
@@ -73,7 +73,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: SourceOptions, projection: Projection) -> None:
         self.options = options
         self.projection = projection
-        self.narrowing = Narrowing()
+        self.narrowing = FilterBounds()
 
     @told
     def partitions(self) -> list[InputPartition]:
@@ -143,7 +143,9 @@ class BatchReader(DataSourceReader):
         return found
 
 
-async def _within(narrowing: Narrowing, view: LogView, start: DLSN, end: DLSN) -> tuple[DLSN, DLSN]:
+async def _within(
+    narrowing: FilterBounds, view: LogView, start: DLSN, end: DLSN
+) -> tuple[DLSN, DLSN]:
     """What the bounds on txid, log time and sequence id leave between two positions."""
     for bound, find in (
         (narrowing.bound("txid"), view.first_with_txid),

@@ -12,8 +12,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from ...log.format.dlsn import DLSN
-from ...log.model.deleted_log import Tombstone
-from ...log.model.position_outcome import FoundLog, HeldPosition, Met, There, Verdict, lifecycle
+from ...log.model.deleted_log import DeletedLog
+from ...log.model.position_outcome import (
+    CurrentLog,
+    HeldPosition,
+    LogLookup,
+    PositionOutcome,
+    PositionResolution,
+    lifecycle,
+)
 from ...runtime.interfaces.errors import DistributedLogError
 
 
@@ -42,7 +49,7 @@ class Do(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class SourceDecision:
     """What to do, from where, and what is said."""
 
     do: Do
@@ -53,34 +60,34 @@ class Decision:
     """A text for people, or ""."""
     loss_allowed: bool = False
     """Records are lost, and `failOnDataLoss` is false: the warning is about that."""
-    met: Met | None = None
+    met: PositionOutcome | None = None
     """The state of the log that was read before, None if no log was or it is not among the options."""
     error: DistributedLogError | None = field(default=None, compare=False)
 
 
-def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) -> Decision:
+def decide(name: str, held: HeldPosition | None, found: LogLookup, rules: Rules) -> SourceDecision:
     """What to do about one log. ``held``: None for one that the checkpoint does not know."""
     if held is None:
         return _begin(found.there, rules)
     if not rules.wanted:
-        return Decision(
+        return SourceDecision(
             Do.LEAVE,
             warning=f'log "{name}" of the checkpoint is not among the options: its position is dropped',
         )
     verdict, there = lifecycle(held, found), found.there
-    if verdict.met is Met.GO_ON:
-        return Decision(Do.READ, verdict.at, met=verdict.met)
-    if verdict.met is Met.TRUNCATED:
+    if verdict.met is PositionOutcome.GO_ON:
+        return SourceDecision(Do.READ, verdict.at, met=verdict.met)
+    if verdict.met is PositionOutcome.TRUNCATED:
         said = verdict.told(name, held)
         if rules.fail_on_data_loss:
             error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on from there')
-            return Decision(Do.FAIL, None, verdict.lost, met=verdict.met, error=error)
-        return Decision(Do.READ, verdict.at, verdict.lost, said, True, verdict.met)
-    if verdict.met is Met.DELETING:
-        return Decision(Do.KEEP, warning=verdict.told(name, held), met=verdict.met)
-    if verdict.met is Met.RENAMED and there is None:
+            return SourceDecision(Do.FAIL, None, verdict.lost, met=verdict.met, error=error)
+        return SourceDecision(Do.READ, verdict.at, verdict.lost, said, True, verdict.met)
+    if verdict.met is PositionOutcome.DELETING:
+        return SourceDecision(Do.KEEP, warning=verdict.told(name, held), met=verdict.met)
+    if verdict.met is PositionOutcome.RENAMED and there is None:
         said = verdict.told(name, held)
-        return Decision(
+        return SourceDecision(
             Do.KEEP,
             warning=f"{said}: nothing more is read from it, its position is kept",
             met=verdict.met,
@@ -89,18 +96,18 @@ def decide(name: str, held: HeldPosition | None, found: FoundLog, rules: Rules) 
     said, lost = verdict.told(name, held), verdict.lost
     if lost != 0 and rules.fail_on_data_loss:
         error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on without them')
-        return Decision(Do.FAIL, None, lost, met=verdict.met, error=error)
+        return SourceDecision(Do.FAIL, None, lost, met=verdict.met, error=error)
     if there is None and rules.named:
         # Of what is named, nothing may come and go unseen: the next log of the name is met from here.
-        return Decision(Do.KEEP, None, lost, said, lost != 0, verdict.met)
+        return SourceDecision(Do.KEEP, None, lost, said, lost != 0, verdict.met)
     then = _begin(there, rules)
     if then.do is Do.READ:
         said += f"; the new log is read from {then.at} on"
-    return Decision(then.do, then.at, lost, said, lost != 0, verdict.met)
+    return SourceDecision(then.do, then.at, lost, said, lost != 0, verdict.met)
 
 
 def _lost(
-    verdict: Verdict, held: HeldPosition, gone: Sequence[Tombstone], rules: Rules
+    verdict: PositionResolution, held: HeldPosition, gone: Sequence[DeletedLog], rules: Rules
 ) -> int | None:
     """Records of the log that is held, and of those that came and went after it, that were never read."""
     lost = verdict.lost
@@ -113,8 +120,8 @@ def _lost(
     return lost
 
 
-def _begin(there: There | None, rules: Rules) -> Decision:
+def _begin(there: CurrentLog | None, rules: Rules) -> SourceDecision:
     """A log that was not read before, by ``newLogs``."""
     if there is None or rules.new_logs == "ignore":
-        return Decision(Do.LEAVE)
-    return Decision(Do.READ, there.first if rules.new_logs == "earliest" else there.end)
+        return SourceDecision(Do.LEAVE)
+    return SourceDecision(Do.READ, there.first if rules.new_logs == "earliest" else there.end)

@@ -13,7 +13,7 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.model.deleted_log_lookup import look_up
 from ...log.model.log_keys import incarnation_id
-from ...log.model.position_outcome import FoundLog, HeldPosition, There
+from ...log.model.position_outcome import CurrentLog, HeldPosition, LogLookup
 from ...log.namespace import Namespace
 from ...log.read.log_view import LogView, view_log
 from ...runtime.interfaces.errors import (
@@ -23,7 +23,7 @@ from ...runtime.interfaces.errors import (
     LogRecreated,
 )
 from ..options.options import SourceOptions, Start
-from .data_loss_policy import Decision, Rules, decide
+from .data_loss_policy import Rules, SourceDecision, decide
 from .offsets import Wanted, Word, wanted_positions
 
 REFRESH_S = 0.05
@@ -143,7 +143,7 @@ class SourceLogs:
 
     # --- logs that were truncated, deleted, made again --------------------------------------------
 
-    async def found(self, name: str, held: HeldPosition) -> FoundLog:
+    async def found(self, name: str, held: HeldPosition) -> LogLookup:
         """What there is to say about a log that a checkpoint holds."""
         view = self.views.get(name)
         if view is None and self.wanted(name):
@@ -151,7 +151,7 @@ class SourceLogs:
             view = self.views.get(name)
         there = None if view is None else seen(view)
         if (there is not None and there.identity == held.identity) or not self.wanted(name):
-            return FoundLog(there)
+            return LogLookup(there)
         namespace, log_id = self._namespace, incarnation_id(held.identity)
         return await look_up(namespace.metadata, namespace.path, name, log_id, there)
 
@@ -161,7 +161,7 @@ class SourceLogs:
         named = options.names is not None
         return Rules(options.fail_on_data_loss, options.new_logs, named, self.wanted(name))
 
-    def heed(self, decision: Decision) -> Decision:
+    def heed(self, decision: SourceDecision) -> SourceDecision:
         """Raise its error, or say its warning, once."""
         if decision.error is not None:
             raise decision.error
@@ -224,7 +224,7 @@ class SourceLogs:
 
     def still_there(self, view: LogView, held: HeldPosition) -> DLSN:
         """Where to go on in this log. Raises `LogTruncated` by ``failOnDataLoss``."""
-        decision = self.heed(decide(view.name, held, FoundLog(seen(view)), self.rules(view.name)))
+        decision = self.heed(decide(view.name, held, LogLookup(seen(view)), self.rules(view.name)))
         assert decision.at is not None, "a log that is there is read, or its truncation raised"
         return decision.at
 
@@ -237,9 +237,9 @@ async def _first(view: LogView, bound: Start) -> DLSN:
     return await view.first_with_time(bound.time_ms)
 
 
-def seen(view: LogView) -> There:
+def seen(view: LogView) -> CurrentLog:
     """A log that is there, as far as `decide` asks."""
-    return There.of(view.state, view.end)
+    return CurrentLog.of(view.state, view.end)
 
 
 def _meant(name: str) -> str:

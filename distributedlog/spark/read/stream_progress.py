@@ -13,10 +13,10 @@ from typing import TypeVar
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.model.deleted_log import Tombstone
+from ...log.model.deleted_log import DeletedLog
 from ...log.model.log_keys import incarnation_id
 from ...log.model.log_state import LogEnd
-from ...log.model.position_outcome import FoundLog, HeldPosition
+from ...log.model.position_outcome import HeldPosition, LogLookup
 from ...log.model.segment_ranges import SegmentRange
 from ...log.namespace import Namespace
 from ...log.read.log_view import LogView
@@ -242,8 +242,8 @@ class StreamProgress:
             return
         sequence_id = end.sequence_ids.get(name)
         planned = LogEnd(end.logs[name], sequence_id or 0, exact=sequence_id is not None)
-        batch = Tombstone(incarnation_id(end.ids[name]), planned, 0, 0)
-        self._logs.heed(decide(name, held, FoundLog(gone=[batch]), self._logs.rules(name)))
+        batch = DeletedLog(incarnation_id(end.ids[name]), planned, 0, 0)
+        self._logs.heed(decide(name, held, LogLookup(gone=[batch]), self._logs.rules(name)))
 
     async def committed(self, end: Offset) -> None:
         """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
@@ -323,7 +323,7 @@ class StreamProgress:
         else:
             await self._put(offset, self._logs.views[name], at)
 
-    async def _found(self, name: str, held: HeldPosition | None) -> FoundLog:
+    async def _found(self, name: str, held: HeldPosition | None) -> LogLookup:
         view = self._logs.views.get(name)
         if held is not None:
             if view is not None and view.incarnation == held.identity:
@@ -331,7 +331,7 @@ class StreamProgress:
             return await self._logs.found(name, held)
         if view is None:
             self._logs.warn(f'log "{name}" does not exist (yet): it is looked for')
-        return FoundLog(None if view is None else seen(view))
+        return LogLookup(None if view is None else seen(view))
 
     def _is_known_gone(self, name: str, held: HeldPosition) -> bool:
         identity, asked = self._kept.get(name, ("", 0.0))

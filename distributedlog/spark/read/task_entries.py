@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 from ...log.format.record import Columns
 from ...log.model.segment_ranges import SegmentRange
-from ...log.read.entry_queue import Starvation
+from ...log.read.entry_queue import StarvationDetector
 from ...log.read.range_reader import RangeReader
 from ...runtime.interfaces.errors import (
     AlreadyClosed,
@@ -76,7 +76,7 @@ class TaskEntries:
         self._full = False
         """Has the loop stopped, and is to be woken?"""
         self._over = False
-        self._starvation = Starvation()
+        self._starvation = StarvationDetector()
         self._waited_s = 0.0
         self._running: list[Future[None]] = []
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from ...log.model.segment_ranges import SegmentToken
 from ...log.segments.app_versions import LinkContent
 from ...runtime.interfaces.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
-from ..client.delegation_token import Lent
+from ..client.delegation_token import DelegatedToken
 from ..client.retry import patiently, wait_for
 from ..client.spark_client import SparkClient, client
 from ..options.option_rules import ENTRY_BYTES_MAX
@@ -42,7 +42,7 @@ HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class SinkIdentity:
     """Who writes which batch: what makes a replay recognizable."""
 
     app: str
@@ -57,7 +57,7 @@ class Message(WriterCommitMessage):
     """What a task reports to the driver."""
 
     partition: int
-    identity: Identity
+    identity: SinkIdentity
     segments: list[tuple[str, SegmentToken]] = field(default_factory=list)
     """(log, segment), in the order written."""
     records: int = 0
@@ -67,21 +67,21 @@ class Message(WriterCommitMessage):
     """What there was for each log, of whoever counts versions: compared with what is in."""
 
 
-def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> Identity:
+def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) -> SinkIdentity:
     """From the options and the local properties that Spark gives each task."""
     query = context.getLocalProperty("sql.streaming.queryId") or ""
     if streaming:
         batch = int(context.getLocalProperty("streaming.sql.batchId") or 0)
-        return Identity(options.txn_app_id or query, batch, query)
+        return SinkIdentity(options.txn_app_id or query, batch, query)
     if options.txn_app_id is None:
-        return Identity("", 0, query)
-    return Identity(options.txn_app_id, options.txn_version or 0, query)
+        return SinkIdentity("", 0, query)
+    return SinkIdentity(options.txn_app_id, options.txn_version or 0, query)
 
 
 def write_task(
     options: SinkOptions,
     batches: "Iterator[pa.RecordBatch]",
-    lent: Lent | None,
+    lent: DelegatedToken | None,
     *,
     streaming: bool,
 ) -> Message:
@@ -110,7 +110,7 @@ def write_task(
     return message
 
 
-class Target(Protocol):
+class SinkTarget(Protocol):
     """Where the entries of one log go."""
 
     async def open(self) -> None:
@@ -140,7 +140,7 @@ class _Work:
         self._options = options
         self._message = message
         self._compared = compared
-        self._targets: dict[str, tuple[Target, Packer]] = {}
+        self._targets: dict[str, tuple[SinkTarget, Packer]] = {}
         self._pending: Future[None] | None = None
         self._row = 0
 
@@ -212,7 +212,7 @@ class _Work:
             if await self._ask(partial(already_linked, log, self._message.identity)):
                 self._message.skipped.append(name)
                 return
-            target: Target = SegmentTarget(log, options, self._message)
+            target: SinkTarget = SegmentTarget(log, options, self._message)
         else:
             target = AppendTarget(log, options)
         self._targets[name] = (target, Packer(options.entry_bytes))
@@ -222,7 +222,7 @@ class _Work:
         """Before anything is written: asked again while the cluster is away."""
         return await patiently(call, self._options.read_timeout_s, "a task")
 
-    def _hand_over(self, target: Target, entries: list[SinkColumns]) -> None:
+    def _hand_over(self, target: SinkTarget, entries: list[SinkColumns]) -> None:
         if entries:
             self._settle()
             self._pending = self._held.background.submit(target.write, entries)
@@ -326,7 +326,7 @@ class AppendTarget:
             await self._writer.abort()
 
 
-async def already_linked(log: "Log", identity: Identity) -> bool:
+async def already_linked(log: "Log", identity: SinkIdentity) -> bool:
     """Is this batch of this application in the log? Raises `LinkOutOfOrder` for another query's app."""
     if not identity.app:
         return False

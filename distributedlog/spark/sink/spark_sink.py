@@ -34,7 +34,7 @@ from ...runtime.interfaces.errors import (
     TransactionIdOutOfOrder,
 )
 from ...runtime.primitives.backoff import Backoff
-from ..client.delegation_token import Lent
+from ..client.delegation_token import DelegatedToken
 from ..client.retry import patiently, wait_for
 from ..client.spark_client import SparkClient, client, lent_for, run
 from ..client.spark_errors import told
@@ -42,8 +42,8 @@ from ..options.options import SinkOptions
 from ..read.source_logs import each
 from .sink_task import (
     HINT,
-    Identity,
     Message,
+    SinkIdentity,
     already_linked,
     create_if_wanted,
     write_task,
@@ -66,7 +66,7 @@ OWNER_WAIT_S = 5.0
 log = logging.getLogger("distributedlog.spark")
 
 
-class Sink:
+class SparkSink:
     """What batch and streaming writers share."""
 
     streaming = False
@@ -75,7 +75,7 @@ class Sink:
     def __init__(self, options: SinkOptions, *, overwrite: bool) -> None:
         self.options = options
         self.overwrite = overwrite
-        self.lent: Lent | None = None
+        self.lent: DelegatedToken | None = None
         """For the tasks, once it is checked."""
 
     def check(self) -> None:
@@ -125,7 +125,7 @@ class Sink:
 
         async def link_all(held: SparkClient) -> None:
             contents = contents_of(messages)
-            who = identity or Identity("", 0, "")
+            who = identity or SinkIdentity("", 0, "")
             names = {*by_log, *contents}
             if (self.overwrite or self.streaming) and options.log is not None:
                 names.add(options.log)  # also by nothing, where no task had a row
@@ -155,7 +155,7 @@ class Sink:
         run(options.uri, options.request_timeout_s, link_all, credentials=options.credentials)
 
     async def _compare(
-        self, held: SparkClient, name: str, identity: Identity, content: LinkContent
+        self, held: SparkClient, name: str, identity: SinkIdentity, content: LinkContent
     ) -> None:
         """A batch that was linked before this job: was it the same one? Raises `LinkMismatch`, or tells."""
         target = held.namespace.open_log(name)
@@ -182,7 +182,7 @@ class Sink:
         held: SparkClient,
         name: str,
         tokens: list[SegmentToken],
-        identity: Identity,
+        identity: SinkIdentity,
         content: LinkContent | None,
     ) -> None:
         if len({token.incarnation for token in tokens}) > 1:
@@ -265,7 +265,7 @@ class Sink:
             )
 
 
-class BatchWriter(Sink, DataSourceArrowWriter):
+class BatchWriter(SparkSink, DataSourceArrowWriter):
     """``df.write``. Its pickle goes to the tasks, and to the process that commits."""
 
     @told
@@ -284,7 +284,7 @@ class BatchWriter(Sink, DataSourceArrowWriter):
         self.discard(messages)
 
 
-class StreamWriter(Sink, DataSourceStreamArrowWriter):
+class StreamWriter(SparkSink, DataSourceStreamArrowWriter):
     """``df.writeStream``. The committing process makes a new one, which knows only the messages."""
 
     streaming = True
@@ -307,7 +307,7 @@ class StreamWriter(Sink, DataSourceStreamArrowWriter):
 
 def gathered(
     messages: Sequence[Any],
-) -> tuple[dict[str, list[SegmentToken]], Identity | None]:
+) -> tuple[dict[str, list[SegmentToken]], SinkIdentity | None]:
     """The segments of each log in the order of partitions, and whose they are."""
     found: dict[str, list[SegmentToken]] = {}
     sent = [one for one in messages if isinstance(one, Message)]

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from ....log.format.record import LogRecord
-from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.bench_plan import BenchPlan, own_logs, result
 from ..measure.histogram import Histogram, per_second
 from ..measure.machine_info import OthersCpu
 from .read import FILL_BYTES, READ_RECORDS
@@ -25,7 +25,7 @@ WRITTEN = "written"
 STOP_S = 10.0
 
 
-async def measure(plan: Plan) -> dict[str, Any]:
+async def measure(plan: BenchPlan) -> dict[str, Any]:
     """Write for ``seconds`` (or ``records``) while the child reads."""
     from .... import open_namespace
     from ....cluster.local.child_processes import environment

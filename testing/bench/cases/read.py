@@ -9,7 +9,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 from ....runtime.interfaces.errors import InvalidRequest
-from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.bench_plan import BenchPlan, own_logs, result
 from ..measure.histogram import per_second
 from ..measure.machine_info import OthersCpu
 from .write import fill
@@ -20,7 +20,7 @@ FILL_BYTES = 512 * 1024 * 1024
 """What its own log is filled with when only a time was given, or a number of passes."""
 
 
-async def measure(plan: Plan) -> dict[str, Any]:
+async def measure(plan: BenchPlan) -> dict[str, Any]:
     """Fill the log (unless one was named that holds something), then read it as the plan says."""
     from .... import open_namespace
 
@@ -75,7 +75,7 @@ class Pass:
         self.cpu_s += process_time()
 
 
-def summary(plan: Plan, passes: list[Pass]) -> dict[str, float]:
+def summary(plan: BenchPlan, passes: list[Pass]) -> dict[str, float]:
     """Several passes as one."""
     count = sum(one.count for one in passes)
     seconds = sum(one.seconds for one in passes)
@@ -87,7 +87,7 @@ def summary(plan: Plan, passes: list[Pass]) -> dict[str, float]:
     }
 
 
-async def _read_once(plan: Plan, namespace: Any, name: str, end: float | None) -> int:
+async def _read_once(plan: BenchPlan, namespace: Any, name: str, end: float | None) -> int:
     count = 0
     async with namespace.open_log(name).open_reader(to="end") as reader:
         while end is None or perf_counter() < end:

@@ -76,7 +76,7 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
     """A Python source whose tasks yield the same columns from memory."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    class Reader(DataSourceReader):
+    class BenchReader(DataSourceReader):
         def partitions(self) -> list[Any]:
             return [InputPartition(task) for task in range(tasks)]
 
@@ -87,7 +87,7 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
             settle()
             yield from batches_in_memory(records // tasks, size)
 
-    class Source(DataSource):
+    class BenchSource(DataSource):
         @classmethod
         def name(cls) -> str:
             return f"memory{size}"
@@ -96,9 +96,9 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
             return str(schema)
 
         def reader(self, schema: Any) -> Any:
-            return Reader()
+            return BenchReader()
 
-    return Source
+    return BenchSource
 
 
 def dropping_sink() -> type[Any]:
@@ -114,7 +114,7 @@ def dropping_sink() -> type[Any]:
                 pass
             return WriterCommitMessage()
 
-    class Sink(DataSource):
+    class BenchSink(DataSource):
         @classmethod
         def name(cls) -> str:
             return "dropped"
@@ -122,7 +122,7 @@ def dropping_sink() -> type[Any]:
         def writer(self, schema: Any, overwrite: bool) -> Any:
             return Writer()
 
-    return Sink
+    return BenchSink
 
 
 def payloads_in_memory(size: int) -> list[bytes]:
@@ -140,7 +140,7 @@ async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence
 
 
 @dataclass(slots=True)
-class Taken:
+class BenchTimings:
     """What the turns of one of the compared took."""
 
     seconds: list[float] = field(default_factory=list)
@@ -161,7 +161,7 @@ class Taken:
         )
 
 
-def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
+def compared(what: str, mb: float, taken: Sequence[BenchTimings]) -> str:
     """Rates and CPU of the two, whole and beyond what each takes for `FEW` records, and their ratios.
 
     ``taken``: ours of ``mb``, ours of few records, then the floor of both.
@@ -181,9 +181,9 @@ def compared(what: str, mb: float, taken: Sequence[Taken]) -> str:
     )
 
 
-def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[Taken]:
+def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[BenchTimings]:
     """One after the other, `TURNS` times, after turns that make all warm."""
-    taken = [Taken() for _ in calls]
+    taken = [BenchTimings() for _ in calls]
     for turn in range(turns_before + TURNS):
         for call, into in zip(calls, taken, strict=True):
             before, started = _cpu_s(), time.perf_counter()

@@ -16,7 +16,7 @@ import trio
 
 from ....log.format.record import LogRecord
 from ....runtime.interfaces.host import Buffer
-from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.bench_plan import BenchPlan, own_logs, result
 from ..measure.histogram import Histogram, per_second
 from ..measure.machine_info import OthersCpu
 
@@ -28,7 +28,7 @@ START_S = 20.0
 DRAIN_S = 10.0
 
 
-async def measure(plan: Plan) -> dict[str, Any]:
+async def measure(plan: BenchPlan) -> dict[str, Any]:
     """Write here, read there; the latency is the reader's."""
     from .... import open_namespace
 
@@ -71,7 +71,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
     }
 
 
-async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float) -> None:
+async def _write(writer: Any, plan: BenchPlan, rate: float, total: int, start: float) -> None:
     filling = os.urandom(plan.size - STAMP.size)
     for count in range(total):
         intended = start + count / rate
@@ -82,7 +82,7 @@ async def _write(writer: Any, plan: Plan, rate: float, total: int, start: float)
     await writer.commit()
 
 
-async def _start_reader(plan: Plan, name: str, total: int) -> trio.Process:
+async def _start_reader(plan: BenchPlan, name: str, total: int) -> trio.Process:
     command = [sys.executable, "-m", __spec__.name, plan.uri, name, str(total), plan.take]
     # Its stdin is its life line: a reader whose parent is gone would wait for the last record for ever. A
     # Ctrl-C is for the parent: in a group of its own the reader says nothing to that.

@@ -17,7 +17,7 @@ import trio
 
 from ....log.format.record import RECORD_COLUMN_BYTES, LogRecord
 from ....log.write.entry_batch import PendingBulk
-from ..measure.bench_plan import Plan, own_logs, result
+from ..measure.bench_plan import BenchPlan, own_logs, result
 from ..measure.histogram import Histogram, per_second
 from ..measure.machine_info import OthersCpu
 
@@ -35,7 +35,7 @@ PACKED_BYTES = 256 * 1024
 """An entry's, columns included."""
 
 
-async def measure(plan: Plan) -> dict[str, Any]:
+async def measure(plan: BenchPlan) -> dict[str, Any]:
     """Write as the plan says."""
     from .... import open_namespace
 
@@ -78,7 +78,7 @@ async def measure(plan: Plan) -> dict[str, Any]:
     return found
 
 
-async def _open_all(namespace: Any, names: list[str], plan: Plan, writers: list[Any]) -> None:
+async def _open_all(namespace: Any, names: list[str], plan: BenchPlan, writers: list[Any]) -> None:
     """A few at a time: opening is metadata's work, and a thousand one after the other take long."""
     limit = trio.CapacityLimiter(OPENED_AT_ONCE)
 
@@ -91,16 +91,16 @@ async def _open_all(namespace: Any, names: list[str], plan: Plan, writers: list[
             nursery.start_soon(open_one, name)
 
 
-async def stack_writer(namespace: Any, name: str, plan: Plan) -> Any:
+async def stack_writer(namespace: Any, name: str, plan: BenchPlan) -> Any:
     """An open writer; the caller leaves it."""
     return await namespace.open_log(name, config=plan.log_config).open_writer().__aenter__()
 
 
 async def fill(
-    namespace: Any, name: str, records: int, size: int, plan: Plan | None = None
+    namespace: Any, name: str, records: int, size: int, plan: BenchPlan | None = None
 ) -> None:
     """Write so many records as fast as it goes; with a plan's codec and payloads."""
-    plan = plan or Plan(uri="", size=size)
+    plan = plan or BenchPlan(uri="", size=size)
     turn = cycle(plan.payloads())
     step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
     async with namespace.open_log(name, config=plan.log_config).open_writer() as writer:
@@ -110,7 +110,7 @@ async def fill(
 
 
 async def _write_one(
-    plan: Plan, writer: Any, start: float, histogram: Histogram, written: list[int]
+    plan: BenchPlan, writer: Any, start: float, histogram: Histogram, written: list[int]
 ) -> None:
     share = plan.records // plan.logs if plan.records else 0
     payloads = plan.payloads()
@@ -127,7 +127,9 @@ async def _write_one(
     written.append(count)
 
 
-async def _at_a_rate(plan: Plan, writers: list[Any], start: float, histogram: Histogram) -> int:
+async def _at_a_rate(
+    plan: BenchPlan, writers: list[Any], start: float, histogram: Histogram
+) -> int:
     """All logs from one task, in turns: a timer a log would be what is measured."""
     payload = os.urandom(plan.size)
     count = await open_loop(
@@ -152,7 +154,7 @@ async def _one_at_a_time(
 
 
 async def _submit(
-    plan: Plan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
+    plan: BenchPlan, writer: Any, payload: bytes, records: int, end: float, histogram: Histogram
 ) -> int:
     """`submit` record by record; of each stretch of 256 the first is timed."""
     if plan.outstanding:
@@ -189,7 +191,12 @@ async def _submit_within(
 
 
 async def _bulk(
-    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
+    plan: BenchPlan,
+    writer: Any,
+    payloads: list[bytes],
+    records: int,
+    end: float,
+    histogram: Histogram,
 ) -> int:
     """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
     step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
@@ -209,7 +216,12 @@ async def _bulk(
 
 
 async def _packed(
-    plan: Plan, writer: Any, payloads: list[bytes], records: int, end: float, histogram: Histogram
+    plan: BenchPlan,
+    writer: Any,
+    payloads: list[bytes],
+    records: int,
+    end: float,
+    histogram: Histogram,
 ) -> int:
     """`submit_packed` with entries of 256 KiB; each is timed as its records. They share a txid, as a time."""
     step = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))

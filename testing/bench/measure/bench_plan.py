@@ -30,7 +30,7 @@ PAYLOADS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """The flags of `dlog bench write`, `read` and `tail`."""
 
     uri: str
@@ -84,7 +84,7 @@ class Plan:
 
 @asynccontextmanager
 async def own_logs(
-    namespace: Any, plan: Plan, suffixes: tuple[str, ...] = ()
+    namespace: Any, plan: BenchPlan, suffixes: tuple[str, ...] = ()
 ) -> AsyncIterator[list[str]]:
     """Names of logs that exist; those that are only for this run are deleted after it.
 
@@ -114,7 +114,7 @@ async def own_logs(
 
 
 def result(
-    plan: Plan,
+    plan: BenchPlan,
     records: int,
     seconds: float,
     latency: Histogram | None,

@@ -51,7 +51,7 @@ def program(*names: str) -> str:
     raise NotHere(f"no program {' or '.join(names)}")
 
 
-class Server:
+class PeerServer:
     """A server that was started, and what it says."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
@@ -66,7 +66,7 @@ class Server:
         return f"{self._log.stem} ended: {said[-1] if said else 'without a word'}"
 
 
-def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> Server:
+def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> PeerServer:
     """Start a process that ends with ``servers``; what it says goes to ``log``."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
@@ -80,7 +80,7 @@ def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> Server:
             process.wait()
 
     servers.callback(end)
-    return Server(process, log)
+    return PeerServer(process, log)
 
 
 def free_ports(count: int) -> list[int]:
@@ -97,7 +97,7 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
     return [os.urandom(size) for _ in range(count)]
 
 
-def until(ready: Callable[[], bool], what: str, started: Sequence[Server] = ()) -> None:
+def until(ready: Callable[[], bool], what: str, started: Sequence[PeerServer] = ()) -> None:
     """Ask again and again until the answer is yes. Raises `NotHere` after a minute, or when a server ends."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:

@@ -13,7 +13,7 @@ from typing import Any
 from ....cluster.declarations.config import parse_named_addresses
 from ....cluster.local.cluster_plan import LOCAL_JOURNAL_FILE_BYTES
 from ....runtime.interfaces.host import Address
-from ..model.adapter import Capability, ChaosFailed, Needs, Node, Role
+from ..model.adapter import Capability, ChaosFailed, Needs, Node, NodeRole
 from .docker_engine import Watched, call, containers_of, inspect
 from .faulty_node import CLOCK
 from .process_node import FREE_BYTES_MIN
@@ -90,7 +90,7 @@ async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
     for name in names:
         one = made[name]
         settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
-        role = Role.METADATA if name.startswith("metadata") else Role.BOOKIE
+        role = NodeRole.METADATA if name.startswith("metadata") else NodeRole.BOOKIE
         told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
         outside = parse_named_addresses(told, "--advertise")[OUTSIDE]
         mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}

@@ -32,7 +32,7 @@ def refusal() -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerAddress:
     """A running container on the network."""
 
     namespace: str
@@ -83,7 +83,7 @@ class Network:
         """Is nothing cut, and no rule left?"""
         return not self._cut and not self._touched
 
-    async def lay(self, look: Callable[[], Awaitable[Mapping[str, Place]]]) -> None:
+    async def lay(self, look: Callable[[], Awaitable[Mapping[str, ContainerAddress]]]) -> None:
         """Make the namespaces of the running containers say what is cut. Raises `ChaosFailed`."""
         async with self._lock:  # the last one to lay has seen the latest
             places = await look()
@@ -96,7 +96,7 @@ class Network:
                     await self._lay(places[name], rules(name, cut, addresses))
             self._touched = named
 
-    async def _lay(self, place: Place, table: str) -> None:
+    async def _lay(self, place: ContainerAddress, table: str) -> None:
         try:
             await self.enter(place.namespace, table)
         except ChaosFailed as failed:

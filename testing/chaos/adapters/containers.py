@@ -19,12 +19,12 @@ from ....cluster.local.cluster_plan import NAMESPACE
 from ....cluster.status.node_health import ask_health
 from ....runtime.machine import CREDENTIALS, client_host, real_host
 from ....runtime.net.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
-from ..model.adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, Role
+from ..model.adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, NodeRole
 from . import container_network
 from . import docker_engine as engine
 from . import loop_disks as loops
 from .container import Container, clock_file, find, node_config, override
-from .container_network import Network, Place
+from .container_network import ContainerAddress, Network
 from .docker_engine import Compose, inspect
 from .real_cluster import OWN_DISK, RealCluster
 
@@ -99,7 +99,7 @@ class Containers(RealCluster):
     def uri(self) -> str:
         """Of the metadata nodes' published ports."""
         places = [
-            one.outside for one in self._containers.values() if one.node.role is Role.METADATA
+            one.outside for one in self._containers.values() if one.node.role is NodeRole.METADATA
         ]
         return f"distributedlog://{';'.join(map(format_address, places))}/{NAMESPACE}"
 
@@ -201,7 +201,7 @@ class Containers(RealCluster):
 
     # --- network --------------------------------------------------------------------------------------
 
-    async def _places(self) -> dict[str, Place]:
+    async def _places(self) -> dict[str, ContainerAddress]:
         """Where the running containers are now."""
         names = list(self._containers)
         found = await inspect(*(self._containers[name].id for name in names))
@@ -211,7 +211,9 @@ class Containers(RealCluster):
                 continue
             (network,) = one["NetworkSettings"]["Networks"].values()
             self._network.gateway = network["Gateway"]
-            places[name] = Place(one["NetworkSettings"]["SandboxKey"], network["IPAddress"])
+            places[name] = ContainerAddress(
+                one["NetworkSettings"]["SandboxKey"], network["IPAddress"]
+            )
         return places
 
     async def cut(self, links: Sequence[Link]) -> None:

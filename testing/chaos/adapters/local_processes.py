@@ -14,15 +14,24 @@ from typing import Any
 import trio
 
 from ....cluster.local import cluster_plan as plans
-from ....cluster.local.cluster_plan import Plan
+from ....cluster.local.cluster_plan import ClusterPlan
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.machine import real_host
 from ....runtime.net.port_reservation import HeldPorts
 from ..clients.authorization_walk import place_of, principal_of
 from ..clients.cluster_endpoints import HOST, free_places, places_of
-from ..model.adapter import NODE_MODULE, STORING, Capability, ChaosFailed, Link, Needs, Node, Role
+from ..model.adapter import (
+    NODE_MODULE,
+    STORING,
+    Capability,
+    ChaosFailed,
+    Link,
+    Needs,
+    Node,
+    NodeRole,
+)
 from . import loop_disks as loops
-from .node_forwarder import Door, Weather, who_holds
+from .node_forwarder import NodeForwarder, Weather, who_holds
 from .process_node import ProcessNode
 from .real_cluster import OWN_DISK, RealCluster
 
@@ -47,7 +56,7 @@ class LocalProcesses(RealCluster):
             needs, {"journal_file_bytes": plans.LOCAL_JOURNAL_FILE_BYTES, **(store or {})}
         )
         self._nodes: dict[str, ProcessNode] = {}
-        self._plan = Plan(())
+        self._plan = ClusterPlan(())
         self._weather = Weather()
 
     def refusal(self, capability: Capability) -> str | None:
@@ -67,7 +76,7 @@ class LocalProcesses(RealCluster):
         return [
             Node(
                 node.name,
-                Role(node.kind),
+                NodeRole(node.kind),
                 address=node.address,
                 pages=self._nodes[node.name].http if node.name in self._nodes else None,
             )
@@ -91,9 +100,9 @@ class LocalProcesses(RealCluster):
             # The public ports are taken by the doors first, so that the private ones are others.
             doors = []
             for node in self._plan.nodes:
-                if node.kind == Role.GATEWAY.value:
+                if node.kind == NodeRole.GATEWAY.value:
                     continue  # it answers those alone who call it by its own port
-                door = Door(node.name, node.address, (HOST, 0), self._weather, self._who)
+                door = NodeForwarder(node.name, node.address, (HOST, 0), self._weather, self._who)
                 await nursery.start(door.run)
                 doors.append(door)
             private = await _planned(needs, ports)
@@ -102,10 +111,10 @@ class LocalProcesses(RealCluster):
         taken = [node.address for plan in (self._plan, private) for node in plan.nodes]
         pages = await free_places(len(self._plan.nodes), taken)
         for node, inner, page in zip(self._plan.nodes, private.nodes, pages, strict=True):
-            address = node.address if node.kind == Role.GATEWAY.value else inner.address
+            address = node.address if node.kind == NodeRole.GATEWAY.value else inner.address
             made = ProcessNode(needs.directory / node.name, node, address)
             if needs.http:
-                made.http = address if node.kind == Role.GATEWAY.value else page
+                made.http = address if node.kind == NodeRole.GATEWAY.value else page
             await self._make_node(made)
         stack.push_async_callback(self._kill_all)
 
@@ -114,12 +123,12 @@ class LocalProcesses(RealCluster):
         needs, node, base, disk_mb = self._needs, made.planned, made.base, None
         base.mkdir(parents=True)
         made.data = base / "data"
-        if needs.capabilities & OWN_DISK and Role(node.kind) in STORING:
+        if needs.capabilities & OWN_DISK and NodeRole(node.kind) in STORING:
             made.data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
         if needs.certificates is not None:
-            made.tls = place_of(needs.certificates, principal_of(node.name, Role(node.kind)))
+            made.tls = place_of(needs.certificates, principal_of(node.name, NodeRole(node.kind)))
         options: Mapping[str, Any] = self._store if node.kind == "bookie" else {}
-        if node.kind == Role.GATEWAY.value:
+        if node.kind == NodeRole.GATEWAY.value:
             options = needs.gateway_settings
         places = places_of(self.uri, self.nodes)
         uri = places.proxies if needs.write_proxies else places.nodes
@@ -229,12 +238,12 @@ class LocalProcesses(RealCluster):
         return self._nodes[name].log()
 
 
-async def _planned(needs: Needs, ports: HeldPorts) -> Plan:
+async def _planned(needs: Needs, ports: HeldPorts) -> ClusterPlan:
     here = real_host("chaos")
     more = [
-        *[Role.WRITE_PROXY.value] * needs.write_proxies,
-        *[Role.READ_PROXY.value] * needs.read_proxies,
-        *[Role.GATEWAY.value] * needs.gateways,
+        *[NodeRole.WRITE_PROXY.value] * needs.write_proxies,
+        *[NodeRole.READ_PROXY.value] * needs.read_proxies,
+        *[NodeRole.GATEWAY.value] * needs.gateways,
     ]
     try:
         plan = await plans.make(
@@ -255,4 +264,4 @@ async def _planned(needs: Needs, ports: HeldPorts) -> Plan:
     for kind, node in zip(more, plan.nodes[len(own) :], strict=True):
         counted[kind] += 1
         others.append(replace(node, name=f"{kind}{counted[kind]}", kind=kind))
-    return Plan((*own, *others))
+    return ClusterPlan((*own, *others))

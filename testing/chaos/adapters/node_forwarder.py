@@ -42,7 +42,7 @@ class Weather:
             await self.changed.wait()
 
 
-class Door:
+class NodeForwarder:
     """The way to one node: listens where the node says it is, forwards to where it listens."""
 
     def __init__(

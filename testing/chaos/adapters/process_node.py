@@ -14,7 +14,7 @@ import trio
 
 from ....cluster.declarations.config import format_address
 from ....cluster.local.child_processes import environment
-from ....cluster.local.cluster_plan import Plan, PlannedNode
+from ....cluster.local.cluster_plan import ClusterPlan, PlannedNode
 from ....runtime.interfaces.host import Address
 from ..model.adapter import STORING, last_words
 from .faulty_node import CLOCK, MEMORY
@@ -50,7 +50,7 @@ class ProcessNode:
         return self.process is not None and self.process.returncode is None
 
     def write_config(
-        self, plan: Plan, options: Mapping[str, Any], disk_mb: int | None, uri: str = ""
+        self, plan: ClusterPlan, options: Mapping[str, Any], disk_mb: int | None, uri: str = ""
     ) -> None:
         """Write what it is started with; ``disk_mb``: of a small disk of its own.
 
@@ -68,7 +68,7 @@ class ProcessNode:
                 store["journal_file_bytes"] = min(int(store["journal_file_bytes"]), most)
         self.configure({})
 
-    def _flags(self, plan: Plan, uri: str) -> dict[str, Any]:
+    def _flags(self, plan: ClusterPlan, uri: str) -> dict[str, Any]:
         node, listen = self.planned, format_address(self.private)
         if node.kind == "gateway":
             return {"name": node.name, "uri": uri, "listen": listen}

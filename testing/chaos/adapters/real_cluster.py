@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import trio
 
-from ..model.adapter import STORING, Capability, ChaosFailed, Needs, Node, Role
+from ..model.adapter import STORING, Capability, ChaosFailed, Needs, Node, NodeRole
 from .loop_disks import LoopDisk, cut_power
 
 OWN_DISK = frozenset(
@@ -17,7 +17,7 @@ OWN_DISK = frozenset(
 )
 
 
-STARTED = (STORING, (Role.WRITE_PROXY, Role.READ_PROXY), (Role.GATEWAY,))
+STARTED = (STORING, (NodeRole.WRITE_PROXY, NodeRole.READ_PROXY), (NodeRole.GATEWAY,))
 """Together, and one after the other: who needs others to start."""
 
 

@@ -21,7 +21,7 @@ from ....runtime.machine import client_host
 from ....runtime.net.rpc import Endpoint
 from ....runtime.protocol.handshake import Hello
 from ....uri import parse_uri
-from ..model.adapter import STORING, Role
+from ..model.adapter import STORING, NodeRole
 from ..model.scenario import ROLES, Scenario, Walk
 from .client_context import after, before
 
@@ -49,7 +49,7 @@ def credentials_of(certificates: Path | None, principal: str) -> str:
     return "" if certificates is None else f"file:{place_of(certificates, principal)}"
 
 
-def principal_of(name: str, role: Role) -> str:
+def principal_of(name: str, role: NodeRole) -> str:
     """Whom a node's certificate names."""
     return f"{role.value if role in STORING else 'proxy'}/{name}"
 

@@ -22,7 +22,7 @@ from ...verify.history.observations import FORMAT, Notebook
 from .client_context import Life, after, before, one_line
 from .gateway_clients import post
 from .readers import catch_up, intrude, read_whole, registers, tail, truncate
-from .writers import WriterSession, duel, many_logs, write
+from .writers import ChaosWriterSession, duel, many_logs, write
 
 GOODBYE_S = 20.0
 TIMEOUT_S = 10.0
@@ -49,7 +49,7 @@ async def finish(life: Life, namespace: Namespace) -> None:
 
 
 async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
-    session = await WriterSession.open(life, namespace, log, takeover=True)
+    session = await ChaosWriterSession.open(life, namespace, log, takeover=True)
     if session is None:
         return False
     await session.run(partial(session.feed_at, 200.0, 100, 0.2))

@@ -13,11 +13,11 @@ import trio
 
 from ....cluster.local.child_processes import environment
 from ....runtime.interfaces.host import Address
-from ..model.scenario import Client, Scenario
+from ..model.scenario import ClientSpec, Scenario
 from .authorization_walk import credentials_of
 from .client_context import SESSIONS_OF_A_LIFE
 from .client_main import GOODBYE_S
-from .cluster_endpoints import Places, free_places
+from .cluster_endpoints import ClusterEndpoints, free_places
 
 LIVES_MAX = 256
 """Of one client; 16 bits of a session's number are left for a life's own."""
@@ -27,7 +27,7 @@ LIVES_MAX = 256
 class _Member:
     name: str
     number: int
-    client: Client
+    client: ClientSpec
     process: "trio.Process | None" = None
     lives: int = 0
     pages: Address | None = None
@@ -41,7 +41,7 @@ class Clients:
         self,
         scenario: Scenario,
         directory: Path,
-        places: Places,
+        places: ClusterEndpoints,
         seed: int,
         certificates: Path | None = None,
     ) -> None:
@@ -58,7 +58,7 @@ class Clients:
                 number = len(self._members) + 1
                 name = f"{client.kind}-{number}"
                 self._members[name] = _Member(name, number, client)
-        self._members["finish"] = _Member("finish", len(self._members) + 1, Client("finish"))
+        self._members["finish"] = _Member("finish", len(self._members) + 1, ClientSpec("finish"))
 
     def names(self, kind: str | None = None, *, waiting: bool = False) -> list[str]:
         """Of those that work, or (``waiting``) wait for a fault; of all or of a kind.
@@ -126,7 +126,7 @@ class Clients:
         assert member.process.stdin is not None
         await member.process.stdin.send_all(json.dumps(spec).encode() + b"\n")
 
-    def _uri(self, client: Client) -> str:
+    def _uri(self, client: ClientSpec) -> str:
         if client.kind == "poster":
             return ";".join(self._places.gateways)
         return self._places.proxies if client.through else self._places.nodes

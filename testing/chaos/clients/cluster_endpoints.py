@@ -12,15 +12,15 @@ from ....runtime.disk.output_file import write_file
 from ....runtime.interfaces.errors import AddressInUse
 from ....runtime.interfaces.host import Address
 from ....runtime.machine import real_host
-from ..model.adapter import Node, Role
+from ..model.adapter import Node, NodeRole
 
 HOST = "127.0.0.1"
 TARGETS = "targets.json"
-PROXIES = (Role.WRITE_PROXY, Role.READ_PROXY)
+PROXIES = (NodeRole.WRITE_PROXY, NodeRole.READ_PROXY)
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ClusterEndpoints:
     """A cluster, as clients name it."""
 
     nodes: str
@@ -31,13 +31,13 @@ class Places:
     """``http://…``"""
 
 
-def places_of(uri: str, nodes: Sequence[Node]) -> Places:
+def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
     """Of a cluster whose metadata nodes are at ``uri``."""
     proxies = ",".join(format_address(node.address) for node in nodes if node.role in PROXIES)
-    return Places(
+    return ClusterEndpoints(
         uri,
         f"distributedlog+proxy://{proxies}/{NAMESPACE}" if proxies else "",
-        tuple(f"http://{format_address(n.address)}" for n in nodes if n.role is Role.GATEWAY),
+        tuple(f"http://{format_address(n.address)}" for n in nodes if n.role is NodeRole.GATEWAY),
     )
 
 

@@ -27,7 +27,7 @@ IN_FLIGHT_MAX = 100
 """Ticks whose outcome is not known; beyond it the writer waits."""
 
 
-class WriterSession:
+class ChaosWriterSession:
     """One opening of a writer: hands records over by the tick, notes their outcomes in order."""
 
     def __init__(self, life: Life, writer: LogWriter, number: int) -> None:
@@ -43,7 +43,7 @@ class WriterSession:
     @classmethod
     async def open(
         cls, life: Life, namespace: Namespace, log: str, *, takeover: bool
-    ) -> "WriterSession | None":
+    ) -> "ChaosWriterSession | None":
         """Open the log's writer; None, noted, when that fails."""
         number, begun = life.new_session(), before()
         takeover = takeover and not life.options.get(
@@ -180,7 +180,7 @@ def consecutive(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
 
 
 def _feeding(
-    session: WriterSession, life: Life, seconds: float = math.inf
+    session: ChaosWriterSession, life: Life, seconds: float = math.inf
 ) -> Callable[[], Awaitable[None]]:
     options = life.options
     return partial(session.feed_at, options["rate"], options["payload_bytes"], seconds)
@@ -189,7 +189,7 @@ def _feeding(
 async def write(life: Life, namespace: Namespace) -> None:
     """One writer at a time, for ever; a new session takes over what the last one left."""
     while not life.stop.is_set():
-        session = await WriterSession.open(life, namespace, life.options["log"], takeover=True)
+        session = await ChaosWriterSession.open(life, namespace, life.options["log"], takeover=True)
         if session is None:
             await life.rest(0.2)
             continue
@@ -200,7 +200,7 @@ async def duel(life: Life, namespace: Namespace) -> None:
     """Take the log over, keep it for a while or lose it, rest, again."""
     chance, (low, high) = life.chance, life.options["pause_s"]
     while not await life.rest(chance.uniform(0, high / 2)):
-        session = await WriterSession.open(
+        session = await ChaosWriterSession.open(
             life, namespace, life.options["log"], takeover=chance.random() < 0.8
         )
         if session is not None:
@@ -210,12 +210,12 @@ async def duel(life: Life, namespace: Namespace) -> None:
 
 async def many_logs(life: Life, namespace: Namespace) -> None:
     """Some records to one log after the other; each is kept open until it fails."""
-    open_: dict[str, WriterSession] = {}
+    open_: dict[str, ChaosWriterSession] = {}
     chance = life.chance
     share = max(1, int(life.options["rate"] * TICK_S * 5))
     async with trio.open_nursery() as nursery:
 
-        async def keep(name: str, session: WriterSession) -> None:
+        async def keep(name: str, session: ChaosWriterSession) -> None:
             await session.run(session.feed_from_outside)
             open_.pop(name, None)
 
@@ -223,7 +223,7 @@ async def many_logs(life: Life, namespace: Namespace) -> None:
             name = f"{life.options['log']}-{chance.randrange(life.options['logs'])}"
             session = open_.get(name)
             if session is None:
-                session = await WriterSession.open(life, namespace, name, takeover=True)
+                session = await ChaosWriterSession.open(life, namespace, name, takeover=True)
                 if session is None:
                     continue
                 open_[name] = session

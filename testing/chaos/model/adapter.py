@@ -73,7 +73,7 @@ class Capability(Enum):
     """Nodes and clients with certificates of the run's own."""
 
 
-class Role(Enum):
+class NodeRole(Enum):
     """What a node is."""
 
     METADATA = "metadata"
@@ -83,7 +83,7 @@ class Role(Enum):
     GATEWAY = "gateway"
 
 
-STORING = (Role.METADATA, Role.BOOKIE)
+STORING = (NodeRole.METADATA, NodeRole.BOOKIE)
 """They have a disk, and something to lose; the others keep nothing, so any of them may be away."""
 
 
@@ -93,7 +93,7 @@ class Node:
 
     name: str
     """Of a metadata node the name that it has in the quorum; of a bookie its label (`dlog bookies`)."""
-    role: Role
+    role: NodeRole
     rack: str = ""
     address: Address = ("127.0.0.1", 0)
     """Where clients of this machine find it."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .adapter import STORING, Capability, Role
+from .adapter import STORING, Capability, NodeRole
 
 Range = tuple[float, float]
 """Drawn evenly from here to there; one number stands for both."""
 
-ONE_NODE = (*(role.value for role in Role), "node", "leader", "follower")
+ONE_NODE = (*(role.value for role in NodeRole), "node", "leader", "follower")
 MANY_NODES = ("bookies", "quorum", "all")
 HOWS = ("flip", "tear", "cut", "remove")
 DIRECTIONS = ("both", "in", "out")
@@ -54,7 +54,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """What a fault kind is, and what it needs of the place."""
 
     about: str
@@ -64,61 +64,65 @@ class Kind:
     """Its target is a kind of client, not a node."""
     destroys: bool = False
     """Destroys synced data: only ever of one bookie and one metadata node, the rotten ones."""
-    roles: tuple[Role, ...] = tuple(Role)
+    roles: tuple[NodeRole, ...] = tuple(NodeRole)
     """Whom it can meet."""
 
 
-KINDS: dict[str, Kind] = {
-    "kill": Kind("kill -9, start again", Capability.KILL),
-    "restart": Kind("stop cleanly, start again", Capability.KILL),
-    "pause": Kind("SIGSTOP for a while", Capability.PAUSE),
-    "partition": Kind("cut a node off, silently", Capability.NETWORK, ("direction",)),
-    "slow-link": Kind(
+KINDS: dict[str, FaultKind] = {
+    "kill": FaultKind("kill -9, start again", Capability.KILL),
+    "restart": FaultKind("stop cleanly, start again", Capability.KILL),
+    "pause": FaultKind("SIGSTOP for a while", Capability.PAUSE),
+    "partition": FaultKind("cut a node off, silently", Capability.NETWORK, ("direction",)),
+    "slow-link": FaultKind(
         "delay and throttle a node's links", Capability.SLOW_LINK, ("delay_s", "bytes_per_s")
     ),
-    "power-cut": Kind("lose what was not synced, start again", Capability.POWER, roles=STORING),
-    "disk-full": Kind("leave almost no space", Capability.DISK_FULL, ("leave_kb",), roles=STORING),
-    "sync-errors": Kind(
+    "power-cut": FaultKind(
+        "lose what was not synced, start again", Capability.POWER, roles=STORING
+    ),
+    "disk-full": FaultKind(
+        "leave almost no space", Capability.DISK_FULL, ("leave_kb",), roles=STORING
+    ),
+    "sync-errors": FaultKind(
         "writes fail at the device, fsync tells", Capability.SYNC_ERRORS, roles=STORING
     ),
-    "slow-disk": Kind(
+    "slow-disk": FaultKind(
         "each write and sync waits", Capability.SLOW_DISK, ("delay_s",), roles=STORING
     ),
-    "damage": Kind(
+    "damage": FaultKind(
         "change bytes of a killed node's files, start it again",
         Capability.DATA,
         ("how", "files", "amount"),
         destroys=True,
         roles=STORING,
     ),
-    "rot-everywhere": Kind(
+    "rot-everywhere": FaultKind(
         "a bit of the same bytes flips on all bookies: more than is promised to be survived",
         Capability.DATA,
         ("files",),
-        roles=(Role.BOOKIE,),
+        roles=(NodeRole.BOOKIE,),
     ),
-    "clock": Kind("move a node's wall clock", Capability.CLOCK, ("offset_s",)),
-    "files-limit": Kind("bound a node's file descriptors", Capability.FILES_LIMIT, ("limit",)),
-    "strangers": Kind(
+    "clock": FaultKind("move a node's wall clock", Capability.CLOCK, ("offset_s",)),
+    "files-limit": FaultKind("bound a node's file descriptors", Capability.FILES_LIMIT, ("limit",)),
+    "strangers": FaultKind(
         "somebody who speaks something else knocks at a node's port",
         Capability.STRANGERS,
         ("per_s",),
-        roles=(*STORING, Role.WRITE_PROXY, Role.READ_PROXY),
+        roles=(*STORING, NodeRole.WRITE_PROXY, NodeRole.READ_PROXY),
     ),
-    "settings": Kind(
+    "settings": FaultKind(
         "stop cleanly, start with other settings; later with its own again",
         Capability.SETTINGS,
         ("settings",),
-        roles=tuple(role for role in Role if role is not Role.METADATA),
+        roles=tuple(role for role in NodeRole if role is not NodeRole.METADATA),
     ),
-    "wrong-memory": Kind(
+    "wrong-memory": FaultKind(
         "a bit flips in what a metadata node keeps in memory; later it is started again",
         Capability.MEMORY,
-        roles=(Role.METADATA,),
+        roles=(NodeRole.METADATA,),
     ),
-    "run-client": Kind("a client that waits works for a while", Capability.KILL, clients=True),
-    "kill-client": Kind("kill -9 of a client, start it again", Capability.KILL, clients=True),
-    "pause-client": Kind("SIGSTOP of a client for a while", Capability.PAUSE, clients=True),
+    "run-client": FaultKind("a client that waits works for a while", Capability.KILL, clients=True),
+    "kill-client": FaultKind("kill -9 of a client, start it again", Capability.KILL, clients=True),
+    "pause-client": FaultKind("SIGSTOP of a client for a while", Capability.PAUSE, clients=True),
 }
 
 
@@ -155,7 +159,7 @@ THROUGH_PROXIES = ("writer", "many-logs", "tail", "catch-up")
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class ClientSpec:
     """Processes that use the cluster."""
 
     kind: str
@@ -222,18 +226,18 @@ class Cluster:
     """Nodes and clients show certificates that are good for so long; 0: nobody has one."""
 
     @property
-    def counts(self) -> dict[Role, int]:
+    def counts(self) -> dict[NodeRole, int]:
         """How many nodes of each kind."""
         return {
-            Role.METADATA: self.metadata_nodes,
-            Role.BOOKIE: self.bookies,
-            Role.WRITE_PROXY: self.write_proxies,
-            Role.READ_PROXY: self.read_proxies,
-            Role.GATEWAY: self.gateways,
+            NodeRole.METADATA: self.metadata_nodes,
+            NodeRole.BOOKIE: self.bookies,
+            NodeRole.WRITE_PROXY: self.write_proxies,
+            NodeRole.READ_PROXY: self.read_proxies,
+            NodeRole.GATEWAY: self.gateways,
         }
 
     @property
-    def names(self) -> dict[str, Role]:
+    def names(self) -> dict[str, NodeRole]:
         """Of the nodes, as every adapter names them."""
         return {
             f"{role.value}{number + 1}": role
@@ -253,7 +257,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class AcceptanceLimits:
     """What makes a run count, and what it must keep."""
 
     acked_min: int = 1000
@@ -279,7 +283,7 @@ class Scenario:
 
     name: str
     seconds: float
-    clients: tuple[Client, ...]
+    clients: tuple[ClientSpec, ...]
     about: str = ""
     loops: tuple[Loop, ...] = ()
     moments: tuple[Moment, ...] = ()
@@ -289,7 +293,7 @@ class Scenario:
     cluster: Cluster = field(default_factory=Cluster)
     walk: Walk | None = None
     """Nodes and clients have certificates, and rights are judged now and then."""
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: AcceptanceLimits = field(default_factory=AcceptanceLimits)
 
     @property
     def faults(self) -> list[Fault]:

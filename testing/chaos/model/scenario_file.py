@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from ....runtime.interfaces.errors import InvalidRequest
-from .adapter import Role
+from .adapter import NodeRole
 from .scenario import (
     CERTIFICATE_DAYS,
     CLIENT_KINDS,
@@ -18,8 +18,8 @@ from .scenario import (
     ONE_NODE,
     ROLES,
     THROUGH_PROXIES,
-    Bounds,
-    Client,
+    AcceptanceLimits,
+    ClientSpec,
     Cluster,
     Fault,
     Loop,
@@ -65,7 +65,7 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     loops = _tables(value.pop("loop", []), f"{where}: [[loop]]")
     moments = _tables(value.pop("moment", []), f"{where}: [[moment]]")
     cluster = _build(Cluster, value.pop("cluster", {}), f"{where}: [cluster]")
-    bounds = _build(Bounds, value.pop("bounds", {}), f"{where}: [bounds]")
+    bounds = _build(AcceptanceLimits, value.pop("bounds", {}), f"{where}: [bounds]")
     walk = None
     if "walk" in value:
         walk = _build(Walk, value.pop("walk"), f"{where}: [walk]")
@@ -102,7 +102,7 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     return scenario
 
 
-def _check_way(client: Client, cluster: Cluster, where: str) -> None:
+def _check_way(client: ClientSpec, cluster: Cluster, where: str) -> None:
     """Can the client go where it is told to?"""
     if client.kind == "poster" and not cluster.gateways:
         raise InvalidRequest(f"{where}: a poster, and [cluster] has no gateways")
@@ -133,13 +133,13 @@ def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
     """Are there nodes that the fault may meet, and can it meet all of these?"""
     named, there = cluster.names, {role for role, count in cluster.counts.items() if count}
     groups = {
-        "leader": {Role.METADATA},
-        "follower": {Role.METADATA},
-        "quorum": {Role.METADATA},
-        "bookies": {Role.BOOKIE},
+        "leader": {NodeRole.METADATA},
+        "follower": {NodeRole.METADATA},
+        "quorum": {NodeRole.METADATA},
+        "bookies": {NodeRole.BOOKIE},
         "node": there,
         "all": there,
-        **{role.value: {role} for role in Role},
+        **{role.value: {role} for role in NodeRole},
         **{name: {role} for name, role in named.items()},
     }
     meant = groups.get(fault.target)
@@ -186,8 +186,8 @@ def _check_walk(walk: Walk | None, scenario: Scenario, where: str) -> None:
         )
 
 
-def _client(value: Mapping[str, Any], where: str) -> Client:
-    client: Client = _build(Client, value, where)
+def _client(value: Mapping[str, Any], where: str) -> ClientSpec:
+    client: ClientSpec = _build(ClientSpec, value, where)
     _one_of(client.kind, CLIENT_KINDS, f"{where}: kind")
     if client.count < 1 or client.rate <= 0 or not 20 <= client.payload_bytes <= 1_000_000:
         raise InvalidRequest(

@@ -13,8 +13,8 @@ from random import Random
 import trio
 
 from ..clients.client_processes import Clients
-from ..model.adapter import STORING, Node, Role
-from ..model.scenario import KINDS, MANY_NODES, Bounds, Fault
+from ..model.adapter import STORING, Node, NodeRole
+from ..model.scenario import KINDS, MANY_NODES, AcceptanceLimits, Fault
 
 BUSY_S = 0.25
 """Nobody can be hit just now: look again after this."""
@@ -31,7 +31,7 @@ class Targets:
         self,
         nodes: Sequence[Node],
         clients: Clients,
-        bounds: Bounds,
+        bounds: AcceptanceLimits,
         seed: int,
         leader: Callable[[], Awaitable[str | None]],
     ) -> None:
@@ -56,7 +56,7 @@ class Targets:
             await self.over.wait()
         return self.over.is_set()
 
-    def of(self, role: Role) -> list[Node]:
+    def of(self, role: NodeRole) -> list[Node]:
         """The nodes of a role."""
         return [node for node in self._nodes if node.role is role]
 
@@ -69,7 +69,8 @@ class Targets:
                     node.name
                     for node in self._nodes
                     if fault.target == "all"
-                    or node.role is (Role.METADATA if fault.target == "quorum" else Role.BOOKIE)
+                    or node.role
+                    is (NodeRole.METADATA if fault.target == "quorum" else NodeRole.BOOKIE)
                 ]
                 for name in names:  # in one order for all, so that nobody waits in a circle
                     await stack.enter_async_context(self.locks[name])
@@ -130,14 +131,14 @@ class Targets:
             case "leader":
                 return node.name == leader
             case "follower":
-                return node.role is Role.METADATA and node.name != leader
+                return node.role is NodeRole.METADATA and node.name != leader
         return node.name == fault.target
 
-    def _full(self, role: Role) -> bool:
+    def _full(self, role: NodeRole) -> bool:
         """May no more nodes of this role be impaired?"""
         if role not in STORING:
             return False
         bounds = self._bounds
-        most = bounds.bookies_down_max if role is Role.BOOKIE else bounds.metadata_down_max
+        most = bounds.bookies_down_max if role is NodeRole.BOOKIE else bounds.metadata_down_max
         names = {node.name for node in self.of(role)}
         return len(names & {*self._impaired, *self.gone}) >= most

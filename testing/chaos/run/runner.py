@@ -27,7 +27,7 @@ from ....runtime.disk.output_file import write_file
 from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ....runtime.interfaces.host import Address
 from ...verify.checks.run_check import FINISH, Judgement, judge, to_json
-from ...verify.history.observations import FORMAT, Notebook, Notes, read_notes
+from ...verify.history.observations import FORMAT, Notebook, PipelineObservations, read_notes
 from ..clients.authorization_walk import (
     ADMIN,
     ROUND,
@@ -73,7 +73,7 @@ class JudgedRun:
     """What came of a run."""
 
     judgement: Judgement
-    notes: Notes
+    notes: PipelineObservations
     result: dict[str, Any]
     directory: Path
     history: Path = field(default_factory=Path)

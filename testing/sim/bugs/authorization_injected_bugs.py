@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import Any
 
 from ....bookie.session import bookie_authorizer as gate_part
-from ....bookie.session.bookie_authorizer import NO_KEY, Gate, ShownKeys
-from ....cluster.repair.ledger_deletion import Deletion
+from ....bookie.session.bookie_authorizer import NO_KEY, BookieAuthorizer, PresentedCapabilities
+from ....cluster.repair.ledger_deletion import LedgerDeletion
 from ....ledger.model import ledger_keys as keys
 from ....metadata.auth import capability_issuer as capability_desk
-from ....metadata.auth.acl_cache import TrustTable
-from ....metadata.auth.authorizer import Judge
-from ....metadata.auth.key_space import Classes, KeyClass
+from ....metadata.auth.acl_cache import AclCache
+from ....metadata.auth.authorizer import Authorizer
+from ....metadata.auth.key_space import KeyClass, KeySpace
 from ....metadata.auth.principal_quotas import Quotas
-from ....metadata.auth.token_service import TokenDesk
+from ....metadata.auth.token_service import TokenService
 from ....metadata.client.metadata_client import MetadataClient
 from ....metadata.model.rights import HOLDER, JANITOR, OPERATOR, OWN
 from ....metadata.model.transaction import Delete, Transaction
@@ -34,24 +34,24 @@ from ....proxy.session import client_authorizer as client_rights
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.host import Host
 from ....runtime.protocol import capabilities
-from ....runtime.protocol.capabilities import Generation, Kind
+from ....runtime.protocol.capabilities import CapabilityKind, Generation
 from ....runtime.protocol.capability_messages import GateAnswer
 from ..workloads.authorized_world import TrustedRun
 from ..workloads.seed import CHAOS_S
 from ..world.bug_injection import Patch, first_seed, table_of
 
-_why_not_transact = Judge.why_not_transact
+_why_not_transact = Authorizer.why_not_transact
 _capability = capabilities.capability
-_request = replica.Replica.request
-_hear = Gate.hear
-_proves = Gate.proves
-_of = Classes.of
-_shown_key = ShownKeys.key
-_welcome = TokenDesk.welcome
+_request = replica.RaftReplica.request
+_hear = BookieAuthorizer.hear
+_proves = BookieAuthorizer.proves
+_of = KeySpace.of
+_shown_key = PresentedCapabilities.key
+_welcome = TokenService.welcome
 _verify_token = MetadataClient.verify_token
 
 
-def _compares_are_free(self: Judge, principal: str, transaction: Transaction) -> Any:
+def _compares_are_free(self: Authorizer, principal: str, transaction: Transaction) -> Any:
     """H234: a condition is not taken for a read."""
     return _why_not_transact(self, principal, replace(transaction, compares=()))
 
@@ -60,30 +60,36 @@ def _watches_go_on(self: ServedWatches, may_read: Callable[..., Any]) -> None:
     """Nobody looks at watches again when rights change."""
 
 
-def _anybodys(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+def _anybodys(
+    of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
+) -> bytes:
     """A capability is good for whoever shows it."""
     return _capability(of_bookie, kind, ledger, "", since)
 
 
 def _of_any_kind(
-    of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int
+    of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
 ) -> bytes:
     """What it is good for stands in front, and is not in the MAC."""
-    return bytes((kind,)) + _capability(of_bookie, Kind.LIST, ledger, principal, since)[1:]
+    return (
+        bytes((kind,)) + _capability(of_bookie, CapabilityKind.LIST, ledger, principal, since)[1:]
+    )
 
 
-def _for_ever(of_bookie: Generation, kind: Kind, ledger: int, principal: str, since: int) -> bytes:
+def _for_ever(
+    of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
+) -> bytes:
     """What was taken from its holder does not end it."""
     return _capability(of_bookie, kind, ledger, principal, 0)
 
 
-def _judged_before(self: replica.Replica, *arguments: Any, **named: Any) -> None:
+def _judged_before(self: replica.RaftReplica, *arguments: Any, **named: Any) -> None:
     """H233: what was judged by the rights of before is put into the log after the change."""
     self._judged_from = 0
     _request(self, *arguments, **named)
 
 
-async def _believed(self: Deletion, ledger_id: int) -> None:
+async def _believed(self: LedgerDeletion, ledger_id: int) -> None:
     """H213: a to-do is done because it is there."""
     await self._delete_local(ledger_id)
     own = Delete(keys.delete_key(self._bookie_id, ledger_id))
@@ -101,13 +107,15 @@ def _whoevers(self: Leases, lease: int, principal: str) -> DistributedLogError |
 
 
 def _may_anything(
-    judge: Judge, principal: str, kind: Kind, ledger: int, bookies: Collection[str]
+    judge: Authorizer, principal: str, kind: CapabilityKind, ledger: int, bookies: Collection[str]
 ) -> bool:
     """The leader gives capabilities to whoever asks."""
     return True
 
 
-def _report_counts(self: Gate, principal: str, wanted: Kind, ledger: int, key: bytes) -> bool:
+def _report_counts(
+    self: BookieAuthorizer, principal: str, wanted: CapabilityKind, ledger: int, key: bytes
+) -> bool:
     """What mode report gave away is good in required."""
     unjudged = capabilities.is_capability(
         key, self._held, wanted, ledger, principal, capabilities.UNJUDGED
@@ -115,7 +123,7 @@ def _report_counts(self: Gate, principal: str, wanted: Kind, ledger: int, key: b
     return unjudged or _proves(self, principal, wanted, ledger, key)
 
 
-def _by_its_own_word(self: Classes, key: bytes) -> KeyClass:
+def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
     """A bookie may say of itself that it is to take a place."""
     row = _of(self, key)
     if key.startswith(keys.MOVE_PREFIX):
@@ -123,7 +131,7 @@ def _by_its_own_word(self: Classes, key: bytes) -> KeyClass:
     return row
 
 
-def _all_that_were(self: Gate, said: GateAnswer) -> None:
+def _all_that_were(self: BookieAuthorizer, said: GateAnswer) -> None:
     """A bookie takes what was made with any generation that it ever held."""
     before = self._held
     _hear(self, said)
@@ -135,7 +143,7 @@ def _all_of_it(self: member_node.MemberNode, link: Any, start: bytes, end: bytes
     """What is read and watched is not judged."""
 
 
-def _not_narrowed(self: Judge, token: Any) -> Judge:
+def _not_narrowed(self: Authorizer, token: Any) -> Authorizer:
     """Whoever comes by a token may what its user may."""
     return self
 
@@ -145,9 +153,11 @@ def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generati
     return Generation(self.number, hashlib.sha256(self.key).digest(), self.passes)
 
 
-def _recovered_by_anybody(self: ShownKeys, wanted: Kind, ledger: int, key: bytes) -> bytes:
+def _recovered_by_anybody(
+    self: PresentedCapabilities, wanted: CapabilityKind, ledger: int, key: bytes
+) -> bytes:
     """H231: whoever says that he recovers is believed."""
-    return NO_KEY if wanted is Kind.RECOVER else _shown_key(self, wanted, ledger, key)
+    return NO_KEY if wanted is CapabilityKind.RECOVER else _shown_key(self, wanted, ledger, key)
 
 
 def _by_the_wall(host: Host) -> Callable[[], float]:
@@ -155,12 +165,12 @@ def _by_the_wall(host: Host) -> Callable[[], float]:
     return lambda: host.wall_ms() / 1000
 
 
-def _for_good(self: TokenDesk, state: Any, proof: bytes) -> Any:
+def _for_good(self: TokenService, state: Any, proof: bytes) -> Any:
     """A connection lasts for longer than the token that opened it."""
     return replace(_welcome(self, state, proof), left_s=float("inf"))
 
 
-def _never_revoked(self: Judge, token: Any) -> None:
+def _never_revoked(self: Authorizer, token: Any) -> None:
     """Tokens end by themselves alone."""
 
 
@@ -175,7 +185,7 @@ async def _for_good_there(self: MetadataClient, token: bytes) -> Any:
     return replace(await _verify_token(self, token), left_s=float("inf"))
 
 
-def _goes_on_there(self: TrustTable, token: Any) -> None:
+def _goes_on_there(self: AclCache, token: Any) -> None:
     """What a proxy let in is not looked at again when tokens are revoked."""
 
 
@@ -191,34 +201,36 @@ def _enough(self: Quotas, *arguments: Any) -> None:
 MACS = (capabilities, capability_desk)
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
-    "a compare is not judged (H234)": ((Judge, "why_not_transact", _compares_are_free),),
+    "a compare is not judged (H234)": ((Authorizer, "why_not_transact", _compares_are_free),),
     "a watch is not ended": ((ServedWatches, "judge", _watches_go_on),),
     "a capability without its principal": tuple((one, "capability", _anybodys) for one in MACS),
     "a capability without its kind": tuple((one, "capability", _of_any_kind) for one in MACS),
     "a capability outlives what it was for": tuple((one, "capability", _for_ever) for one in MACS),
-    "the generation before is kept for ever": ((Gate, "hear", _all_that_were),),
+    "the generation before is kept for ever": ((BookieAuthorizer, "hear", _all_that_were),),
     "judged before the change, applied after it (H233)": (
-        (replica.Replica, "request", _judged_before),
+        (replica.RaftReplica, "request", _judged_before),
     ),
-    "a to-do is believed (H213)": ((Deletion, "_work_off", _believed),),
+    "a to-do is believed (H213)": ((LedgerDeletion, "_work_off", _believed),),
     "requests are known by the client's word (H216)": (
         (sessions, "client_of", _without_principal),
     ),
     "a lease is whoever's knows its number (H217)": ((Leases, "why_not", _whoevers),),
     "capabilities are given to whoever asks": ((member_node, "may_have", _may_anything),),
-    "what mode report gives is good in required": ((Gate, "proves", _report_counts),),
-    "a bookie gives a place to itself": ((Classes, "of", _by_its_own_word),),
+    "what mode report gives is good in required": ((BookieAuthorizer, "proves", _report_counts),),
+    "a bookie gives a place to itself": ((KeySpace, "of", _by_its_own_word),),
     "what is read is not judged": ((member_node.MemberNode, "may_read", _all_of_it),),
-    "a token's narrowing is not looked at": ((Judge, "narrowed", _not_narrowed),),
+    "a token's narrowing is not looked at": ((Authorizer, "narrowed", _not_narrowed),),
     "one key for all bookies (H229)": ((Generation, "of_bookie", _of_no_bookie),),
-    "recovery adds pass without a capability (H231)": ((ShownKeys, "key", _recovered_by_anybody),),
+    "recovery adds pass without a capability (H231)": (
+        (PresentedCapabilities, "key", _recovered_by_anybody),
+    ),
     "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
-    "a connection outlives its token (H237)": ((TokenDesk, "welcome", _for_good),),
-    "a revoked token is taken": ((Judge, "why_no_token", _never_revoked),),
+    "a connection outlives its token (H237)": ((TokenService, "welcome", _for_good),),
+    "a revoked token is taken": ((Authorizer, "why_no_token", _never_revoked),),
     "a pass outlives its token": ((gate_part, "read_pass", _without_end),),
-    "a bookie that is cut off goes on (H241)": ((Gate, "is_cut_off", False),),
+    "a bookie that is cut off goes on (H241)": ((BookieAuthorizer, "is_cut_off", False),),
     "a token at a proxy does not end (H237)": ((MetadataClient, "verify_token", _for_good_there),),
-    "a proxy goes on with a revoked token": ((TrustTable, "why_no_token", _goes_on_there),),
+    "a proxy goes on with a revoked token": ((AclCache, "why_no_token", _goes_on_there),),
     "a proxy does not narrow": ((client_rights, "allowed_by", _whole_there),),
     "leases without a bound (H236)": ((Quotas, "why_not_lease", _enough),),
     "one memory of requests for all (H216)": ((Quotas, "why_not_request", _enough),),

@@ -16,20 +16,20 @@ from ....log.format.producer_table import ProducerTable, Span
 from ....log.read.entry_queue import EntryQueue
 from ....log.takeover import takeover
 from ....log.takeover.producer_recovery import replay
-from ....log.write.segment_roller import SegmentKeeper
-from ....log.write.send_queue import Pipeline
+from ....log.write.segment_roller import SegmentRoller
+from ....log.write.send_queue import SendQueue
 from ....proxy.client.entry_source import EntrySource
 from ....proxy.client.producer_sink import ProducerSink
 from ....proxy.protocol.proxy_messages import Refusal
-from ....proxy.read.tail_feed import Feed
+from ....proxy.read.tail_feed import TailFeed
 from ....proxy.write import produce_session
-from ....proxy.write.log_manager import Owner
+from ....proxy.write.log_manager import LogManager
 from ....runtime.interfaces.errors import Moved, ProducerForgotten
 from ..workloads.proxy_world import ProxiedRun
 from ..workloads.seed import CHAOS_S
 from ..world.bug_injection import Patch, first_seed, table_of
 
-_send_ready = Pipeline._send_ready
+_send_ready = SendQueue._send_ready
 _read = BookieClient.read
 _open_producer = produce_session._open_producer
 _resumption = EntrySource._resumption
@@ -37,7 +37,7 @@ _store = ProducerTable.store
 _enter = ProducerSink._enter
 _send_rest = ProducerSink._send_rest
 _give = EntryQueue.give
-_give_up = Owner.give_up
+_give_up = LogManager.give_up
 
 
 async def _nobody_is_known(*args: Any) -> ProducerTable | None:
@@ -46,10 +46,10 @@ async def _nobody_is_known(*args: Any) -> ProducerTable | None:
     return None if table is None else ProducerTable(next_number=table.next_number)
 
 
-def _told_when_sent(self: Pipeline) -> None:
+def _told_when_sent(self: SendQueue) -> None:
     """A frame is acknowledged when its entry was given to the ledger."""
     _send_ready(self)
-    if isinstance(self.sink, SegmentKeeper) and self._in_flight:
+    if isinstance(self.sink, SegmentRoller) and self._in_flight:
         self.confirmed(self.sink.current, self._in_flight[-1].entry)
 
 
@@ -82,7 +82,7 @@ def _begins_where_it_says(self: ProducerTable, span: Span, segment: int, entry: 
     _store(self, span, segment, entry)
 
 
-def _whatever_is_in_the_ring(self: Feed) -> dict[Any, Any]:
+def _whatever_is_in_the_ring(self: TailFeed) -> dict[Any, Any]:
     """What was truncated stays in the ring."""
     return {}
 
@@ -125,7 +125,7 @@ def _whatever_comes(self: EntryQueue, columns: Any) -> None:
     _give(self, columns)
 
 
-async def _told_before_it_is_settled(self: Owner, key: Any, target: str) -> bool:
+async def _told_before_it_is_settled(self: LogManager, key: Any, target: str) -> bool:
     """Producers are sent away while what they sent is still on its way."""
     one = self.has(*key)
     if one is None:
@@ -140,7 +140,7 @@ async def _told_before_it_is_settled(self: Owner, key: Any, target: str) -> bool
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
     "a takeover begins with an empty table (H61)": ((takeover, "replay", _nobody_is_known),),
-    "acknowledged before it is durable (G2)": ((Pipeline, "_send_ready", _told_when_sent),),
+    "acknowledged before it is durable (G2)": ((SendQueue, "_send_ready", _told_when_sent),),
     "two owners: nobody is fenced (H60)": (
         (BookieClient, "fence", _no_fence),
         (BookieClient, "read", _reads_do_not_fence),
@@ -149,7 +149,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
         (produce_session, "_open_producer", _forgotten_is_new),
         (ProducerTable, "store", _begins_where_it_says),
     ),
-    "the ring gives what was truncated (H188)": ((Feed, "_fresh", _whatever_is_in_the_ring),),
+    "the ring gives what was truncated (H188)": ((TailFeed, "_fresh", _whatever_is_in_the_ring),),
     "a frame is sent again with other borders (G9)": (
         (ProducerSink, "_send_rest", _with_one_more),
     ),
@@ -158,7 +158,7 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
         (EntrySource, "_resumption", _one_further),
         (EntryQueue, "give", _whatever_comes),
     ),
-    "told before it is settled (H76)": ((Owner, "give_up", _told_before_it_is_settled),),
+    "told before it is settled (H76)": ((LogManager, "give_up", _told_before_it_is_settled),),
 }
 STARTS = {
     "acknowledged before it is durable (G2)": 3,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import trio
 
 from ....metadata.client.metadata_client import MetadataClient
-from ....metadata.model.command_results import Answer
+from ....metadata.model.command_results import CommandResult
 from ....metadata.model.commands import (
     Expire,
     Grant,
@@ -22,7 +22,7 @@ from ....metadata.model.commands import (
     decode_command,
     encode_command,
 )
-from ....metadata.model.interface import Event, prefix_end
+from ....metadata.model.interface import WatchEvent, prefix_end
 from ....metadata.model.transaction import Transaction
 from ....runtime.interfaces.errors import DistributedLogError, OverQuota
 from ....runtime.interfaces.host import Address, Host
@@ -70,7 +70,12 @@ class Shares:
         """Requests of any age."""
 
     def on_applied(
-        self, index: int, command: bytes, answer: Answer, events: tuple[Event, ...], revision: int
+        self,
+        index: int,
+        command: bytes,
+        answer: CommandResult,
+        events: tuple[WatchEvent, ...],
+        revision: int,
     ) -> None:
         """See `taps.OnApplied`; after the judge."""
         if index <= self._applied or not command:

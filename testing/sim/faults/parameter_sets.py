@@ -18,7 +18,7 @@ from ....metadata.state.kv_state import KeyValueState
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TuningOverrides:
     """Production's, where nothing is said."""
 
     snapshot_entries: int = replica.SNAPSHOT_ENTRIES
@@ -31,11 +31,11 @@ class Bounds:
     """Between two reads of all settings by the bookie that is elected for retention."""
 
 
-def draw_bounds(chance: Random) -> Bounds:
+def draw_bounds(chance: Random) -> TuningOverrides:
     """Production's in half of the seeds."""
     if chance.random() < 0.5:
-        return Bounds()
-    return Bounds(
+        return TuningOverrides()
+    return TuningOverrides(
         snapshot_entries=chance.choice((20, 100)),
         history_bytes=chance.choice((2_000, 20_000)),
         lag_entries_max=chance.choice((5, 50)),
@@ -43,7 +43,7 @@ def draw_bounds(chance: Random) -> Bounds:
 
 
 @contextmanager
-def bounded(bounds: Bounds) -> Iterator[None]:
+def bounded(bounds: TuningOverrides) -> Iterator[None]:
     """Run with these bounds."""
     defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
     raft: Any = RaftOptions.__init__

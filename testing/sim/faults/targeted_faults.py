@@ -62,7 +62,7 @@ class _Ambush:
     """So many more moments pass unharmed."""
 
 
-class Ambushes:
+class TargetedFaults:
     """Lies in wait in one run."""
 
     def __init__(self, nemesis: Nemesis, chance: Random) -> None:

@@ -1,8 +1,8 @@
 """What the system is doing right now, heard from outside: on the wire and at the disks.
 
 Faults at random times fall into an ensemble change, a close or a checkpoint by luck alone: they last a few
-milliseconds of a run. `Moments` says when one begins, and `targeted_faults.py` strikes there. Nothing in the
-product knows of it: requests are read as they leave, and files by their names.
+milliseconds of a run. `TriggerPoints` says when one begins, and `targeted_faults.py` strikes there. Nothing
+in the product knows of it: requests are read as they leave, and files by their names.
 """
 
 from collections import Counter
@@ -79,7 +79,7 @@ OnMoment = Callable[[str, str, str], None]
 """kind, who does it, whom it asks ("" where nobody)."""
 
 
-class Moments:
+class TriggerPoints:
     """A `Tap` and a `DiskWatcher` that tells of each moment; ``heard`` counts them."""
 
     def __init__(

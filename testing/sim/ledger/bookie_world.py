@@ -15,9 +15,9 @@ import trio
 from ....bookie.client.bookie_client import AddStream, BookieClient
 from ....bookie.declarations.options import BookieOptions
 from ....bookie.format.entry import encode, records
-from ....bookie.ledgers.ledger_existence import Standing
+from ....bookie.ledgers.ledger_existence import LedgerStatus
 from ....bookie.server import serve_bookie_protocol
-from ....bookie.store.bookie_store import Store
+from ....bookie.store.bookie_store import BookieStore
 from ....bookie.store.startup import open_store
 from ....runtime.interfaces.errors import (
     ConnectionLost,
@@ -77,11 +77,11 @@ class _Ledger:
     """That is durable."""
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LedgerStatus:
         """What its record says."""
         if self.deleted:
-            return Standing.GONE
-        return Standing.ENDED if self.fenced else Standing.OPEN
+            return LedgerStatus.GONE
+        return LedgerStatus.ENDED if self.fenced else LedgerStatus.OPEN
 
 
 class BookieWorld:
@@ -231,13 +231,13 @@ class BookieWorld:
                 )
             )
 
-    async def _witness(self, store: Store) -> None:
+    async def _witness(self, store: BookieStore) -> None:
         """Somebody else knows how far it was synced, of each start and now and then."""
         while True:
             self.witnessed = store.durable_to
             await trio.sleep(WITNESS_S)
 
-    async def _delete(self, store: Store) -> None:
+    async def _delete(self, store: BookieStore) -> None:
         """Whole files hold nothing any more after a while. What was begun may be begun again."""
         chance = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
         while True:
@@ -253,7 +253,7 @@ class BookieWorld:
                 if chance.random() < 0.2:
                     await store.end_tombstones(chance.randrange(self._last_ledger + 2))
 
-    async def _standings(self, asked: Sequence[int]) -> dict[int, Standing]:
+    async def _standings(self, asked: Sequence[int]) -> dict[int, LedgerStatus]:
         """What the metadata says of them."""
         await trio.sleep(0.01)
         known = {ledger.id: ledger for ledger in self._ledgers}

@@ -7,8 +7,8 @@ from ....bookie.client.bookie_client import raise_it
 from ....bookie.format.entry import encode
 from ....ledger.model.ledger_metadata import LedgerMetadata
 from ....ledger.write.add_streams import AddStreamListener, SlotStreams
-from ....ledger.write.ensemble_change import EnsembleChange, Round
-from ....ledger.write.pending_adds import AddWindow
+from ....ledger.write.ensemble_change import EnsembleChange, EnsembleChangeRound
+from ....ledger.write.pending_adds import PendingAdds
 from ....runtime.interfaces.errors import ConnectionLost, DistributedLogError, LedgerFenced
 from .ledger_model import header_of
 from .ledger_network import KEY, LEDGER, NEVER, LedgerNet
@@ -16,7 +16,7 @@ from .ledger_oracles import LedgerOracles
 
 
 class SimWriter:
-    """The driver of `AddWindow` and `EnsembleChange`, as `ledger/write/ledger_writer.py` does it with
+    """The driver of `PendingAdds` and `EnsembleChange`, as `ledger/write/ledger_writer.py` does it with
     tasks."""
 
     def __init__(self, net: LedgerNet, oracles: LedgerOracles, entries_max: int) -> None:
@@ -25,7 +25,7 @@ class SimWriter:
         self.store = oracles.store
         self._choose = partial(net.choose, oracles.striping, "writer")
         metadata = self.store.value
-        self.window = AddWindow(oracles.striping, metadata.last_fragment.bookies)
+        self.window = PendingAdds(oracles.striping, metadata.last_fragment.bookies)
         self.change = EnsembleChange(metadata, 1)
         self.streams = SlotStreams(
             self.window,
@@ -140,7 +140,7 @@ class SimWriter:
         else:
             self._propose(round_)
 
-    def _propose(self, round_: Round) -> None:
+    def _propose(self, round_: EnsembleChangeRound) -> None:
         assert round_.proposed is not None
         self.net.note(f"writer proposes {round_.replaced} at {round_.first_entry}")
         self.store.cas(round_.version, round_.proposed, self._on_answer)

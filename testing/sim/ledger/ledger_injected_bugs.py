@@ -12,10 +12,10 @@ from typing import Any
 from ....ledger.model.ledger_metadata import LedgerMetadata
 from ....ledger.model.striping import Striping
 from ....ledger.recovery.ledger_recovery import Recovery
-from ....ledger.recovery.quorum_coverage import Evidence
+from ....ledger.recovery.quorum_coverage import QuorumCoverage
 from ....ledger.recovery.recovery_actions import Action, Read
-from ....ledger.write.ensemble_change import Round
-from ....ledger.write.pending_adds import AddWindow, Slot, Stream
+from ....ledger.write.ensemble_change import EnsembleChangeRound
+from ....ledger.write.pending_adds import PendingAdds, Slot, SlotStream
 from ..world.bug_injection import Patch, planted
 from .ledger_actors import SimWriter
 from .ledger_model import header_of
@@ -24,7 +24,7 @@ from .ledger_recoverer import SimRecoverer
 from .ledger_world import FAULTS, WorldOptions, run_seed
 
 
-def _silence(self: Evidence, entry: int) -> bool | None:
+def _silence(self: QuorumCoverage, entry: int) -> bool | None:
     """What does not answer does not have it."""
     negatives, waiting = 0, False
     for slot in self._striping.write_set(entry):
@@ -38,17 +38,19 @@ def _silence(self: Evidence, entry: int) -> bool | None:
     return None if waiting else False
 
 
-_read = Evidence.read
+_read = QuorumCoverage.read
 
 
-def _read_without_fence(self: Evidence, bookie: str, first: int, last: int, *, fence: bool) -> Read:
+def _read_without_fence(
+    self: QuorumCoverage, bookie: str, first: int, last: int, *, fence: bool
+) -> Read:
     return _read(self, bookie, first, last, fence=False)
 
 
 _committed = SimWriter._committed
 
 
-def _ack_first(self: SimWriter, round_: Round) -> None:
+def _ack_first(self: SimWriter, round_: EnsembleChangeRound) -> None:
     """Switch to the new ensemble, acks and all, and tell the store later."""
     proposed = round_.proposed
     assert proposed is not None
@@ -56,7 +58,7 @@ def _ack_first(self: SimWriter, round_: Round) -> None:
     _committed(self, round_.version + 1)
 
 
-def _late_acks(self: AddWindow, stream: Stream, count: int) -> int:
+def _late_acks(self: PendingAdds, stream: SlotStream, count: int) -> int:
     slot = self.slots[stream.slot]
     through = self.striping.nth_held(stream.slot, stream.first, count - 1)
     slot.through = max(slot.through, min(through, self.last))
@@ -64,7 +66,7 @@ def _late_acks(self: AddWindow, stream: Stream, count: int) -> int:
     return self._confirm()
 
 
-def _cumulative_ids(self: AddWindow, stream: Stream, count: int) -> int:
+def _cumulative_ids(self: PendingAdds, stream: SlotStream, count: int) -> int:
     """ "Up to this id" from a bookie, wherever in the ensemble it is by now."""
     through = min(self.striping.nth_held(stream.slot, stream.first, count - 1), self.last)
     for slot in self.slots:
@@ -74,7 +76,7 @@ def _cumulative_ids(self: AddWindow, stream: Stream, count: int) -> int:
     return self._confirm()
 
 
-def _no_unset(self: AddWindow, replaced: Mapping[int, str], epoch: int) -> int:
+def _no_unset(self: PendingAdds, replaced: Mapping[int, str], epoch: int) -> int:
     for number, bookie in replaced.items():
         self.slots[number] = Slot(bookie, self.slots[number].through)
     self._attached = [one for one in self.slots if not one.detached]
@@ -82,7 +84,7 @@ def _no_unset(self: AddWindow, replaced: Mapping[int, str], epoch: int) -> int:
     return self._confirm()
 
 
-def _confirm_while_changing(self: AddWindow) -> int:
+def _confirm_while_changing(self: PendingAdds) -> int:
     before = self.lac
     self.lac = self._confirmable()
     if self.lac > before:
@@ -163,14 +165,14 @@ def _any_answer(self: Striping) -> int:
 
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
-    "recovery trusts silence": ((Evidence, "absence", _silence),),
-    "recovery reads do not fence (D1)": ((Evidence, "read", _read_without_fence),),
+    "recovery trusts silence": ((QuorumCoverage, "absence", _silence),),
+    "recovery reads do not fence (D1)": ((QuorumCoverage, "read", _read_without_fence),),
     "ack before metadata (D4)": ((SimWriter, "_propose", _ack_first),),
-    "late acks of a replaced bookie count (inv. 8)": ((AddWindow, "on_acked", _late_acks),),
-    "acks are cumulative by entry id (H1)": ((AddWindow, "on_acked", _cumulative_ids),),
-    "replaced slots keep their acks (D5)": ((AddWindow, "end_change", _no_unset),),
+    "late acks of a replaced bookie count (inv. 8)": ((PendingAdds, "on_acked", _late_acks),),
+    "acks are cumulative by entry id (H1)": ((PendingAdds, "on_acked", _cumulative_ids),),
+    "replaced slots keep their acks (D5)": ((PendingAdds, "end_change", _no_unset),),
     "acks complete while a change is undecided (inv. 7)": (
-        (AddWindow, "_confirm", _confirm_while_changing),
+        (PendingAdds, "_confirm", _confirm_while_changing),
     ),
     "closing without compare-and-set (inv. 19)": ((SimStore, "_apply", _blind_close),),
     "complete_to is ignored (H9)": ((Recovery, "on_read", _ignore_complete_to),),

@@ -11,7 +11,7 @@ from ....ledger.recovery.recovery_actions import (
     Close,
     Fence,
     FoundEntry,
-    OpenStream,
+    OpenRecoveryStream,
     Read,
     Send,
 )
@@ -74,7 +74,7 @@ class SimRecoverer:
                 self._fence(recovery, action)
             elif isinstance(action, Read):
                 self._read(recovery, action)
-            elif isinstance(action, OpenStream):
+            elif isinstance(action, OpenRecoveryStream):
                 self._open(recovery, action)
             elif isinstance(action, Send):
                 assert self.streams is not None
@@ -152,7 +152,7 @@ class SimRecoverer:
                 self.seen.add(header.entry)
         return recovery.on_read(action.request, complete_to, known, found, damaged=damaged)
 
-    def _open(self, recovery: Recovery, action: OpenStream) -> None:
+    def _open(self, recovery: Recovery, action: OpenRecoveryStream) -> None:
         window = recovery.window
         if self.streams is None:
             self.streams = SlotStreams(

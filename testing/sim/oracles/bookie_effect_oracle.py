@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 
 from ....bookie.format import bookie_messages as messages
 from ....bookie.format.entry import HEADER, HEADER_BYTES
-from ....runtime.protocol.capabilities import Kind
+from ....runtime.protocol.capabilities import CapabilityKind
 from ....runtime.protocol.capability_messages import GateAnswer
 from ....runtime.protocol.frames import Op
 from ...verify.checks.independent_authorizer import SecondJudge
-from .connection_observer import Answer, Asked, Listener, Met
-from .disclosure_oracle import Shown
+from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
+from .disclosure_oracle import DisclosureOracle
 
 LOOK_S = 1.0
 """A bookie looks at streams that are open so often, while it hears nothing."""
@@ -24,7 +24,7 @@ LATE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ObservedKeys:
     """What a bookie heard from the leader, and when."""
 
     at: float
@@ -35,7 +35,7 @@ class Heard:
 class _Done:
     """What was asked of a bookie."""
 
-    kind: Kind
+    kind: CapabilityKind
     ledger: int
     key: bytes
     at: float
@@ -47,14 +47,14 @@ class _Done:
     """It was let in when it began, and goes on."""
 
 
-class Effects(Listener):
-    """A `Listener` of the bookies' answers."""
+class BookieEffectOracle(ConnectionOracle):
+    """A `ConnectionOracle` of the bookies' answers."""
 
     def __init__(
         self,
         now: Callable[[], float],
         judge: SecondJudge,
-        shown: Shown,
+        shown: DisclosureOracle,
         fail: Callable[[str], None],
         *,
         watched: Collection[str],
@@ -72,34 +72,36 @@ class Effects(Listener):
         self._thieves = thieves
         self._silence_s = silence_s
         self._stood_until = stood_until
-        self.heard: dict[str, list[Heard]] = {}
+        self.heard: dict[str, list[ObservedKeys]] = {}
         """By the bookie's machine, what was news to it, the newest last."""
         self._heard_at: dict[str, float] = {}
         """When it heard anything."""
         self.effects = 0
         """That were judged."""
-        self._streams: dict[tuple[Met, int], _Done] = {}
+        self._streams: dict[tuple[ObservedConnection, int], _Done] = {}
 
     def on_heard(self, bookie: str, said: GateAnswer) -> None:
         """That bookie has heard that."""
         found = self.heard.setdefault(bookie, [])
         self._heard_at[bookie] = self._now()
         if not found or found[-1].said != said:
-            found.append(Heard(self._now(), said))
+            found.append(ObservedKeys(self._now(), said))
 
-    def newest(self, bookie: str) -> Heard | None:
+    def newest(self, bookie: str) -> ObservedKeys | None:
         """What that bookie heard last."""
         found = self.heard.get(bookie)
         return found[-1] if found else None
 
-    def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
-        """See `Listener`."""
+    def on_request(
+        self, met: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
+    ) -> None:
+        """See `ConnectionOracle`."""
         if not self._is_watched(met):
             return
         if op == Op.STREAM_OPEN:
             opened = messages.StreamOpen.decode(body)
             if not opened.close:
-                kind = Kind.RECOVER if opened.recovery else Kind.ADD
+                kind = CapabilityKind.RECOVER if opened.recovery else CapabilityKind.ADD
                 self._streams[met, ident] = _Done(
                     kind, opened.ledger, opened.key, self._now(), is_open=True
                 )
@@ -111,15 +113,15 @@ class Effects(Listener):
                 self._on_add(met, number, body[at : at + size])
                 at += size
 
-    def _on_add(self, met: Met, number: int, body: memoryview) -> None:
+    def _on_add(self, met: ObservedConnection, number: int, body: memoryview) -> None:
         stream = self._streams.get((met, number))
         at = 0
         while stream is not None and len(body) - at >= HEADER_BYTES:
             stream.added_at.append((self._now(), met.node_stood))
             at += max(HEADER_BYTES, HEADER.unpack_from(body, at)[1])
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
-        """See `Listener`."""
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+        """See `ConnectionOracle`."""
         asked, op, status, body = answer.asked, answer.op, answer.status, answer.body
         if not self._is_watched(met):
             return
@@ -134,10 +136,10 @@ class Effects(Listener):
             if done is not None:
                 self._judge_effect(met, done)
 
-    def _is_watched(self, met: Met) -> bool:
+    def _is_watched(self, met: ObservedConnection) -> bool:
         return met.machine in self._watched and met.node.startswith("b")
 
-    def _judge_effect(self, met: Met, done: _Done) -> None:
+    def _judge_effect(self, met: ObservedConnection, done: _Done) -> None:
         bookie, principal = met.node, met.principal
         before = [one for one in self.heard.get(bookie, []) if one.at < done.at]
         if not before or before[-1].said.mode != "required":
@@ -169,10 +171,13 @@ class Effects(Listener):
                 f" at {since}"
             )
         elif met.machine in self._thieves:
-            if done.kind is not Kind.LIST:
+            if done.kind is not CapabilityKind.LIST:
                 self._fail(f"{what}, of which it has no copy")
         elif not self._judge.had_right(
-            principal, done.ledger, "r" if done.kind in (Kind.LIST, Kind.READ) else "w", since
+            principal,
+            done.ledger,
+            "r" if done.kind in (CapabilityKind.LIST, CapabilityKind.READ) else "w",
+            since,
         ):
             self._fail(
                 f"{what}; it had no right to since revision {since}, which {bookie} heard of"
@@ -182,14 +187,14 @@ class Effects(Listener):
 def _meant(asked: Asked) -> _Done | None:
     """What of a ledger that was."""
     if asked.op == Op.READ:
-        read = messages.ReadRequest.decode(asked.body)
-        kind = Kind.RECOVER if read.fence else Kind.READ
+        read = messages.ReadEntriesRequest.decode(asked.body)
+        kind = CapabilityKind.RECOVER if read.fence else CapabilityKind.READ
         return _Done(kind, read.ledger, read.key, asked.at)
     if asked.op == Op.WAIT_LAC:
         wait = messages.WaitLac.decode(asked.body)
-        return _Done(Kind.READ, wait.ledger, wait.key, asked.at)
+        return _Done(CapabilityKind.READ, wait.ledger, wait.key, asked.at)
     if asked.op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
         request = messages.LedgerRequest.decode(asked.body)
-        kind = Kind.RECOVER if asked.op == Op.FENCE else Kind.LIST
+        kind = CapabilityKind.RECOVER if asked.op == Op.FENCE else CapabilityKind.LIST
         return _Done(kind, request.ledger, request.key, asked.at)
     return None

@@ -38,7 +38,7 @@ class Asked:
 
 
 @dataclass(slots=True, eq=False)
-class Met:
+class ObservedConnection:
     """One connection."""
 
     machine: str
@@ -62,7 +62,7 @@ class Met:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SessionFrame:
     """A frame that leaves a node."""
 
     asked: Asked | None
@@ -72,30 +72,32 @@ class Answer:
     body: memoryview
 
 
-class Listener:
+class ConnectionOracle:
     """Judges connections, by what of them it wants to hear."""
 
-    def on_welcome(self, met: Met) -> None:
+    def on_welcome(self, met: ObservedConnection) -> None:
         """The node has taken what was shown."""
 
-    def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
+    def on_turned_away(self, met: ObservedConnection, error: DistributedLogError) -> None:
         """It has not."""
 
-    def on_request(self, met: Met, op: int, flags: int, ident: int, body: memoryview) -> None:
+    def on_request(
+        self, met: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
+    ) -> None:
         """A frame has arrived, after the welcome."""
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
         """A frame leaves."""
 
 
-class Meetings:
+class ConnectionObserver:
     """All of a run, of the clients' machines."""
 
     def __init__(self, now: Callable[[], float], revision: Callable[[], int]) -> None:
-        self.listeners: list[Listener] = []
+        self.listeners: list[ConnectionOracle] = []
         self._now = now
         self._revision = revision
-        self._met: dict[int, Met] = {}
+        self._met: dict[int, ObservedConnection] = {}
 
     def on_arrived(self, end: SimConnection, data: bytes) -> None:
         """See `Tap`."""
@@ -110,16 +112,22 @@ class Meetings:
         if met is not None:
             met.leaving.feed(data, partial(self._on_answer, met))
 
-    def _of(self, end: SimConnection) -> Met | None:
+    def _of(self, end: SimConnection) -> ObservedConnection | None:
         if end.dialled or end.far.host.name[0] not in "cx":
             return None
         met = self._met.get(end.serial)
         if met is None:
-            met = self._met[end.serial] = Met(end.far.host.name, end.host.name)
+            met = self._met[end.serial] = ObservedConnection(end.far.host.name, end.host.name)
         return met
 
     def _on_request(
-        self, met: Met, op: int, flags: int, status: int, ident: int, body: memoryview
+        self,
+        met: ObservedConnection,
+        op: int,
+        flags: int,
+        status: int,
+        ident: int,
+        body: memoryview,
     ) -> None:
         if op == Op.AUTH:
             self._on_proof(met, body)
@@ -129,7 +137,7 @@ class Meetings:
             for listener in self.listeners:
                 listener.on_request(met, op, flags, ident, body)
 
-    def _on_proof(self, met: Met, body: memoryview) -> None:
+    def _on_proof(self, met: ObservedConnection, body: memoryview) -> None:
         met.shown_at = self._now()
         try:
             method, proof = decode_auth(body, met.machine)
@@ -142,7 +150,13 @@ class Meetings:
             return  # what cannot be read is refused
 
     def _on_answer(
-        self, met: Met, op: int, flags: int, status: int, ident: int, body: memoryview
+        self,
+        met: ObservedConnection,
+        op: int,
+        flags: int,
+        status: int,
+        ident: int,
+        body: memoryview,
     ) -> None:
         if not met.principal:
             if op == Op.AUTH and not status:
@@ -158,6 +172,6 @@ class Meetings:
         if op == Op.REPLY:
             more = flags & REPLY_MORE
             asked = met.asked.get(ident) if more else met.asked.pop(ident, None)
-        answer = Answer(asked, op, status, body)
+        answer = SessionFrame(asked, op, status, body)
         for listener in self.listeners:
             listener.on_answer(met, answer)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 
 from ....metadata.protocol.client_messages import (
-    ReadRequest,
+    RangeRequest,
     TrustRequest,
     decode_events,
     decode_item,
@@ -19,18 +19,18 @@ from ....metadata.protocol.client_messages import (
 )
 from ....metadata.protocol.token_messages import decode_trust_question
 from ....runtime.interfaces.principals import Narrowing
-from ....runtime.protocol.capabilities import Kind
+from ....runtime.protocol.capabilities import CapabilityKind
 from ....runtime.protocol.capability_messages import CapsAnswer, GateQuestion, decode_question
 from ....runtime.protocol.frames import Op, error_from
 from ....runtime.protocol.tokens import PREFIX, read_token
 from ...verify.checks.independent_authorizer import Policy, SecondJudge
-from .connection_observer import Answer, Asked, Listener, Met
+from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
 
 SECRET = b"secret/"
 
 
-class Shown(Listener):
-    """A `Listener` of the metadata nodes' answers."""
+class DisclosureOracle(ConnectionOracle):
+    """A `ConnectionOracle` of the metadata nodes' answers."""
 
     def __init__(self, judge: SecondJudge, fail: Callable[[str], None]) -> None:
         self._judge = judge
@@ -40,8 +40,8 @@ class Shown(Listener):
         self.given: dict[tuple[str, bytes], int] = {}
         """Machine and capability to the newest revision of `SecondJudge.revision` at which it was given."""
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
-        """See `Listener`."""
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+        """See `ConnectionOracle`."""
         asked, op, status, body = answer.asked, answer.op, answer.status, answer.body
         if not met.node.startswith("m"):
             return
@@ -54,7 +54,7 @@ class Shown(Listener):
         elif status:
             self._look_at_words(met, asked, str(error_from(status, body)))
         elif asked.op == Op.META_READ:
-            if ReadRequest.decode(asked.body).end is None:
+            if RangeRequest.decode(asked.body).end is None:
                 found = [decode_item(body)[1]]
             else:
                 found = [*decode_page(body)[1].items]
@@ -77,7 +77,7 @@ class Shown(Listener):
 
     # --- what it is ---------------------------------------------------------------------------------
 
-    def _may_see(self, met: Met, key: bytes, revision: int, how: str) -> None:
+    def _may_see(self, met: ObservedConnection, key: bytes, revision: int, how: str) -> None:
         if key.startswith(SECRET):
             self._fail(f"T4: {how} {self._who(met)}: a secret, {key!r}")
             return
@@ -89,7 +89,9 @@ class Shown(Listener):
         if not self._may(met, revision, may):
             self._fail(f"T4: {self._who(met)}: {how} {key!r} of revision {revision}")
 
-    def _look_at_capabilities(self, met: Met, asked: Asked, body: memoryview) -> None:
+    def _look_at_capabilities(
+        self, met: ObservedConnection, asked: Asked, body: memoryview
+    ) -> None:
         question = decode_question(asked.body)
         if isinstance(question, GateQuestion):
             self._fail(f"T1: {self._who(met)} was given the keys of {question.bookie_id}")
@@ -97,7 +99,7 @@ class Shown(Listener):
         answer = CapsAnswer.decode(body)
         if answer.passport and met.principal.encode() not in answer.passport:
             self._fail(f"T1: {self._who(met)} was given somebody else's pass")
-        letter = "r" if question.kind in (Kind.LIST, Kind.READ) else "w"
+        letter = "r" if question.kind in (CapabilityKind.LIST, CapabilityKind.READ) else "w"
         for ledger, keys in answer.keys.items():
             for key in keys:
                 self.given[met.machine, key] = self._judge.revision
@@ -110,7 +112,7 @@ class Shown(Listener):
             if not self._may(met, asked.revision, may):
                 self._fail(f"T4: {self._who(met)} was given a capability of {ledger}")
 
-    def _look_at_trust(self, met: Met, asked: Asked, body: bytes) -> None:
+    def _look_at_trust(self, met: ObservedConnection, asked: Asked, body: bytes) -> None:
         if body.startswith(PREFIX):
             token = read_token(body)
             if token.principal != met.principal and not self._may(met, asked.revision, _is_admin):
@@ -125,7 +127,7 @@ class Shown(Listener):
         if report.would_refuse and not self._may(met, asked.revision, _is_operator):
             self._fail(f"T4: {self._who(met)} was told who would be refused")
 
-    def _look_at_words(self, met: Met, asked: Asked, words: str) -> None:
+    def _look_at_words(self, met: ObservedConnection, asked: Asked, words: str) -> None:
         """A refusal names no log that its receiver may not know, but what was asked for itself (H234)."""
         for namespace, name in self._judge.paths():
             if name.encode() in asked.body or not re.search(rf"\b{re.escape(name)}\b", words):
@@ -145,7 +147,9 @@ class Shown(Listener):
 
     # --- when it was ----------------------------------------------------------------------------------
 
-    def _may(self, met: Met, revision: int, may: Callable[[Policy, str, Narrowing], bool]) -> bool:
+    def _may(
+        self, met: ObservedConnection, revision: int, may: Callable[[Policy, str, Narrowing], bool]
+    ) -> bool:
         """Was there a moment since that revision when it might be answered so?"""
         policies = self._judge.since(revision)
         if any(one.mode != "required" for one in policies):
@@ -155,7 +159,7 @@ class Shown(Listener):
         narrowing = () if met.token is None else met.token.narrowing
         return any(may(one, user, narrowing) for one in policies)
 
-    def _who(self, met: Met) -> str:
+    def _who(self, met: ObservedConnection) -> str:
         cut = " by a narrowed token" if met.token is not None and met.token.narrowing else ""
         return f"{met.principal} on {met.machine}{cut}"
 

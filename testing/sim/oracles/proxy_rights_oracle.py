@@ -22,9 +22,9 @@ from ....runtime.interfaces.host import Host
 from ....runtime.net.tls import token_credentials
 from ....runtime.protocol.frames import Op
 from ...verify.checks.independent_authorizer import SecondJudge
-from ...verify.history.run_history import History
+from ...verify.history.run_history import RunHistory
 from ...verify.workloads.workload import as_read
-from .connection_observer import Answer, Listener, Met
+from .connection_observer import ConnectionOracle, ObservedConnection, SessionFrame
 from .token_expiry import SWEEP_S
 
 PAUSE_S = 0.3
@@ -35,7 +35,7 @@ NEWEST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ObservedRights:
     """What a proxy knows of who may do what, and since when."""
 
     at: float
@@ -45,8 +45,8 @@ class Heard:
     """That tokens must have, of a user; -1: it is none any more."""
 
 
-class AtProxies(Listener):
-    """A `Listener` of what proxies answer and send."""
+class AtProxies(ConnectionOracle):
+    """A `ConnectionOracle` of what proxies answer and send."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AtProxies(Listener):
         self._judge = judge
         self._fail = fail
         self._stood_until = stood_until
-        self.heard: dict[str, Heard] = {}
+        self.heard: dict[str, ObservedRights] = {}
         """By the proxy's machine."""
         self.given = 0
         """Frames that left for who came by a token."""
@@ -74,14 +74,16 @@ class AtProxies(Listener):
         """That proxy has heard that, and has ended what it ends."""
         before, now = self.heard.get(proxy), self._now()
         since = now if before is None else min(now, before.required_since)
-        self.heard[proxy] = Heard(now, since if mode == "required" else float("inf"), numbers)
+        self.heard[proxy] = ObservedRights(
+            now, since if mode == "required" else float("inf"), numbers
+        )
 
     def on_begun(self, proxy: str) -> None:
         """Another process is there, which knows nothing yet."""
         self.heard.pop(proxy, None)
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
-        """See `Listener`."""
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+        """See `ConnectionOracle`."""
         heard, token = self.heard.get(met.node), met.token
         if heard is None or token is None:
             return
@@ -117,7 +119,7 @@ async def read_by_tokens(
     uri: str,
     config: Mapping[str, Any],
     tokens: Sequence[bytes],
-    logs: Mapping[str, History | None],
+    logs: Mapping[str, RunHistory | None],
     chance: Random,
 ) -> None:
     """Read logs through proxies by any of the newest tokens, and hold on to what it opened. Until cancelled.
@@ -136,7 +138,7 @@ async def read_by_tokens(
                     await trio.sleep(PAUSE_S)
 
 
-async def _read(through: Namespace, log: str, history: History | None, *, latest: bool) -> None:
+async def _read(through: Namespace, log: str, history: RunHistory | None, *, latest: bool) -> None:
     """From the beginning, or what comes; over the connection that is there. Until cancelled."""
     begun, reading = trio.current_time(), None
     async with through.open_log(log).open_reader(at="latest" if latest else "earliest") as reader:

@@ -14,7 +14,7 @@ from ....runtime.interfaces.errors import DistributedLogError, NotAuthenticated
 from ....runtime.protocol.frames import Op
 from ...verify.checks.independent_authorizer import SecondJudge
 from ..world.scheduler import EPOCH_S
-from .connection_observer import Answer, Listener, Met
+from .connection_observer import ConnectionOracle, ObservedConnection, SessionFrame
 
 METADATA, PROXIES = "m", "wr"
 """First letters of nodes' names."""
@@ -39,8 +39,8 @@ class _Clock:
         return true - strayed, true + strayed
 
 
-class TokenEnds(Listener):
-    """A `Listener` of what is said to those who come with a token, or with a pass that ends."""
+class TokenEnds(ConnectionOracle):
+    """A `ConnectionOracle` of what is said to those who come with a token, or with a pass that ends."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TokenEnds(Listener):
             lives[-1].until = self._now()
         lives.append(_Clock(self._now(), wrong_ms / 1000))
 
-    def _goes_by(self, met: Met) -> list[_Clock]:
+    def _goes_by(self, met: ObservedConnection) -> list[_Clock]:
         """What may have said how long that one's proof lasts; none: nobody does."""
         if not met.ends_s:
             return []
@@ -83,8 +83,8 @@ class TokenEnds(Listener):
             if node[0] == METADATA and clock.until >= met.shown_at
         ]
 
-    def on_welcome(self, met: Met) -> None:
-        """See `Listener`."""
+    def on_welcome(self, met: ObservedConnection) -> None:
+        """See `ConnectionOracle`."""
         clocks = self._goes_by(met)
         if not clocks:
             return
@@ -99,8 +99,8 @@ class TokenEnds(Listener):
                 f" from {met.machine}"
             )
 
-    def on_turned_away(self, met: Met, error: DistributedLogError) -> None:
-        """See `Listener`."""
+    def on_turned_away(self, met: ObservedConnection, error: DistributedLogError) -> None:
+        """See `ConnectionOracle`."""
         clocks = self._goes_by(met)
         if not clocks or error.detail != NotAuthenticated.ENDED:
             return
@@ -113,8 +113,8 @@ class TokenEnds(Listener):
                 f" of {met.machine}"
             )
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
-        """See `Listener`."""
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+        """See `ConnectionOracle`."""
         asked, op, status = answer.asked, answer.op, answer.status
         if not met.ends_s or op != Op.REPLY or asked is None or status:
             return

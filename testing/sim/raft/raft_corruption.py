@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from ....metadata.model.configuration import UNKNOWN, Configuration
-from ....metadata.peers.hard_state_recovery import Statement, joined, recalled
+from ....metadata.peers.hard_state_recovery import VoterReport, joined, recalled
 from ....metadata.raft.raft import DurableState, Raft
 from ....metadata.raft.ready import HardState
-from ....metadata.raft.recovered_hard_state import Place, Word
+from ....metadata.raft.recovered_hard_state import RaftEntryId, RecoveredHardState
 from .raft_disk import StoredSnapshot
 from .raft_faults import Faults
 from .raft_node import RaftNode
@@ -25,7 +25,7 @@ from .raft_world import RaftWorld, run_seeds
 ASK_AGAIN_S = 0.1
 ANSWER_S = 0.1
 """Within this all have answered who will."""
-Said = dict[str, Statement]
+Said = dict[str, VoterReport]
 
 
 class RottingWorld(RaftWorld):
@@ -56,7 +56,7 @@ class RottingWorld(RaftWorld):
             return
         self.crash(node)
         disk = node.disk
-        last = Place(disk.last_term, disk.last_index)
+        last = RaftEntryId(disk.last_term, disk.last_index)
         ghost = last if disk.ghost is None else max(last, disk.ghost)
         others = [one for one in self.nodes.values() if one is not node and one.disk.is_haunted]
         if others and not self._may_be_rotten_too(node, ghost, others):
@@ -102,14 +102,16 @@ class RottingWorld(RaftWorld):
             for voters in known
         )
 
-    def _may_be_rotten_too(self, node: RaftNode, ghost: Place, others: list[RaftNode]) -> bool:
+    def _may_be_rotten_too(
+        self, node: RaftNode, ghost: RaftEntryId, others: list[RaftNode]
+    ) -> bool:
         """Whether somebody whole, who always was a member, has all that they ever had."""
         if len(self.nodes) > len(self.founding.voters) or "members" in self.faults.kinds:
             return False
         whole = [one for one in self.nodes.values() if one is not node and one not in others]
         ghosts = [one.disk.ghost for one in others if one.disk.ghost is not None]
         newest = max([ghost, *ghosts])
-        has_all = any(Place(w.disk.last_term, w.disk.last_index) >= newest for w in whole)
+        has_all = any(RaftEntryId(w.disk.last_term, w.disk.last_index) >= newest for w in whole)
         return has_all and len(others) + 1 <= len(self.nodes) - 1
 
     def _founding_of(self, node: RaftNode) -> Configuration:
@@ -162,7 +164,7 @@ class RottingWorld(RaftWorld):
         self._asking.discard(node.node_id)
         self.at(self.now + ASK_AGAIN_S, self.start, node)
 
-    def _remember(self, node: RaftNode, word: Word) -> None:
+    def _remember(self, node: RaftNode, word: RecoveredHardState) -> None:
         self._asking.discard(node.node_id)
         if node.disk.forgot and not node.gone:
             node.disk.hard_state, node.disk.ghost = word.hard_state, word.last
@@ -170,11 +172,11 @@ class RottingWorld(RaftWorld):
             self.start(node)
 
 
-def statement_of(core: Raft) -> Statement:
+def statement_of(core: Raft) -> VoterReport:
     """What a voter says to one that has forgotten."""
-    last = Place(core.log.last_term, core.log.last_index)
+    last = RaftEntryId(core.log.last_term, core.log.last_index)
     last = last if core.ghost is None else max(last, core.ghost)
-    return Statement(core.node_id, core.term, last, core.configuration)
+    return VoterReport(core.node_id, core.term, last, core.configuration)
 
 
 class TrustsWhatIsLeft(Raft):

@@ -11,7 +11,7 @@ from ....metadata.model.configuration import UNKNOWN, Configuration
 from ....metadata.raft.raft_log import RaftLog
 from ....metadata.raft.raft_messages import Entry
 from ....metadata.raft.ready import HardState, Ready, Snapshot
-from ....metadata.raft.recovered_hard_state import Place
+from ....metadata.raft.recovered_hard_state import RaftEntryId
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class RaftDisk:
     entries: list[Entry] = field(default_factory=list)
     snapshot: StoredSnapshot = field(default_factory=StoredSnapshot)
     incoming: dict[int, StoredSnapshot] = field(default_factory=dict)
-    ghost: Place | None = None
+    ghost: RaftEntryId | None = None
     """The last entry that there ever was, where rot has left less (metadata/raft/recovered_hard_state.py)."""
     forgot: bool = False
     """It does not know what it has promised."""

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ....metadata.raft.leader_state import Leadership
+from ....metadata.raft.leader_state import LeaderState
 from ....metadata.raft.quorum import majority
 from ....metadata.raft.raft_messages import AppendReply, Entry
 from ....metadata.raft.ready import Diverged
@@ -187,7 +187,7 @@ class OlderMajorityWorld(RaftWorld):
 # --- planted ------------------------------------------------------------------------------------
 
 
-class CountsAsBefore(Leadership):
+class CountsAsBefore(LeaderState):
     """What a node acknowledged before its connection broke counts on."""
 
     def advance_commit(self) -> bool:
@@ -197,7 +197,7 @@ class CountsAsBefore(Leadership):
         return super().advance_commit()
 
 
-class CountsLateAnswers(Leadership):
+class CountsLateAnswers(LeaderState):
     """Takes answers from before the connection broke for answers of who is there now."""
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:

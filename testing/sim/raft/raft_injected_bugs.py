@@ -11,10 +11,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ....metadata.raft.leader_state import Leadership, Number
+from ....metadata.raft.leader_state import LeaderState, Number
 from ....metadata.raft.progress import Progress
 from ....metadata.raft.raft import Raft
-from ....metadata.raft.raft_messages import Append, AppendReply, Heartbeat, Message, Vote, VoteReply
+from ....metadata.raft.raft_messages import (
+    AppendReply,
+    AppendRequest,
+    Heartbeat,
+    Message,
+    Vote,
+    VoteReply,
+)
 from ....metadata.raft.ready import HardState, Ready, Snapshot
 from .raft_node import RaftNode
 from .raft_world import RaftWorld, run_seeds
@@ -44,7 +51,7 @@ class ComparesLengthOnly(Raft):
         return last_index >= self.log.last_index
 
 
-class CommitsOldTerms(Leadership):
+class CommitsOldTerms(LeaderState):
     """Counts copies of entries of earlier terms (paper 5.4.2, figure 8)."""
 
     def _may_commit(self, index: int) -> bool:
@@ -68,7 +75,7 @@ class VotesFromMemory(Raft):
             super()._send(to, message, after_persist)
 
 
-class CountsOwnUnsynced(Leadership):
+class CountsOwnUnsynced(LeaderState):
     """The leader counts its own entries before its disk has them."""
 
     def advance_commit(self) -> bool:
@@ -80,7 +87,7 @@ class CountsOwnUnsynced(Leadership):
         return news
 
 
-class HalfIsEnough(Leadership):
+class HalfIsEnough(LeaderState):
     """Commits with one node less than a majority."""
 
     def advance_commit(self) -> bool:
@@ -96,18 +103,18 @@ class HalfIsEnough(Leadership):
 class CountsAnswersOfOldTerms(Raft):
     """Takes answers to an earlier leadership for answers to this one."""
 
-    def _leadership_of(self, term: int, now: float) -> Leadership | None:
+    def _leadership_of(self, term: int, now: float) -> LeaderState | None:
         return super()._leadership_of(self.term if term < self.term else term, now)
 
 
-class ReadsWithoutRound(Leadership):
+class ReadsWithoutRound(LeaderState):
     """A leader serves reads from its memory, without asking anybody (H26)."""
 
     def _confirmed_round(self) -> int:
         return self.round
 
 
-class ReadsByLease(Leadership):
+class ReadsByLease(LeaderState):
     """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
 
     def _confirmed_round(self) -> int:
@@ -118,7 +125,7 @@ class ReadsByLease(Leadership):
         return self.round if recent else super()._confirmed_round()
 
 
-class ReadsBeforeNoop(Leadership):
+class ReadsBeforeNoop(LeaderState):
     """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
 
     def begin_round(self) -> None:
@@ -152,7 +159,7 @@ class HeartbeatCommitsAll(Raft):
 class CommitsBeyondMessage(Raft):
     """A follower takes the leader's commit for its own last entry (paper, figure 2)."""
 
-    def _on_append(self, message: Append, now: float) -> None:
+    def _on_append(self, message: AppendRequest, now: float) -> None:
         super()._on_append(message, now)
         if message.term == self.term:
             self.marks.commit_to(min(message.commit, self.log.last_index))
@@ -161,7 +168,7 @@ class CommitsBeyondMessage(Raft):
 class SkipsPrevCheck(Raft):
     """Appends without comparing the entry before (paper 5.3)."""
 
-    def _on_append(self, message: Append, now: float) -> None:
+    def _on_append(self, message: AppendRequest, now: float) -> None:
         if self.commit <= message.prev_index <= self.log.last_index:
             term = self.log.term_at(message.prev_index) or 0
             message = replace(message, prev_term=term)
@@ -171,7 +178,7 @@ class SkipsPrevCheck(Raft):
 class TruncatesAlways(Raft):
     """Drops all after ``prev_index`` even if the entries are equal: an old append cuts newer ones."""
 
-    def _on_append(self, message: Append, now: float) -> None:
+    def _on_append(self, message: AppendRequest, now: float) -> None:
         fits = self.log.term_at(message.prev_index) == message.prev_term
         taken = message.term >= self.term and fits and self.commit <= message.prev_index
         if taken and message.entries and self.log.last_index > message.prev_index:
@@ -182,13 +189,13 @@ class TruncatesAlways(Raft):
 class TruncatesCommitted(Raft):
     """Drops a tail without looking at what is committed, and believes any prev_index."""
 
-    def _on_append(self, message: Append, now: float) -> None:
+    def _on_append(self, message: AppendRequest, now: float) -> None:
         if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
             self.marks.commit = message.prev_index
         super()._on_append(message, now)
 
 
-class RestartsAtEachRefusal(Leadership):
+class RestartsAtEachRefusal(LeaderState):
     """One lost append makes a follower refuse all after it; each refusal sends all of them again."""
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
@@ -211,21 +218,21 @@ class InstallsOlderSnapshot(Raft):
 # --- changes of the members ------------------------------------------------------------------------
 
 
-class ChangesMembersTooEarly(Leadership):
+class ChangesMembersTooEarly(LeaderState):
     """A new leader changes members before anything of its term is committed (the 2015 correction)."""
 
     def _may_change_members(self) -> bool:
         return self._marks.commit >= min(self._log.configuration_index, self.noop_index)
 
 
-class ChangesMembersTwice(Leadership):
+class ChangesMembersTwice(LeaderState):
     """A second change while the first one is not committed."""
 
     def _may_change_members(self) -> bool:
         return self._marks.commit >= self.noop_index
 
 
-class CountsLearners(Leadership):
+class CountsLearners(LeaderState):
     """Entries of a learner count for a commit, and its answers for a round."""
 
     def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
@@ -270,7 +277,7 @@ class HelpsDisturbers(Raft):
         return False
 
 
-class NoCheckQuorum(Leadership):
+class NoCheckQuorum(LeaderState):
     """A leader without any answer remains leader (thesis 6.2)."""
 
     def has_quorum(self, now: float) -> bool:
@@ -358,11 +365,11 @@ def _in_core(core: type[Raft], directed: str = "") -> Plant:
     return Plant(core.__name__, world, directed)
 
 
-def led_by(leadership: type[Leadership]) -> type[Raft]:
+def led_by(leadership: type[LeaderState]) -> type[Raft]:
     """A core that leads in this way."""
 
     class Led(Raft):
-        def _new_leadership(self, now: float) -> Leadership:
+        def _new_leadership(self, now: float) -> LeaderState:
             return leadership(
                 self.node_id,
                 self.term,
@@ -377,7 +384,7 @@ def led_by(leadership: type[Leadership]) -> type[Raft]:
     return Led
 
 
-def _in_leadership(leadership: type[Leadership], directed: str = "") -> Plant:
+def _in_leadership(leadership: type[LeaderState], directed: str = "") -> Plant:
     return _in_core(led_by(leadership), directed)
 
 

@@ -20,7 +20,7 @@ from ....metadata.model.configuration import UNKNOWN, Configuration, Member
 from ....metadata.raft.quorum import majority
 from ....metadata.raft.raft import DurableState, Raft
 from ....metadata.raft.raft_messages import Entry, Message, decode, encode
-from ....metadata.raft.ready import Diverged, Ready, Role
+from ....metadata.raft.ready import Diverged, RaftRole, Ready
 from ....runtime.interfaces.errors import DistributedLogError, InvalidRequest, NotReady
 from .raft_disk import StoredSnapshot
 from .raft_faults import Faults, drawn_options
@@ -218,7 +218,7 @@ class RaftWorld:
             return
         if core.ghost is not None and not node.disk.is_haunted and not self.is_copy(node):
             raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
-        if core.role is Role.LEADER:
+        if core.role is RaftRole.LEADER:
             if core.term != node.seen_term:
                 node.seen_term, node.seen_commit = core.term, core.commit
                 self.oracles.on_leader(node.node_id, core)
@@ -348,7 +348,7 @@ class RaftWorld:
 
     def leads(self, node: RaftNode) -> bool:
         """Whether a node believes to lead."""
-        return node.core is not None and node.core.role is Role.LEADER
+        return node.core is not None and node.core.role is RaftRole.LEADER
 
     def wipe(self, node: RaftNode) -> None:
         """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""

@@ -32,26 +32,26 @@ import trio
 from ....bookie.client.bookie_client import BookieClient
 from ....bookie.format import entry as entries
 from ....bookie.session import bookie_authorizer as gate_part
-from ....bookie.session.bookie_authorizer import Gate
+from ....bookie.session.bookie_authorizer import BookieAuthorizer
 from ....cluster.auth import authorizer_feed as gate_keeping
-from ....cluster.repair.pull_replication import Move
+from ....cluster.repair.pull_replication import ReplicaMove
 from ....ledger.model import ledger_keys as keys
 from ....log.format.record import LogRecord
 from ....log.model.log_keys import state_key, txn_key
 from ....log.namespace import Namespace
 from ....metadata.auth import principal_quotas as quotas
 from ....metadata.auth import token_service as token_desk
-from ....metadata.auth.token_service import TokenDesk
+from ....metadata.auth.token_service import TokenService
 from ....metadata.client.metadata_client import MetadataClient
 from ....metadata.model.commands import Transact, encode_command
 from ....metadata.model.interface import prefix_end
 from ....metadata.model.transaction import Compare, Put, Transaction
 from ....metadata.node.watch_server import ServedWatches
-from ....metadata.protocol.client_messages import ReadRequest
+from ....metadata.protocol.client_messages import RangeRequest
 from ....metadata.protocol.token_messages import RotateRequest, TokenRequest
 from ....metadata.state.kv_state import KeyValueState
 from ....metadata.storage.backup_format import SaveRequest
-from ....proxy.session.client_authorizer import ClientRights
+from ....proxy.session.client_authorizer import ClientAuthorizer
 from ....runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
@@ -65,7 +65,12 @@ from ....runtime.net.client_link import ClientLink, Reply
 from ....runtime.net.link import Link
 from ....runtime.net.rpc import Endpoint
 from ....runtime.net.tls import token_credentials
-from ....runtime.protocol.capabilities import CAPABILITY_BYTES, Kind, capability, issue_pass
+from ....runtime.protocol.capabilities import (
+    CAPABILITY_BYTES,
+    CapabilityKind,
+    capability,
+    issue_pass,
+)
 from ....runtime.protocol.capability_messages import (
     CapsAnswer,
     CapsQuestion,
@@ -88,9 +93,9 @@ from ..faults.overload import (
     Shares,
     flood,
 )
-from ..oracles.bookie_effect_oracle import LOOK_S, Effects
-from ..oracles.connection_observer import BY_PASS, Meetings
-from ..oracles.disclosure_oracle import Shown
+from ..oracles.bookie_effect_oracle import LOOK_S, BookieEffectOracle
+from ..oracles.connection_observer import BY_PASS, ConnectionObserver
+from ..oracles.disclosure_oracle import DisclosureOracle
 from ..oracles.proxy_rights_oracle import AtProxies, read_by_tokens
 from ..oracles.token_expiry import TokenEnds
 from ..world.bug_injection import Patch, planted
@@ -146,7 +151,7 @@ class Loot:
 
     bookie: str
     ledger: int
-    kind: Kind
+    kind: CapabilityKind
     key: bytes
     entry: int = 0
     """Which one it would plant."""
@@ -205,9 +210,9 @@ class TrustedRun(LogRun):
         """Make what judges the run, and have it hear of what is said on connections."""
         simulation = self.simulation
         self.judge = SecondJudge(self._fail, stolen={CERTIFICATES[THIEF]})
-        self.meetings = Meetings(lambda: simulation.now, lambda: self.judge.revision)
-        self.shown = Shown(self.judge, self._fail)
-        self.effects = Effects(
+        self.meetings = ConnectionObserver(lambda: simulation.now, lambda: self.judge.revision)
+        self.shown = DisclosureOracle(self.judge, self._fail)
+        self.effects = BookieEffectOracle(
             lambda: simulation.now,
             self.judge,
             self.shown,
@@ -261,20 +266,20 @@ class TrustedRun(LogRun):
 
     def _ears(self) -> Sequence[Patch]:
         """What is heard of the product from inside, and bounds that are met within half a minute."""
-        begin, hear, make = Gate.__init__, Gate.hear, TokenDesk.__init__
+        begin, hear, make = BookieAuthorizer.__init__, BookieAuthorizer.hear, TokenService.__init__
         answer, end = Link.reply_error, ServedWatches.end
-        know, listen = ClientRights.__init__, ClientRights._heard
+        know, listen = ClientAuthorizer.__init__, ClientAuthorizer._heard
 
-        def begun(gate: Gate, silence_s: float, time_s: Callable[[], float]) -> None:
+        def begun(gate: BookieAuthorizer, silence_s: float, time_s: Callable[[], float]) -> None:
             begin(gate, self.silence_s, time_s)
             # And what it hears first it may not note.
             self._on_bookie(GateAnswer("open", (), {}), begins=True)
 
-        def heard(gate: Gate, said: GateAnswer) -> None:
+        def heard(gate: BookieAuthorizer, said: GateAnswer) -> None:
             hear(gate, said)
             self._on_bookie(said)
 
-        def made(desk: TokenDesk, *arguments: Any) -> None:
+        def made(desk: TokenService, *arguments: Any) -> None:
             make(desk, *arguments)
             self._on_clock()
 
@@ -286,20 +291,20 @@ class TrustedRun(LogRun):
             self._on_refused(watches._link.principal, error)
             end(watches, ident, error)
 
-        def knows(rights: ClientRights, *arguments: Any) -> None:
+        def knows(rights: ClientAuthorizer, *arguments: Any) -> None:
             know(rights, *arguments)
             self._on_proxy(None)
 
-        def listened(rights: ClientRights, concerned: set[str | None]) -> None:
+        def listened(rights: ClientAuthorizer, concerned: set[str | None]) -> None:
             listen(rights, concerned)
             self._on_proxy(rights)
 
         return (
-            (ClientRights, "__init__", knows),
-            (ClientRights, "_heard", listened),
-            (Gate, "__init__", begun),
-            (Gate, "hear", heard),
-            (TokenDesk, "__init__", made),
+            (ClientAuthorizer, "__init__", knows),
+            (ClientAuthorizer, "_heard", listened),
+            (BookieAuthorizer, "__init__", begun),
+            (BookieAuthorizer, "hear", heard),
+            (TokenService, "__init__", made),
             (Link, "reply_error", answered),
             (ServedWatches, "end", ended),
             (gate_keeping, "EVERY_S", LOOK_S),
@@ -322,7 +327,7 @@ class TrustedRun(LogRun):
         elif machine.name == self.cluster.bookies[0]:
             self._stolen = said
 
-    def _on_proxy(self, rights: ClientRights | None) -> None:
+    def _on_proxy(self, rights: ClientAuthorizer | None) -> None:
         """The proxy that runs now has heard that; None: it begins."""
         machine = machine_of_task.get()
         if machine is None:
@@ -592,7 +597,7 @@ class TrustedRun(LogRun):
         self, ask: Callable[[int, bytes], Awaitable[Reply]], chance: Random
     ) -> list[Loot]:
         ledgers = [*self.judge.ledgers.items()][-8:]
-        kind = chance.choice(list(Kind))
+        kind = chance.choice(list(CapabilityKind))
         asked = {
             number: known.bookies for number, known in chance.sample(ledgers, min(3, len(ledgers)))
         }
@@ -673,7 +678,7 @@ class TrustedRun(LogRun):
 
     def _holes(self, loot: Loot, machine: str) -> list[int]:
         """What that bookie lacks of a ledger: what is planted meets nothing there (H231)."""
-        if loot.kind is not Kind.RECOVER:
+        if loot.kind is not CapabilityKind.RECOVER:
             return []
         holders = self.cluster.oracles.bookies.holders
         return [
@@ -750,9 +755,9 @@ class TrustedRun(LogRun):
                     )
             elif chance.random() < 0.5:
                 key = state_key(int(next(iter(self.judge.names), "0"), 16))
-                await ask(Op.META_READ, ReadRequest(key, None).encode())
+                await ask(Op.META_READ, RangeRequest(key, None).encode())
             else:
-                reply = await ask(Op.META_CAPS, CapsQuestion(Kind.LIST, {}).encode())
+                reply = await ask(Op.META_CAPS, CapsQuestion(CapabilityKind.LIST, {}).encode())
                 self._passes.append(CapsAnswer.decode(reply.body).passport)
                 self._loot_of_guest += await self._ask_capabilities(ask, chance)
                 del self._loot_of_guest[:-LOOT_MAX]
@@ -859,9 +864,9 @@ class TrustedRun(LogRun):
         theirs = [one for one in self._loot if one.bookie == bookie]
         if not theirs or chance.random() < 0.3:
             number = max(self.judge.ledgers, default=0) + chance.randrange(1, 5)
-            first = chance.choice((0, *Kind))
+            first = chance.choice((0, *CapabilityKind))
             key = bytes((first,)) + chance.randbytes(CAPABILITY_BYTES - 1)
-            return Loot(bookie, number, Kind.ADD, key), chance.choice(("fence", "add"))
+            return Loot(bookie, number, CapabilityKind.ADD, key), chance.choice(("fence", "add"))
         return chance.choice(theirs), chance.choice(("fence", "read"))
 
     def _checks(self, machine: str) -> bool:
@@ -880,8 +885,8 @@ class TrustedRun(LogRun):
             if not mine or not self._checks(machine):
                 return None
             one = chance.choice(mine)
-            kind = chance.choice((Kind.RECOVER, Kind.READ, one.kind))
-            how = "fence" if kind is Kind.RECOVER else "read"
+            kind = chance.choice((CapabilityKind.RECOVER, CapabilityKind.READ, one.kind))
+            how = "fence" if kind is CapabilityKind.RECOVER else "read"
             return replace(one, key=bytes((kind,)) + one.key[1:]), how
 
         name = CERTIFICATES["c1"]
@@ -906,9 +911,12 @@ class TrustedRun(LogRun):
             return None
         if not self._checks(machine):
             return None
-        kind, ledger = chance.choice((Kind.READ, Kind.RECOVER)), chance.choice(known)
+        kind, ledger = (
+            chance.choice((CapabilityKind.READ, CapabilityKind.RECOVER)),
+            chance.choice(known),
+        )
         key = capability(stolen.held[0], kind, ledger, name, stolen.since.get(name, 0))
-        how = "read" if kind is Kind.READ else chance.choice(("fence", "add"))
+        how = "read" if kind is CapabilityKind.READ else chance.choice(("fence", "add"))
         return Loot(bookie, ledger, kind, key), how
 
     def _forged(self, name: str) -> Credentials | None:
@@ -929,7 +937,7 @@ class TrustedRun(LogRun):
             await metadata.ask(Op.META_CAPS, GateQuestion(one.bookie).encode())
         if self.plan == "required":  # what is there from before it was judged stays its own
             cookie = pack({"label": "b9", "incarnation": 1})
-            move = Move(one.bookie, 0, 1).encode()
+            move = ReplicaMove(one.bookie, 0, 1).encode()
             for puts in (
                 (Put(keys.delete_key(one.bookie, one.ledger), b""),),
                 (Put(keys.cookie_key("b9"), cookie), Put(keys.move_key("b9", one.ledger), move)),
@@ -985,7 +993,7 @@ class TrustedRun(LogRun):
                 stream = client.open_stream(
                     loot.ledger,
                     loot.key,
-                    recovery=loot.kind is Kind.RECOVER,
+                    recovery=loot.kind is CapabilityKind.RECOVER,
                     fragment_epoch=0,
                     on_acked=lambda count: over.set(),
                     on_refused=lambda position, error: over.set(),

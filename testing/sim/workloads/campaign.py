@@ -34,13 +34,13 @@ Of 3 s of CPU; a machine that others use gives a tenth of a core.
 """
 
 
-def run_chunk(options: argparse.Namespace, seeds: range) -> "Totals":
+def run_chunk(options: argparse.Namespace, seeds: range) -> "CampaignTotals":
     """Run some seeds, in a process of their own where there are many: CPython keeps some memory of each."""
     logging.getLogger("distributedlog").setLevel(
         logging.INFO if options.keep_trace else logging.CRITICAL
     )
     chaos_s = CHAOS_S if options.minutes is None else options.minutes * 60
-    totals = Totals()
+    totals = CampaignTotals()
     began = time.process_time()
     for seed in seeds:
         faulthandler.dump_traceback_later(SEED_REAL_S_MAX * max(1, chaos_s / CHAOS_S), exit=True)
@@ -60,7 +60,7 @@ def run_chunk(options: argparse.Namespace, seeds: range) -> "Totals":
     return totals
 
 
-class Totals:
+class CampaignTotals:
     """Sums over seeds."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Totals:
         self.acked += sum(report.acked for report in result.reports)
         self.read += sum(report.read for report in result.reports)
 
-    def join(self, other: "Totals") -> None:
+    def join(self, other: "CampaignTotals") -> None:
         """The sums of some more seeds."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)

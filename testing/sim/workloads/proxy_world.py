@@ -20,8 +20,8 @@ from ....log.format.dlsn import DLSN
 from ....log.format.producer_table import PRODUCERS_MAX
 from ....log.namespace import Namespace
 from ....log.write import producer_state_manager as producing
-from ....log.write.entry_batch import Batch
-from ....log.write.producer_state_manager import Producers
+from ....log.write.entry_batch import EntryBatch
+from ....log.write.producer_state_manager import ProducerStateManager
 from ....metadata.client.metadata_client import MetadataClient
 from ....proxy.client import entry_source
 from ....proxy.protocol.proxy_messages import ACK
@@ -32,7 +32,7 @@ from ....proxy.write.produce_session import ProduceSession
 from ....runtime.interfaces.errors import DistributedLogError, LogExists, LogTruncated
 from ....runtime.interfaces.host import Host
 from ...verify.checks.history_check import Violation, check_log, dotted
-from ...verify.history.run_history import ReadRecord
+from ...verify.history.run_history import ObservedRecord
 from ...verify.workloads import crowd, pipeline, workload
 from ...verify.workloads.crowd import Crowd
 from ...verify.workloads.pipeline import PipelineHistory
@@ -170,7 +170,7 @@ class ProxiedRun(SeedRun):
         """Names that were opened, and not forgotten since."""
         self.met_forgetting = False
         """Did a client come back that was forgotten, with nothing else going wrong?"""
-        self._final: list[ReadRecord] = []
+        self._final: list[ObservedRecord] = []
         self._truncated = False
         self._found: dict[str, int] = {}
         self._known: dict[str, int] = {}
@@ -237,9 +237,9 @@ class ProxiedRun(SeedRun):
 
     def _ears(self) -> list[Patch]:
         """Which names a log knows, and when something of a name is stored."""
-        begin, answer = Producers.open, ProduceSession._on_ack
+        begin, answer = ProducerStateManager.open, ProduceSession._on_ack
 
-        def begun(producers: Producers, name: str) -> tuple[int, Batch]:
+        def begun(producers: ProducerStateManager, name: str) -> tuple[int, EntryBatch]:
             number, batch = begin(producers, name)
             assert batch.carried is not None, "it says so"
             for opened in batch.carried.opens:
@@ -260,7 +260,7 @@ class ProxiedRun(SeedRun):
             if found[0].producer and session._link.peer_address.startswith(f"{ip}:"):
                 self.simulation.after(0.0, self._take_away, client)
 
-        return [(Producers, "open", begun), (ProduceSession, "_on_ack", answered)]
+        return [(ProducerStateManager, "open", begun), (ProduceSession, "_on_ack", answered)]
 
     # --- clients ----------------------------------------------------------------------------------
 

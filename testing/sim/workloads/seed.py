@@ -24,12 +24,12 @@ from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.host import Host
 from ...verify.checks.history_check import LogReport, Violation, check_log
 from ...verify.checks.register_check import check_registers
-from ...verify.history.run_history import History, ReadRecord
+from ...verify.history.run_history import ObservedRecord, RunHistory
 from ...verify.workloads import workload
 from ..faults.nemesis import Nemesis
 from ..faults.parameter_sets import bounded, draw_bounds
-from ..faults.targeted_faults import Ambushes
-from ..faults.trigger_points import Moments
+from ..faults.targeted_faults import TargetedFaults
+from ..faults.trigger_points import TriggerPoints
 from ..faults.unexpected_errors import UnexpectedErrors
 from ..world.disk import draw_disk_faults
 from ..world.network import draw_network_faults
@@ -96,7 +96,7 @@ class SeedRun(ABC):
         )
         self.chaos_s = chaos_s
         self.liveness_s = LIVENESS_S
-        self.history = History()
+        self.history = RunHistory()
         """Of the registers, and of the first log."""
         self.result = Result(seed)
         chance = self.simulation.chance("swarm")
@@ -104,12 +104,12 @@ class SeedRun(ABC):
         self.shape = draw_shape(chance, self.simulation.chance("space"))
         self.bounds = draw_bounds(chance)
         logs = LOGS[: chance.choice((1, 1, 1, 2, 3))]
-        self.histories = {log: History() for log in logs} | {LOGS[0]: self.history}
+        self.histories = {log: RunHistory() for log in logs} | {LOGS[0]: self.history}
         self.deletes = chance.random() < 0.3
         """A client makes logs and deletes them."""
         self.cluster: SimCluster
         self.nemesis: Nemesis
-        self.moments: Moments
+        self.moments: TriggerPoints
         self.unexpected: UnexpectedErrors
 
     def run(self) -> Result:
@@ -145,10 +145,10 @@ class SeedRun(ABC):
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
         self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
-        ambushes = Ambushes(self.nemesis, simulation.chance("ambush"))
+        ambushes = TargetedFaults(self.nemesis, simulation.chance("ambush"))
         on_moment = pass_by if self.calm else ambushes.on_moment
         self.unexpected = UnexpectedErrors(cluster, simulation.chance("unexpected"))
-        self.moments = Moments(cluster.role_of, cluster.serves, on_moment)
+        self.moments = TriggerPoints(cluster.role_of, cluster.serves, on_moment)
         cluster.watch(self.moments)
         self._on_cluster(cluster)
         with cluster.oracles.watching_state_machines(), bounded(self.bounds):
@@ -245,7 +245,7 @@ class LogRun(SeedRun):
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        self._finals: dict[str, list[ReadRecord]] = {}
+        self._finals: dict[str, list[ObservedRecord]] = {}
         """Each log, as it was read whole after the heal."""
         self.odd_numbers = self.simulation.chance("settings").random() < 0.3
         """A client stores numbers at the limits, and beyond them, as settings of the logs."""
@@ -380,9 +380,9 @@ def draw_shape(chance: Random, space: Random) -> Shape:
     )
 
 
-def draw_rates(chance: Random) -> workload.Rates:
+def draw_rates(chance: Random) -> workload.WorkloadRates:
     """How hard the clients of a seed work."""
-    return workload.Rates(
+    return workload.WorkloadRates(
         burst_s=chance.choice((0.03, 0.06, 0.12)),
         burst_records_max=chance.choice((1, 3, 8)),
         long_burst_chance=chance.choice((0.0, 0.05)),

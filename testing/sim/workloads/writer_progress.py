@@ -32,14 +32,14 @@ CALM_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class WriterProgress:
     """Of honest writers in one run."""
 
     acked: int
     p99_s: float
     failures: tuple[BaseException, ...] = ()
 
-    def why_worse(self, than: "Progress") -> str:
+    def why_worse(self, than: "WriterProgress") -> str:
         """What is worse here than the bound allows; ""."""
         if self.p99_s > max(FLOOR_S, TIMES * than.p99_s):
             return f"T5: p99 {self.p99_s * 1000:.1f} ms, without {than.p99_s * 1000:.1f} ms"
@@ -48,7 +48,7 @@ class Progress:
         return ""
 
 
-def progress_beside(seed: int, adversaries: Sequence[str]) -> Progress:
+def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
     """Of honest writers in a calm run of that seed, beside these."""
     run = TrustedRun(seed, chaos_s=CALM_S, calm_beside=adversaries)
     run.rates = replace(
@@ -67,10 +67,10 @@ def progress_beside(seed: int, adversaries: Sequence[str]) -> Progress:
         if append.outcome is Outcome.OK
     )
     p99_s = waited[len(waited) * 99 // 100] if waited else float("inf")
-    return Progress(len(waited), p99_s, tuple(result.failures))
+    return WriterProgress(len(waited), p99_s, tuple(result.failures))
 
 
-def compare(seed: int, names: Sequence[str]) -> dict[str, tuple[Progress, str]]:
+def compare(seed: int, names: Sequence[str]) -> dict[str, tuple[WriterProgress, str]]:
     """What came of the writers beside each of these, and what is wrong with that; "": beside nobody."""
     alone = progress_beside(seed, ())
     found = {"": (alone, str(alone.failures[0]) if alone.failures else "")}

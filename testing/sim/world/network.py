@@ -23,7 +23,7 @@ import xxhash
 
 from ....runtime.interfaces.errors import REFUSED, AddressInUse, ConnectionLost
 from ....runtime.interfaces.host import Address, Buffer, Connection
-from ....runtime.interfaces.principals import Identity
+from ....runtime.interfaces.principals import CertificateIdentity
 from .machine_state import HostDown, MachineState
 from .scheduler import Simulation
 
@@ -92,7 +92,7 @@ class SimNetwork:
         self.ends: dict[int, SimConnection] = {}
         self.refusing: dict[str, None] = {}
         """Names of machines that refuse every new connection."""
-        self.identities: dict[str, Identity] = {}
+        self.identities: dict[str, CertificateIdentity] = {}
         """Whose certificate each machine holds, by its name: that is a fact of the run, which nobody can
         forge. Where there are none connections are plain."""
         self.messages = 0
@@ -294,7 +294,7 @@ class SimConnection:
 
     def __init__(self, network: "SimNetwork", serial: int, host: MachineState, peer: str) -> None:
         self.peer = peer
-        self.identity: Identity | None = None
+        self.identity: CertificateIdentity | None = None
         self.is_secret = False
         self.has_begun = False
         self.serial = serial

@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from ....ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ....metadata.model.command_results import Answer
-from ....metadata.model.commands import Command
-from ....metadata.model.interface import Event
+from ....metadata.model.command_results import CommandResult
+from ....metadata.model.commands import ReplicatedCommand
+from ....metadata.model.interface import WatchEvent
 from ....metadata.state.kv_state import KeyValueState
 from ...verify.checks.history_check import Violation
 from ...verify.checks.wire_oracles import BookieOracle, FrameCutter, MetadataOracle
@@ -18,7 +18,7 @@ from .network import SimConnection
 from .scheduler import Simulation
 from .sim_host import SimHost
 
-OnApplied = Callable[[int, bytes, Answer, tuple[Event, ...], int], None]
+OnApplied = Callable[[int, bytes, CommandResult, tuple[WatchEvent, ...], int], None]
 """Log index, command, what came of it, what it changed, and the revision after it."""
 
 
@@ -85,7 +85,7 @@ class Oracles:
         oracle = self.metadata
 
         def apply(
-            state: KeyValueState, index: int, command: bytes, meant: Command | None = None
+            state: KeyValueState, index: int, command: bytes, meant: ReplicatedCommand | None = None
         ) -> Any:
             machine = machine_of_task.get()
             name = "?" if machine is None else machine.name

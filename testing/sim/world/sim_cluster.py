@@ -24,7 +24,7 @@ from ....cluster.nodes import serve_node
 from ....log.namespace import Namespace
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.host import Address, Host
-from ....runtime.interfaces.principals import Credentials, Identity
+from ....runtime.interfaces.principals import CertificateIdentity, Credentials
 from .disk import DiskFaults, DiskWatcher, SimDisk
 from .network import NetworkFaults, SimNetwork, Tap
 from .oracle_taps import Oracles
@@ -43,7 +43,7 @@ RESTART_S = (0.05, 1.0)
 """A node that ended by itself is started again after so long."""
 
 
-class Watcher(Tap, DiskWatcher, Protocol):
+class SimObserver(Tap, DiskWatcher, Protocol):
     """Sees wires and disks."""
 
 
@@ -170,7 +170,7 @@ class SimCluster:
         """Has the present life of this node come so far?"""
         return self.ready.get(name, False)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: SimObserver) -> None:
         """Show it everything on the wire, and what the nodes' disks do."""
         self.network.taps.append(watcher)
         for name in self.storage:
@@ -360,7 +360,7 @@ class SimCluster:
         self.start_all()
 
 
-def identity_of(principal: str) -> Identity:
+def identity_of(principal: str) -> CertificateIdentity:
     """A certificate of the run's one domain."""
     kind, _, name = principal.partition("/")
-    return Identity("sim", kind, name, serial="1", ends_s=1 << 40)
+    return CertificateIdentity("sim", kind, name, serial="1", ends_s=1 << 40)

@@ -9,7 +9,7 @@ was told before.
 from dataclasses import dataclass
 from math import inf
 
-from ..history.observations import DONE, REFUSED, Notes, Try
+from ..history.observations import DONE, REFUSED, PipelineObservations, Try
 
 REQUIRED = "required"
 FORGET_S = 2.0
@@ -31,7 +31,7 @@ class RightsVerdict:
     """Tries of the same that were done where they were not."""
 
 
-def check_rights(notes: Notes) -> RightsVerdict:
+def check_rights(notes: PipelineObservations) -> RightsVerdict:
     """The verdict; without any change of the mode an empty one."""
     found = RightsVerdict([])
     if not notes.modes:
@@ -68,7 +68,7 @@ def _judge_try(found: RightsVerdict, mode: str, attempt: Try) -> None:
             found.violations.append(f"{tried} was refused, as nobody is")
 
 
-def _spans(notes: Notes) -> list[tuple[str, float, float]]:
+def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
     """(mode, from, to): in each of them that one counted for sure, and nothing of before is remembered."""
     spans, mode, since = [], "open", -inf
     for change in notes.modes:
@@ -78,7 +78,7 @@ def _spans(notes: Notes) -> list[tuple[str, float, float]]:
     return [*spans, (mode, since, inf)]
 
 
-def _said(notes: Notes) -> list[tuple[str, float, str]]:
+def _said(notes: PipelineObservations) -> list[tuple[str, float, str]]:
     """(who, when, words) of all that went wrong."""
     found = [(who, at, words) for at, who, words in notes.remarks]
     for log in notes.logs.values():

@@ -7,7 +7,15 @@ idea. Every checker is tested with planted anomalies, since one that cannot fail
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-from ..history.run_history import Append, History, Outcome, Position, Reading, ReadRecord, Value
+from ..history.run_history import (
+    ObservedRecord,
+    Outcome,
+    Position,
+    Reading,
+    RunHistory,
+    Value,
+    WriteAttempt,
+)
 
 
 class Violation(Exception):
@@ -28,8 +36,8 @@ class LogReport:
 
 
 def check_log(
-    history: History,
-    final: Sequence[ReadRecord],
+    history: RunHistory,
+    final: Sequence[ObservedRecord],
     *,
     alone: Container[int] | None = None,
     ordered_txids: bool = True,
@@ -59,10 +67,10 @@ def check_log(
     )
 
 
-def _check_final(final: Sequence[ReadRecord], ordered_txids: bool) -> dict[Value, int]:
+def _check_final(final: Sequence[ObservedRecord], ordered_txids: bool) -> dict[Value, int]:
     """G1: positions ascend, without a gap; G7: nothing is there twice. The place of each value."""
     place_of: dict[Value, int] = {}
-    before: ReadRecord | None = None
+    before: ObservedRecord | None = None
     for place, record in enumerate(final):
         if record.value is None:
             raise Violation(f"phantom: the bytes at {dotted(record.position)} are nobody's")
@@ -80,7 +88,7 @@ def _check_final(final: Sequence[ReadRecord], ordered_txids: bool) -> dict[Value
     return place_of
 
 
-def _check_step(before: ReadRecord, record: ReadRecord, ordered_txids: bool) -> None:
+def _check_step(before: ObservedRecord, record: ObservedRecord, ordered_txids: bool) -> None:
     if record.position <= before.position:
         raise Violation(
             f"G1 order: {dotted(record.position)} comes after {dotted(before.position)}"
@@ -105,10 +113,10 @@ def _check_step(before: ReadRecord, record: ReadRecord, ordered_txids: bool) -> 
 
 
 def _check_appends(
-    appends: Sequence[Append], final: Sequence[ReadRecord], place_of: dict[Value, int]
+    appends: Sequence[WriteAttempt], final: Sequence[ObservedRecord], place_of: dict[Value, int]
 ) -> None:
     """G3: what was acknowledged is where it was; nothing is there that nobody wrote."""
-    known: dict[Value, Append] = {}
+    known: dict[Value, WriteAttempt] = {}
     for append in appends:
         value = append.value
         assert value not in known, f"the workload wrote {value} twice"
@@ -139,8 +147,8 @@ def _check_appends(
 
 
 def _check_writers(
-    appends: Sequence[Append],
-    final: Sequence[ReadRecord],
+    appends: Sequence[WriteAttempt],
+    final: Sequence[ObservedRecord],
     place_of: dict[Value, int],
     alone: Container[int] | None,
 ) -> None:
@@ -178,7 +186,7 @@ def _check_writers(
         current = writer
 
 
-def _check_real_time(appends: Sequence[Append], place_of: dict[Value, int]) -> None:
+def _check_real_time(appends: Sequence[WriteAttempt], place_of: dict[Value, int]) -> None:
     """G3, G4: what was begun after another one's acknowledgement lies after it."""
     present = [(append, place_of[append.value]) for append in appends if append.value in place_of]
     by_begin = sorted(present, key=lambda item: item[0].begun_at)
@@ -200,7 +208,7 @@ def _check_real_time(appends: Sequence[Append], place_of: dict[Value, int]) -> N
 
 
 def _check_reading(
-    reading: Reading, final: Sequence[ReadRecord], place_at: dict[Position, int]
+    reading: Reading, final: Sequence[ObservedRecord], place_at: dict[Position, int]
 ) -> None:
     """G5: every reader got a slice of the one log, from where it began, without a gap."""
     expected: int | None = None

@@ -14,17 +14,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from ....ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ....metadata.model.command_results import Answer
+from ....metadata.model.command_results import CommandResult
 from ....metadata.model.commands import (
-    Command,
     Expire,
     Grant,
+    ReplicatedCommand,
     Revoke,
     Transact,
     TrustChange,
     decode_command,
 )
-from ....metadata.model.interface import Event
+from ....metadata.model.interface import WatchEvent
 from ....metadata.model.transaction import Delete, Put, Transaction
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.principals import Narrowing
@@ -149,7 +149,12 @@ class SecondJudge:
         return self.policies[-1].revision
 
     def on_applied(
-        self, index: int, command: bytes, answer: Answer, events: tuple[Event, ...], revision: int
+        self,
+        index: int,
+        command: bytes,
+        answer: CommandResult,
+        events: tuple[WatchEvent, ...],
+        revision: int,
     ) -> None:
         """A node's state has taken the command at ``index``; only the first time counts."""
         if index <= self._applied:
@@ -175,7 +180,7 @@ class SecondJudge:
 
     # --- judging ----------------------------------------------------------------------------------
 
-    def _why_not(self, principal: str, index: int, meant: Command) -> str:
+    def _why_not(self, principal: str, index: int, meant: ReplicatedCommand) -> str:
         """What it did without a right; ""."""
         policy = self.now
         if isinstance(meant, TrustChange):
@@ -340,7 +345,7 @@ class SecondJudge:
 
     # --- learning ---------------------------------------------------------------------------------
 
-    def _learn(self, events: tuple[Event, ...], is_trust: bool, revision: int) -> None:
+    def _learn(self, events: tuple[WatchEvent, ...], is_trust: bool, revision: int) -> None:
         policy = self.now
         users, tokens = dict(policy.users), dict(policy.tokens)
         grants = {user: dict(held) for user, held in policy.grants.items()}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..history.observations import Notes, Piece
+from ..history.observations import Piece, PipelineObservations
 from ..report.availability import AFTER_S, TimeLine, time_line
 from .authorization_check import RightsVerdict, check_rights
 from .history_check import Violation
@@ -55,7 +55,7 @@ class Judgement:
         return {name: sum(getattr(log, name) for log in self.logs) for name in names}
 
 
-def judge(notes: Notes) -> Judgement:
+def judge(notes: PipelineObservations) -> Judgement:
     """Judge a run by its notes, the runner's among them (``run``: times, bounds, what went wrong)."""
     found = Judgement()
     run = notes.run
@@ -86,7 +86,7 @@ def judge(notes: Notes) -> Judgement:
     return found
 
 
-def _judge_logs(notes: Notes, found: Judgement, failures: list[str]) -> None:
+def _judge_logs(notes: PipelineObservations, found: Judgement, failures: list[str]) -> None:
     for name in sorted(notes.logs):
         log = notes.logs[name]
         final: list[Piece] | None = None
@@ -108,7 +108,7 @@ def _judge_logs(notes: Notes, found: Judgement, failures: list[str]) -> None:
             failures.append(f"log {name}: and {more} violations more")
 
 
-def _judge_registers(notes: Notes, found: Judgement, failures: list[str]) -> None:
+def _judge_registers(notes: PipelineObservations, found: Judgement, failures: list[str]) -> None:
     checks: tuple[Callable[[Any], int], ...] = (check_registers, check_linearizable)
     for check in checks:
         try:
@@ -119,7 +119,7 @@ def _judge_registers(notes: Notes, found: Judgement, failures: list[str]) -> Non
             found.remarks.append(f"registers: the search was given up: {wide}")
 
 
-def _voids(found: Judgement, notes: Notes, bounds: dict[str, Any]) -> list[str]:
+def _voids(found: Judgement, notes: PipelineObservations, bounds: dict[str, Any]) -> list[str]:
     voids = []
     if found.acked < bounds.get("acked_min", 0):
         voids.append(f"{found.acked:,} acknowledged records, the bound is {bounds['acked_min']:,}")
@@ -140,7 +140,7 @@ def _voids(found: Judgement, notes: Notes, bounds: dict[str, Any]) -> list[str]:
     return voids
 
 
-def to_json(found: Judgement, notes: Notes) -> dict[str, Any]:
+def to_json(found: Judgement, notes: PipelineObservations) -> dict[str, Any]:
     """The verdict for machines."""
     begun_at = found.line.begun_at
     return {

@@ -19,7 +19,7 @@ import xxhash
 
 from ....bookie.format import bookie_messages as messages
 from ....bookie.format.entry import HEADER, HEADER_BYTES, records
-from ....metadata.raft.raft_messages import Append, Heartbeat, Vote, VoteReply
+from ....metadata.raft.raft_messages import AppendRequest, Heartbeat, Vote, VoteReply
 from ....metadata.raft.raft_messages import decode as decode_raft
 from ....runtime.interfaces.errors import CorruptData, NoSuchEntry, NoSuchLedger
 from ....runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op
@@ -170,7 +170,7 @@ class BookieOracle:
                 if stream is not None and not stream.recovery:
                     self._on_lac(stream.ledger, lac)
         elif op == Op.READ:
-            asked = messages.ReadRequest.decode(body)
+            asked = messages.ReadEntriesRequest.decode(body)
             link.asked[ident] = _Asked(
                 op, asked.ledger, asked.first, asked.last, self._acks, asked.fence
             )
@@ -333,7 +333,7 @@ class MetadataOracle:
             self._vote(machine, message.term, to)
         elif isinstance(message, Vote):
             self._vote(machine, message.term, machine)
-        elif isinstance(message, Append | Heartbeat):
+        elif isinstance(message, AppendRequest | Heartbeat):
             leader = self._leaders.setdefault(message.term, machine)
             if leader != machine:
                 self._fail(f"M1: {leader} and {machine} both lead term {message.term}")

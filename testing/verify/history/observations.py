@@ -119,7 +119,7 @@ class ReadPart:
 
 
 @dataclass(slots=True)
-class Cut:
+class RequestedTruncation:
     """A truncation that was asked for: what lies before ``to`` may go."""
 
     log: str
@@ -172,11 +172,11 @@ class LogNotes:
     acked: list[Acked] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     readings: list[ReadPart] = field(default_factory=list)
-    cuts: list[Cut] = field(default_factory=list)
+    cuts: list[RequestedTruncation] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Notes:
+class PipelineObservations:
     """A whole run."""
 
     logs: dict[str, LogNotes] = field(default_factory=dict)
@@ -211,10 +211,10 @@ class Notebook:
 
 
 class _Reader:
-    """Lines into `Notes`."""
+    """Lines into `PipelineObservations`."""
 
     def __init__(self) -> None:
-        self.notes = Notes()
+        self.notes = PipelineObservations()
         self._sessions: dict[int, LogNotes] = {}
         self._readings: dict[tuple[str, int], ReadPart] = {}
         self._calls: dict[tuple[str, int], RegisterCall] = {}
@@ -275,7 +275,9 @@ class _Reader:
         self._readings[who, reading].whole = True
 
     def _cut(self, who: str, log: str, t0: float, t1: float, to: Any, outcome: str) -> None:
-        self.notes.log(log).cuts.append(Cut(log, t0, t1, _position(to), Outcome(outcome)))
+        self.notes.log(log).cuts.append(
+            RequestedTruncation(log, t0, t1, _position(to), Outcome(outcome))
+        )
 
     def _ask(
         self, who: str, n: int, key: str, kind: str, t: float, expected: int, wrote: str
@@ -314,7 +316,7 @@ class _Reader:
         self.notes.remarks.append((t, who, words))
 
 
-def read_notes(lines: Iterable[bytes]) -> Notes:
+def read_notes(lines: Iterable[bytes]) -> PipelineObservations:
     """The notes of a run. Raises `CorruptData` for what no client of ours wrote."""
     reader = _Reader()
     for number, raw in enumerate(lines, 1):

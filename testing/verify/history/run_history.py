@@ -57,7 +57,7 @@ def from_payload(payload: Buffer) -> Value | None:
 
 
 @dataclass(slots=True)
-class Append:
+class WriteAttempt:
     """One record handed to a writer."""
 
     value: Value
@@ -69,7 +69,7 @@ class Append:
     error: str = ""
 
 
-class ReadRecord(NamedTuple):
+class ObservedRecord(NamedTuple):
     """One record as a reader got it."""
 
     position: Position
@@ -87,7 +87,7 @@ class Reading:
     begun_at: float
     start: Position | None = None
     """None: from the earliest record."""
-    records: list[ReadRecord] = field(default_factory=list)
+    records: list[ObservedRecord] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -111,11 +111,11 @@ class RegisterCall:
     value: str = ""
 
 
-class History:
+class RunHistory:
     """Everything that the clients of one run saw."""
 
     def __init__(self) -> None:
-        self.appends: list[Append] = []
+        self.appends: list[WriteAttempt] = []
         self.readings: list[Reading] = []
         self.registers: list[RegisterCall] = []
         self.writers = 0
@@ -125,9 +125,9 @@ class History:
         self.writers += 1
         return self.writers
 
-    def begin_append(self, value: Value, now: float) -> Append:
+    def begin_append(self, value: Value, now: float) -> WriteAttempt:
         """A record is about to be handed over; change the returned value when the call ends."""
-        append = Append(value, now)
+        append = WriteAttempt(value, now)
         self.appends.append(append)
         return append
 
@@ -159,14 +159,14 @@ class History:
         )
 
     @classmethod
-    def load(cls, saved: bytes) -> "History":
+    def load(cls, saved: bytes) -> "RunHistory":
         """The other way round; registers are not kept."""
         history = cls()
         number, appends, readings = unpack(saved, "a history")
         assert number == FORMAT, f"a history of format {number}"
         for writer, counter, begun, ended, outcome, position, error in appends:
             history.appends.append(
-                Append(
+                WriteAttempt(
                     Value(writer, counter),
                     begun,
                     ended,
@@ -179,7 +179,7 @@ class History:
             reading = history.begin_reading(reader, begun, _position(start))
             for at, sequence_id, txid, value in records:
                 found = None if value is None else Value(*value)
-                reading.records.append(ReadRecord(_must(at), sequence_id, txid, found))
+                reading.records.append(ObservedRecord(_must(at), sequence_id, txid, found))
         history.writers = max((append.value.writer for append in history.appends), default=0)
         return history
 

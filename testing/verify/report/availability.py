@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from ..history.observations import Notes
+from ..history.observations import PipelineObservations
 
 AFTER_S = 5.0
 STEP_S = 1.0
@@ -51,7 +51,7 @@ class TimeLine:
         return best
 
 
-def time_line(notes: Notes, begun_at: float, ended_at: float) -> TimeLine:
+def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> TimeLine:
     """The acknowledgements of all logs between two times."""
     line = TimeLine(begun_at, ended_at)
     steps = max(1, int((ended_at - begun_at) / STEP_S + 0.999))

@@ -1,8 +1,8 @@
 """Many producers and readers of one log at a time, through proxies and beside them.
 
 Producers with a name outlive every process and go on where the log says that they are (G9). Plain ones begin
-anew after each failure, and say what they do not know (G7). What each sent and was told is a `History`, which
-`check_log` judges; `check_sources` judges what the log says of names.
+anew after each failure, and say what they do not know (G7). What each sent and was told is a `RunHistory`,
+which `check_log` judges; `check_sources` judges what the log says of names.
 """
 
 from collections import deque
@@ -20,8 +20,16 @@ from ....log.write.log_writer import LogWriter
 from ....log.write.producer_state_manager import OpenedProducer
 from ....runtime.interfaces.errors import DistributedLogError, LogTruncated
 from ..checks.history_check import Violation
-from ..history.run_history import Append, History, Outcome, Position, ReadRecord, Value, to_payload
-from .workload import REST_S, Rates, as_read, note_error
+from ..history.run_history import (
+    ObservedRecord,
+    Outcome,
+    Position,
+    RunHistory,
+    Value,
+    WriteAttempt,
+    to_payload,
+)
+from .workload import REST_S, WorkloadRates, as_read, note_error
 
 UNDER_WAY_MAX = 60
 """Records of a session that nobody was told about yet."""
@@ -35,13 +43,13 @@ HURRIED_PAUSE_S = 0.1
 
 
 @dataclass(slots=True)
-class Source:
+class CrowdProducer:
     """A named producer, from when the log did not know its name until it does not know it any more."""
 
     name: str
     writer: int
     """In the values of its records."""
-    appends: list[Append] = field(default_factory=list)
+    appends: list[WriteAttempt] = field(default_factory=list)
     """By sequence: all that were ever sent."""
     stored: int = 0
     """So many are in the log: an acknowledgement says so, or what the log said when the name was opened."""
@@ -55,7 +63,7 @@ class Source:
             )
         self.stored = next_sequence
 
-    def begin(self, sequence: int, history: History) -> Append:
+    def begin(self, sequence: int, history: RunHistory) -> WriteAttempt:
         """A record is about to be sent, for the first time or again."""
         if sequence == len(self.appends):
             self.appends.append(
@@ -70,14 +78,14 @@ class Source:
 class Crowd:
     """What all of them saw."""
 
-    history: History
+    history: RunHistory
     forgets: bool = False
     """May the log forget a name?"""
     truncates: bool = False
     """Does a reader begin somewhere, when it begins at the beginning?"""
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, CrowdProducer] = field(default_factory=dict)
     """By name, as the log knows it."""
-    ended: list[Source] = field(default_factory=list)
+    ended: list[CrowdProducer] = field(default_factory=list)
     """Of names that the log had forgotten."""
     alone: dict[int, None] = field(default_factory=dict)
     """Writers that had the log for themselves."""
@@ -92,7 +100,7 @@ class Crowd:
     truncated: int = 0
     """Readers that were overtaken by a truncation."""
 
-    def source(self, opened: OpenedProducer) -> Source:
+    def source(self, opened: OpenedProducer) -> CrowdProducer:
         """Whose name was opened. Raises `Violation` where the log does not say what it must."""
         found = self.sources.get(opened.name)
         if found is not None and not opened.known and found.appends:
@@ -103,7 +111,9 @@ class Crowd:
             self.ended.append(found)
             found = None
         if found is None:
-            found = self.sources[opened.name] = Source(opened.name, self.history.new_writer())
+            found = self.sources[opened.name] = CrowdProducer(
+                opened.name, self.history.new_writer()
+            )
         found.opened(opened.next_sequence)
         return found
 
@@ -111,7 +121,9 @@ class Crowd:
 class CrowdSession:
     """One opening of a writer: sends in a pipeline, notes each record's outcome."""
 
-    def __init__(self, writer: LogWriter, crowd: Crowd, chance: Random, rates: Rates) -> None:
+    def __init__(
+        self, writer: LogWriter, crowd: Crowd, chance: Random, rates: WorkloadRates
+    ) -> None:
         crowd.sessions += 1
         self._writer = writer
         self._history = crowd.history
@@ -120,7 +132,7 @@ class CrowdSession:
         self._source = None if writer.producer is None else crowd.source(writer.producer)
         self.number = crowd.history.new_writer() if self._source is None else self._source.writer
         self._next = 0 if writer.producer is None else writer.producer.next_sequence
-        self._under_way: deque[tuple[Append, PendingWrite]] = deque()
+        self._under_way: deque[tuple[WriteAttempt, PendingWrite]] = deque()
 
     async def run(self, records: int) -> None:
         """Send about so many, then close or go without a word. Raises what ended the writer."""
@@ -161,7 +173,7 @@ class CrowdSession:
         if failure is not None:
             raise failure
 
-    def _begin(self) -> Append:
+    def _begin(self) -> WriteAttempt:
         sequence, self._next = self._next, self._next + 1
         if self._source is not None:
             return self._source.begin(sequence, self._history)
@@ -183,7 +195,12 @@ class CrowdSession:
 
 
 async def produce(
-    namespace: Namespace, log: str, crowd: Crowd, name: str | None, chance: Random, rates: Rates
+    namespace: Namespace,
+    log: str,
+    crowd: Crowd,
+    name: str | None,
+    chance: Random,
+    rates: WorkloadRates,
 ) -> None:
     """Write through proxies, under a name or without; open again after whatever ended it. Until cancelled."""
     while True:
@@ -200,7 +217,9 @@ async def produce(
         await trio.sleep(chance.uniform(0.0, REST_S))
 
 
-async def visit(namespace: Namespace, log: str, crowd: Crowd, chance: Random, rates: Rates) -> None:
+async def visit(
+    namespace: Namespace, log: str, crowd: Crowd, chance: Random, rates: WorkloadRates
+) -> None:
     """A new name each time, for a few records: the log is to forget some. Until cancelled."""
     while True:
         pause_s = HURRIED_PAUSE_S if crowd.hurried else GUEST_PAUSE_S
@@ -217,7 +236,7 @@ async def visit(namespace: Namespace, log: str, crowd: Crowd, chance: Random, ra
 
 
 async def write_past(
-    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: Rates
+    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: WorkloadRates
 ) -> None:
     """Now and then have the log without a proxy, also taken from one; with the name or without it."""
     while True:
@@ -246,7 +265,7 @@ async def prove_written(
     """Write so many records one by one, commit, close. Raises if any of it fails."""
     writer = await namespace.open_log(log).open_writer(producer=name)
     try:
-        session = CrowdSession(writer, crowd, chance, Rates())
+        session = CrowdSession(writer, crowd, chance, WorkloadRates())
         for _ in range(records):
             await session.burst(1, 0, size=400)
         await writer.commit()
@@ -282,7 +301,7 @@ async def follow(
                 crowd.truncated += 1
             await trio.sleep(REST_S)
             continue
-        records: list[ReadRecord] | None = None
+        records: list[ObservedRecord] | None = None
         try:
             ends = trio.current_time() + chance.expovariate(0.1)
             while trio.current_time() < ends:
@@ -309,7 +328,7 @@ async def follow(
 
 
 async def read_again(
-    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: Rates
+    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: WorkloadRates
 ) -> None:
     """Read all of the log to its present end, again and again, until cancelled."""
     while True:
@@ -320,10 +339,12 @@ async def read_again(
             await trio.sleep(REST_S)
 
 
-async def read_once(namespace: Namespace, log: str, crowd: Crowd, name: str) -> list[ReadRecord]:
+async def read_once(
+    namespace: Namespace, log: str, crowd: Crowd, name: str
+) -> list[ObservedRecord]:
     """All that is there; it is judged with everything else."""
     begun = trio.current_time()
-    records: list[ReadRecord] = []
+    records: list[ObservedRecord] = []
     async with namespace.open_log(log).open_reader(to="end") as reader:
         async for record in reader:
             read = as_read(record)
@@ -337,7 +358,7 @@ async def read_once(namespace: Namespace, log: str, crowd: Crowd, name: str) -> 
 # --- judging --------------------------------------------------------------------------------------
 
 
-def check_sources(crowd: Crowd, final: Sequence[ReadRecord]) -> dict[str, int]:
+def check_sources(crowd: Crowd, final: Sequence[ObservedRecord]) -> dict[str, int]:
     """G9: of each name what the log said is there, from its first record on, without a hole.
 
     How many records there are of each name that the log knows. That none is there twice, and that what was

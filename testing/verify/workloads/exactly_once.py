@@ -17,7 +17,7 @@ from ....log.format.dlsn import DLSN
 from ....log.format.record import LogRecord
 from ....log.namespace import Namespace
 from ....log.write.log_writer import LogWriter
-from ....log.write.sequenced_batch import Frame
+from ....log.write.sequenced_batch import SequencedBatch
 from ....runtime.interfaces.errors import (
     DistributedLogError,
     LogExists,
@@ -26,7 +26,7 @@ from ....runtime.interfaces.errors import (
     ProducerForgotten,
 )
 from ..checks.history_check import Violation, dotted
-from .workload import REST_S, Rates
+from .workload import REST_S, WorkloadRates
 
 FRAME_RECORDS_MAX = 5
 SOURCES = 3
@@ -34,7 +34,7 @@ SOURCES = 3
 
 
 @dataclass(slots=True)
-class Source:
+class ExactlyOnceProducer:
     """A producer, as its client knows it."""
 
     name: str
@@ -71,7 +71,7 @@ class Source:
 class OnceHistory:
     """What all processes sent and were told."""
 
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, ExactlyOnceProducer] = field(default_factory=dict)
     repeated: int = 0
     """Frames that were told to be there already."""
     fenced: int = 0
@@ -79,7 +79,7 @@ class OnceHistory:
     placed: dict[bytes, DLSN] = field(default_factory=dict)
     """Where records after others are, that were acknowledged, by payload."""
 
-    def on_done(self, frame: Frame, source: Source) -> None:
+    def on_done(self, frame: SequencedBatch, source: ExactlyOnceProducer) -> None:
         """A frame has an outcome. Raises `Violation` where it had another place before."""
         if frame.error is not None:
             return
@@ -94,11 +94,16 @@ class OnceHistory:
 
 
 async def produce(
-    namespace: Namespace, log: str, history: OnceHistory, owner: str, chance: Random, rates: Rates
+    namespace: Namespace,
+    log: str,
+    history: OnceHistory,
+    owner: str,
+    chance: Random,
+    rates: WorkloadRates,
 ) -> None:
     """Own the log, send for producers, give it up or lose it; again, until cancelled."""
     for k in range(SOURCES):
-        history.sources.setdefault(f"{owner}-{k}", Source(f"{owner}-{k}"))
+        history.sources.setdefault(f"{owner}-{k}", ExactlyOnceProducer(f"{owner}-{k}"))
     mine = [source for name, source in history.sources.items() if name.startswith(f"{owner}-")]
     while True:
         try:
@@ -107,7 +112,7 @@ async def produce(
             await trio.sleep(chance.uniform(0.0, 2 * REST_S))
             continue
         try:
-            await Session(writer, history, mine, chance, rates).run()
+            await WriterLifetime(writer, history, mine, chance, rates).run()
         except DistributedLogError:
             await writer.abort()
         await trio.sleep(chance.uniform(0.0, 2 * REST_S))
@@ -121,16 +126,16 @@ async def open_it(namespace: Namespace, log: str, *, takeover: bool) -> LogWrite
     return await namespace.open_log(log).open_writer(takeover=takeover)
 
 
-class Session:
+class WriterLifetime:
     """One opening of the log's writer."""
 
     def __init__(
         self,
         writer: LogWriter,
         history: OnceHistory,
-        sources: Sequence[Source],
+        sources: Sequence[ExactlyOnceProducer],
         chance: Random,
-        rates: Rates,
+        rates: WorkloadRates,
     ) -> None:
         self._writer = writer
         self._history = history
@@ -163,7 +168,7 @@ class Session:
                 await self._writer.commit()
         await self._writer.aclose()
 
-    async def _open(self, source: Source) -> None:
+    async def _open(self, source: ExactlyOnceProducer) -> None:
         before = source.number
         opened = await self._writer.sequenced.open_producer(source.name)
         source.number = opened.number
@@ -178,12 +183,12 @@ class Session:
             else:
                 raise Violation(f"G9: number {before} of {source.name} writes after {opened}")
 
-    async def _resume(self, source: Source) -> None:
+    async def _resume(self, source: ExactlyOnceProducer) -> None:
         opened = self._writer.sequenced.resume_producer(source.name, source.number)
         self._check(source, opened.next_sequence)
         await trio.lowlevel.checkpoint()
 
-    def _check(self, source: Source, next_sequence: int) -> None:
+    def _check(self, source: ExactlyOnceProducer, next_sequence: int) -> None:
         source.next_after(next_sequence)
         for first in source.told:
             if first >= next_sequence:
@@ -191,7 +196,7 @@ class Session:
                     f"G9: {source.name} was told that {first} is stored, and {next_sequence} is next"
                 )
 
-    async def _send(self, source: Source) -> int:
+    async def _send(self, source: ExactlyOnceProducer) -> int:
         """The next frame, or one again that may not have arrived, or that has; how many are new."""
         chance, writer = self._chance, self._writer
         now = writer.sequenced.next_sequence(source.number)

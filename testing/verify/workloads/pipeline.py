@@ -22,7 +22,15 @@ from ....runtime.interfaces.errors import (
     LogTruncated,
 )
 from ..checks.history_check import Violation, dotted
-from ..history.run_history import Append, History, Outcome, Position, ReadRecord, Value, to_payload
+from ..history.run_history import (
+    ObservedRecord,
+    Outcome,
+    Position,
+    RunHistory,
+    Value,
+    WriteAttempt,
+    to_payload,
+)
 from .workload import REST_S, as_read, txid_now
 
 APP = "etl"
@@ -32,11 +40,11 @@ UNLINKED_S = 4.0
 
 
 @dataclass(slots=True)
-class Batch:
+class PipelineVersion:
     """One version: the same records whoever writes it, cut into the same segments."""
 
     version: int
-    parts: tuple[tuple[Append, ...], ...]
+    parts: tuple[tuple[WriteAttempt, ...], ...]
     """Records of each segment, in order; each an entry of its own."""
 
     def linked(self, first_segment: int, now: float) -> None:
@@ -58,14 +66,14 @@ class Batch:
 class PipelineHistory:
     """What was seen: appends of writers and batches, and what the archiver has copied."""
 
-    history: History = field(default_factory=History)
-    batches: dict[int, Batch] = field(default_factory=dict)
-    archived: dict[Position, ReadRecord] = field(default_factory=dict)
+    history: RunHistory = field(default_factory=RunHistory)
+    batches: dict[int, PipelineVersion] = field(default_factory=dict)
+    archived: dict[Position, ObservedRecord] = field(default_factory=dict)
     truncations: int = 0
     links: int = 0
     replays: int = 0
 
-    def batch(self, version: int, chance: Random) -> Batch:
+    def batch(self, version: int, chance: Random) -> PipelineVersion:
         """The records of a version; made up by whoever asks first."""
         batch = self.batches.get(version)
         if batch is None:
@@ -78,10 +86,10 @@ class PipelineHistory:
                     part.append(self.history.begin_append(value, trio.current_time()))
                     counter += 1
                 parts.append(tuple(part))
-            batch = self.batches[version] = Batch(version, tuple(parts))
+            batch = self.batches[version] = PipelineVersion(version, tuple(parts))
         return batch
 
-    def keep(self, record: ReadRecord) -> None:
+    def keep(self, record: ObservedRecord) -> None:
         """The archiver has read a record. Raises `Violation` where it had another one from there."""
         before = self.archived.setdefault(record.position, record)
         if before != record:
@@ -89,7 +97,7 @@ class PipelineHistory:
                 f"G5 changed: {record.value} at {dotted(record.position)}, where {before.value} was read"
             )
 
-    def whole(self) -> list[ReadRecord]:
+    def whole(self) -> list[ObservedRecord]:
         """All that was archived, in order: the log, when its rest has been read, too."""
         return [self.archived[position] for position in sorted(self.archived)]
 

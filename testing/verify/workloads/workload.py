@@ -26,12 +26,12 @@ from ....runtime.declarations.options import DURATION_S_MAX
 from ....runtime.interfaces.errors import DistributedLogError, LogNotFound
 from ..checks.history_check import Violation
 from ..history.run_history import (
-    Append,
-    History,
+    ObservedRecord,
     Outcome,
-    ReadRecord,
     RegisterCall,
+    RunHistory,
     Value,
+    WriteAttempt,
     from_payload,
     to_payload,
 )
@@ -42,7 +42,7 @@ REST_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class WorkloadRates:
     """How hard the clients work; seconds, bytes, chances."""
 
     burst_s: float = 0.2
@@ -73,7 +73,7 @@ def txid_now() -> int:
 
 
 async def write_sessions(
-    namespace: Namespace, log: str, history: History, chance: Random, rates: Rates
+    namespace: Namespace, log: str, history: RunHistory, chance: Random, rates: WorkloadRates
 ) -> None:
     """Own the log, write, give it up or lose it; again, until cancelled."""
     while True:
@@ -84,7 +84,7 @@ async def write_sessions(
         except DistributedLogError:
             await trio.sleep(chance.uniform(0.0, 2 * REST_S))
             continue
-        session = WriterSession(writer, history, chance, rates)
+        session = WorkloadWriterSession(writer, history, chance, rates)
         try:
             await session.run(chance.randrange(1, rates.session_records_max))
         except DistributedLogError:
@@ -92,10 +92,12 @@ async def write_sessions(
         await trio.sleep(chance.uniform(0.0, 2 * REST_S))
 
 
-class WriterSession:
+class WorkloadWriterSession:
     """One opening of a writer: submits bursts, and notes each record's outcome."""
 
-    def __init__(self, writer: LogWriter, history: History, chance: Random, rates: Rates) -> None:
+    def __init__(
+        self, writer: LogWriter, history: RunHistory, chance: Random, rates: WorkloadRates
+    ) -> None:
         self.number = history.new_writer()
         self._writer = writer
         self._history = history
@@ -142,8 +144,8 @@ class WriterSession:
         if failure is not None or len(pending) < records:
             raise failure or DistributedLogError("the writer takes no more records")
 
-    async def _submit_each(self, records: int) -> list[tuple[Append, PendingWrite]]:
-        pending: list[tuple[Append, PendingWrite]] = []
+    async def _submit_each(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
+        pending: list[tuple[WriteAttempt, PendingWrite]] = []
         for _ in range(records):
             value = Value(self.number, self._counter)
             self._counter += 1
@@ -157,10 +159,10 @@ class WriterSession:
             pending.append((append, taken))
         return pending
 
-    async def _submit_bulk(self, records: int) -> list[tuple[Append, PendingWrite]]:
+    async def _submit_bulk(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
         """One call; entries are cut where the records do not fit, also around a large one."""
         chance, rates, now = self._chance, self._rates, trio.current_time()
-        appends: list[Append] = []
+        appends: list[WriteAttempt] = []
         batch: list[LogRecord] = []
         for _ in range(records):
             value = Value(self.number, self._counter)
@@ -179,7 +181,7 @@ class WriterSession:
         return list(zip(appends, bulk, strict=True))
 
 
-def note_error(append: Append, error: DistributedLogError) -> None:
+def note_error(append: WriteAttempt, error: DistributedLogError) -> None:
     """An append ended in an error: unknown, unless the error is definite (G7)."""
     append.ended_at = trio.current_time()
     append.outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
@@ -187,7 +189,12 @@ def note_error(append: Append, error: DistributedLogError) -> None:
 
 
 async def tail(
-    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+    namespace: Namespace,
+    log: str,
+    history: RunHistory,
+    name: str,
+    chance: Random,
+    rates: WorkloadRates,
 ) -> None:
     """Follow the log for ever; after an error go on after the last record that was got."""
     start: DLSN | None = None
@@ -213,7 +220,12 @@ async def tail(
 
 
 async def catch_up(
-    namespace: Namespace, log: str, history: History, name: str, chance: Random, rates: Rates
+    namespace: Namespace,
+    log: str,
+    history: RunHistory,
+    name: str,
+    chance: Random,
+    rates: WorkloadRates,
 ) -> None:
     """Read the whole log from its beginning to its present end, again and again."""
     while True:
@@ -228,28 +240,28 @@ async def catch_up(
             await trio.sleep(REST_S)
 
 
-def as_read(record: LogRecord) -> ReadRecord:
+def as_read(record: LogRecord) -> ObservedRecord:
     """A record as the history keeps it."""
     segment, entry, slot = record.dlsn
-    return ReadRecord(
+    return ObservedRecord(
         (segment, entry, slot), record.sequence_id, record.txid, from_payload(record.payload)
     )
 
 
-async def read_whole(reader: LogReader) -> list[ReadRecord]:
+async def read_whole(reader: LogReader) -> list[ObservedRecord]:
     """All records up to the reader's end."""
     return [as_read(record) async for record in reader]
 
 
 async def prove_alive(
-    namespace: Namespace, log: str, history: History, chance: Random, *, entries: int = 0
+    namespace: Namespace, log: str, history: RunHistory, chance: Random, *, entries: int = 0
 ) -> None:
     """Take the log over, write a few records, commit, close. Raises if any of it fails.
 
     ``entries``: at least so many records one by one, each an entry of its own.
     """
     writer = await namespace.open_log(log).open_writer(takeover=True)
-    session = WriterSession(writer, history, chance, Rates(burst_s=0.01))
+    session = WorkloadWriterSession(writer, history, chance, WorkloadRates(burst_s=0.01))
     try:
         await session.burst(3)
         for _ in range(entries):
@@ -312,7 +324,7 @@ async def store_numbers_at_limits(
         await trio.sleep(chance.expovariate(1.0))
 
 
-async def read_final(namespace: Namespace, log: str) -> list[ReadRecord]:
+async def read_final(namespace: Namespace, log: str) -> list[ObservedRecord]:
     """The whole log as it is now; empty where there is none."""
     try:
         async with namespace.open_log(log).open_reader(to="end") as reader:
@@ -351,7 +363,7 @@ async def watch_registers(metadata: Metadata) -> None:
 
 
 async def use_registers(
-    metadata: Metadata, process: str, history: History, chance: Random, *, keys: int = 3
+    metadata: Metadata, process: str, history: RunHistory, chance: Random, *, keys: int = 3
 ) -> None:
     """Read and conditionally change a few registers, until cancelled."""
     known: dict[str, int] = {}

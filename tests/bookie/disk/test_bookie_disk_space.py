@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from distributedlog.bookie.disk.bookie_disk_space import (
+    BookieDiskSpace,
     Facts,
-    Space,
     index_is_behind,
     read_only_conditions,
 )
@@ -53,7 +53,7 @@ def test_each_fact_alone_is_a_condition_with_its_code(name: str) -> None:
 @pytest.mark.parametrize("name", BAD)
 def test_for_want_of_room_others_make_haste(name: str) -> None:
     """Not where it is read-only because somebody wants it to be: that may be for weeks."""
-    space = Space("b1", lambda: replace(WELL, **BAD[name]))  # type: ignore[arg-type]
+    space = BookieDiskSpace("b1", lambda: replace(WELL, **BAD[name]))  # type: ignore[arg-type]
     for told in BAD[name].keys() & vars(space).keys():
         setattr(space, told, True)
     space.look()
@@ -66,7 +66,7 @@ def test_for_want_of_room_others_make_haste(name: str) -> None:
 
 def test_it_says_when_it_changes_and_only_then() -> None:
     """Others are told of it at once."""
-    space = Space("b1", lambda: WELL)
+    space = BookieDiskSpace("b1", lambda: WELL)
     told: list[bool] = []
     space.subscribe(lambda: told.append(space.read_only))
     space.look()
@@ -100,7 +100,7 @@ def test_a_small_bound_for_the_journal_is_the_indexs_too() -> None:
 
 def test_what_the_journal_meets_counts_at_once() -> None:
     """No add is taken in the quarter of a second until the next look."""
-    space = Space("b1", lambda: WELL)
+    space = BookieDiskSpace("b1", lambda: WELL)
     space.look()
     assert space.refusal(recovery=False) is None
 
@@ -116,7 +116,7 @@ def test_what_the_journal_meets_counts_at_once() -> None:
     "name", ["journal_file_no_space", "checkpoint_no_space", "read_only_requested"]
 )
 def test_what_was_told_holds_over_each_look(name: str) -> None:
-    space = Space("b1", lambda: WELL)
+    space = BookieDiskSpace("b1", lambda: WELL)
     (field,) = BAD[name]
     setattr(space, field, True)
     space.look()
@@ -129,7 +129,7 @@ def test_what_was_told_holds_over_each_look(name: str) -> None:
 
 
 def test_an_index_that_cannot_follow_refuses_recoveries_too() -> None:
-    space = Space("b1", lambda: replace(WELL, **BAD["index_memory_full"]))  # type: ignore[arg-type]
+    space = BookieDiskSpace("b1", lambda: replace(WELL, **BAD["index_memory_full"]))  # type: ignore[arg-type]
     space.look()
     assert isinstance(space.refusal(recovery=False), BookieReadOnly)
     assert isinstance(space.refusal(recovery=True), TooBusy)

@@ -15,19 +15,19 @@ REQUESTS = [
     m.StreamOpen(2**64 - 1, KEY, recovery=False, fragment_epoch=0),
     m.StreamOpen(7, KEY, recovery=False, fragment_epoch=0, close=True),
     m.LedgerRequest(7, KEY),
-    m.ReadRequest(7, KEY, 0, 9, 1 << 20, fence=True),
-    m.ReadRequest(7, KEY, 5, 5, 0, past_lac=True),
+    m.ReadEntriesRequest(7, KEY, 0, 9, 1 << 20, fence=True),
+    m.ReadEntriesRequest(7, KEY, 5, 5, 0, past_lac=True),
     m.WaitLac(7, KEY, -1, 1000, 65536),
 ]
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_requests_come_back(request_: m.ReadRequest) -> None:
+def test_requests_come_back(request_: m.ReadEntriesRequest) -> None:
     assert type(request_).decode(request_.encode()) == request_
 
 
 @pytest.mark.parametrize("request_", REQUESTS)
-def test_every_truncation_is_refused(request_: m.ReadRequest) -> None:
+def test_every_truncation_is_refused(request_: m.ReadEntriesRequest) -> None:
     body = request_.encode()
 
     for length in range(len(body)):
@@ -44,7 +44,7 @@ def test_junk_never_raises_anything_else(body: bytes) -> None:
     for decode in (
         m.StreamOpen.decode,
         m.LedgerRequest.decode,
-        m.ReadRequest.decode,
+        m.ReadEntriesRequest.decode,
         m.WaitLac.decode,
         m.decode_lac,
         m.decode_lacs,
@@ -64,12 +64,12 @@ def test_junk_never_raises_anything_else(body: bytes) -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        m.ReadRequest(1, KEY, 9, 5, 10),
+        m.ReadEntriesRequest(1, KEY, 9, 5, 10),
         m.WaitLac(1, KEY, -2, 0, 0),
-        m.ReadRequest(1, KEY, 0, 1 << 63, 0),
+        m.ReadEntriesRequest(1, KEY, 0, 1 << 63, 0),
     ],
 )
-def test_what_cannot_be_meant_is_refused(request_: m.ReadRequest) -> None:
+def test_what_cannot_be_meant_is_refused(request_: m.ReadEntriesRequest) -> None:
     with pytest.raises(ProtocolError):
         type(request_).decode(request_.encode())
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.format.footer_ranges import GAP_IDS, ID_MAX, Spans
+from distributedlog.bookie.format.footer_ranges import GAP_IDS, ID_MAX, FooterRanges
 from tests.examples import examples
 
 Row = tuple[int, int, int]
@@ -13,8 +13,8 @@ rows = st.lists(
 )
 
 
-def spans_of(told: list[Row]) -> Spans:
-    spans = Spans()
+def spans_of(told: list[Row]) -> FooterRanges:
+    spans = FooterRanges()
     spans.add((ledger, first, 4096, 100, count) for ledger, first, count in told)
     return spans
 
@@ -59,6 +59,6 @@ def test_the_last_id_of_all_is_no_other_ledgers() -> None:
 
 
 def test_rows_of_a_cold_file_say_more_and_are_told_as_well() -> None:
-    spans = Spans()
+    spans = FooterRanges()
     spans.add([(7, 0, 4096, 112, 2, 0xD16E57)])
     assert spans.sorted() == [(7, 0, 1)]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.record_slices import cut, find_record
 from distributedlog.runtime.interfaces.errors import CorruptData
 from tests.examples import examples
@@ -27,7 +27,7 @@ def test_what_is_cut(
 ) -> None:
     all_of_it = [record(7, FIRST + n, bytes([n]) * size) for n, size in enumerate(sizes)]
     view = b"".join(all_of_it)
-    run = Located(FIRST, len(sizes), 1, 4096, len(view))
+    run = ExtentLocation(FIRST, len(sizes), 1, 4096, len(view))
     first, last = (min(n, len(sizes) - 1) for n in sorted(asked))
 
     found = cut(view[:here], 7, run, FIRST + first, FIRST + last, bytes_max, at_least_one)
@@ -50,7 +50,7 @@ def test_what_is_cut(
 
 def test_what_is_not_the_run_s_is_not_believed() -> None:
     view = record(7, 5) + record(7, 6) + record(7, 8)
-    run = Located(5, 3, 1, 4096, len(view))
+    run = ExtentLocation(5, 3, 1, 4096, len(view))
     for first, end in ((6, len(view)), (5, len(view) - 1)):  # also where the end is not here
         with pytest.raises(CorruptData):
             cut(view[:end], 7, run, first, 7, 9999, True)

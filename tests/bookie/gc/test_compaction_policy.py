@@ -17,7 +17,7 @@ from distributedlog.runtime.primitives.background_rate import (
     RATE_MAX,
     RATE_MIN,
     WORK_S,
-    Pace,
+    BackgroundRate,
     Pacer,
 )
 from tests.examples import examples
@@ -183,7 +183,7 @@ def test_a_writer_that_begins_in_the_midst_of_work_is_not_run_over() -> None:
 
 def test_a_round_begins_with_a_quiet_second_and_learns_from_the_rest() -> None:
     """Syncs that take longer during the work than without it halve the rate."""
-    pace, now = Pace(), 100.0
+    pace, now = BackgroundRate(), 100.0
     pace.pacer.rate = RATE_MAX
     rates = []
     for _ in range(3):

@@ -12,19 +12,19 @@ import trio.testing
 
 from distributedlog.bookie.format import compacted_format as cb
 from distributedlog.bookie.format import entry as entries
-from distributedlog.bookie.format.extent_map import Located
-from distributedlog.bookie.format.footer_ranges import Spans
-from distributedlog.bookie.format.index_format import Saved
+from distributedlog.bookie.format.extent_map import ExtentLocation
+from distributedlog.bookie.format.footer_ranges import FooterRanges
+from distributedlog.bookie.format.index_format import IndexCheckpoint
 from distributedlog.bookie.format.journal_format import TRAILER_SPACE, Head, file_name
-from distributedlog.bookie.format.read_sources import Extent
+from distributedlog.bookie.format.read_sources import LoadedExtent
 from distributedlog.bookie.gc import compactor as compaction
 from distributedlog.bookie.gc import extent_relocation
-from distributedlog.bookie.gc.compacted_file_writer import Move, _verify
+from distributedlog.bookie.gc.compacted_file_writer import ExtentMove, _verify
 from distributedlog.bookie.gc.compactor import gaps
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.bookie.replay.compacted_file_scan import read_cold_footer
 from distributedlog.bookie.storage import index
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.interfaces.errors import CorruptData, LedgerFenced, NoSuchLedger
@@ -52,7 +52,7 @@ Stored = dict[int, dict[int, bytes]]
 
 
 async def interleaved(
-    store: Store, ledgers: Iterable[int], count: int, payload: int = 3000, first: int = 0
+    store: BookieStore, ledgers: Iterable[int], count: int, payload: int = 3000, first: int = 0
 ) -> Stored:
     """Entries of several ledgers, one after the other, acknowledged."""
     adders = {ledger: Adder(store, ledger) for ledger in ledgers}
@@ -65,13 +65,13 @@ async def interleaved(
     return {ledger: dict(enumerate(adder.sent, first)) for ledger, adder in adders.items()}
 
 
-async def delete(store: Store, *ledgers: int) -> None:
+async def delete(store: BookieStore, *ledgers: int) -> None:
     for ledger in ledgers:
         await store.delete_ledger(ledger)
     await store.checkpoint()
 
 
-async def compact(store: Store) -> None:
+async def compact(store: BookieStore) -> None:
     """As often as there is something that is worth it; then the dead files go."""
     await store.checkpoint()
     while await store.compactor.go_once():
@@ -80,7 +80,7 @@ async def compact(store: Store) -> None:
 
 
 async def lone_commits(
-    store: Store, ledgers: Iterable[int], count: int, payload: int = 2800
+    store: BookieStore, ledgers: Iterable[int], count: int, payload: int = 2800
 ) -> Stored:
     """An entry a block: by default a fifth of a file and more is headers and padding, of small ones most."""
     adders = {ledger: Adder(store, ledger) for ledger in ledgers}
@@ -338,7 +338,7 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
         assert not await store.compactor.go_once(), "not again and again"
 
 
-async def change(store: Store, stored: Stored, draw: random.Random) -> None:
+async def change(store: BookieStore, stored: Stored, draw: random.Random) -> None:
     """Ledgers are deleted, and others go on, while records move."""
     for number in range(3):
         await trio.sleep(draw.uniform(0.9, 1.4) if not number else 0.01)
@@ -406,7 +406,7 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
 class Scans:
     """How many runs the map was asked for."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: BookieStore) -> None:
         self.runs = 0
         self._scan = store._index.stored.scan
         store._index.stored.scan = self  # type: ignore[method-assign]
@@ -417,7 +417,7 @@ class Scans:
         return pairs
 
 
-async def many_runs(store: Store, number: int) -> None:
+async def many_runs(store: BookieStore, number: int) -> None:
     """Of ledgers that nothing is done to; in a file that is not there."""
     for ledger in (0, 3_000_000):
         await add_acked(store, ledger)
@@ -470,10 +470,10 @@ async def test_what_a_footer_does_not_lead_to_is_found_all_the_same(
                     file = disk._files[name]
                     file.write(file.size - TRAILER_SPACE, [bytes(64)], 64, name)
         else:
-            whole = Spans.sorted
+            whole = FooterRanges.sorted
             lacking = {"lacks a ledger": 17, "lacks all": -1}[footer]
             monkeypatch.setattr(
-                Spans,
+                FooterRanges,
                 "sorted",
                 lambda self: [one for one in whole(self) if one[0] != lacking and lacking > 0],
             )
@@ -656,9 +656,11 @@ async def test_other_records_than_the_index_says_are_not_moved(
 ) -> None:
     """H90: each of them is sound."""
     data = record(7, 5) + record(7, 6)
-    move = Move(7, Located(5, 2, 1, 4096, len(data)), Located(5, 2, 9, 4096, len(data)))
+    move = ExtentMove(
+        7, ExtentLocation(5, 2, 1, 4096, len(data)), ExtentLocation(5, 2, 9, 4096, len(data))
+    )
     await _verify(memoryview(data), move)
-    wrong = Move(ledger, replace(move.old, first=first, count=count), move.new)
+    wrong = ExtentMove(ledger, replace(move.old, first=first, count=count), move.new)
 
     with pytest.raises(CorruptData):
         await _verify(memoryview(data), wrong)
@@ -720,12 +722,12 @@ async def test_where_no_pages_can_be_given_back_files_are_rewritten(
 
 
 def test_gaps_are_what_lies_between_head_live_records_and_footer() -> None:
-    cold = cb.ColdFile(9, 40960, 20000, 3)
-    runs = [Located(0, 1, 9, 10000, 2000), Located(5, 1, 9, 4096, 904)]
+    cold = cb.CompactedFile(9, 40960, 20000, 3)
+    runs = [ExtentLocation(0, 1, 9, 10000, 2000), ExtentLocation(5, 1, 9, 4096, 904)]
 
     assert list(gaps(cold, runs)) == [(5000, 10000), (12000, 20000)]
     assert list(gaps(cold, [])) == [(4096, 20000)]
-    assert list(gaps(cold, [Located(0, 1, 9, 4096, 15904)])) == []
+    assert list(gaps(cold, [ExtentLocation(0, 1, 9, 4096, 15904)])) == []
 
 
 @pytest.mark.parametrize("how", ["deleted", "emptied", "zeroed", "cut", "swapped", "footer"])
@@ -789,7 +791,7 @@ async def test_a_read_that_waits_for_a_removed_file_is_looked_up_again(
 
         extent = await from_device(store, before)
 
-        assert isinstance(extent, Extent)
+        assert isinstance(extent, LoadedExtent)
         assert not extent.data
         disk.hot = False
         found = store.collect(store.ledgers.get_or_make(4), 0, 0, 1 << 20, extent)
@@ -916,7 +918,7 @@ async def test_a_bookie_looks_by_itself(autojump_clock: Clock) -> None:
 def test_lists_without_cold_files_are_written_as_before() -> None:
     """A program of before reads them; it refuses, with words, those that name cold files."""
     head = Head("b1", 3, 1, 8192, 0, ((1, 1, 5),), 1, 2)
-    saved = Saved("b1", 7, 9, 2, 8192, 6, 3, 0, 5, [(1, 1, 5)])
+    saved = IndexCheckpoint("b1", 7, 9, 2, 8192, 6, 3, 0, 5, [(1, 1, 5)])
     cold = (4, 16384, 8000, 2)
     for form, with_cold in (
         (head, replace(head, cold=(cold,))),
@@ -926,15 +928,15 @@ def test_lists_without_cold_files_are_written_as_before() -> None:
         assert b"cold" not in form.encode()
         assert b"\xa6format\x03" in with_cold.encode()
     assert Head.decode(memoryview(replace(head, cold=(cold,)).encode()), "x").cold == (cold,)
-    assert Saved.decode(replace(saved, cold=[cold]).encode()).cold == [cold]
+    assert IndexCheckpoint.decode(replace(saved, cold=[cold]).encode()).cold == [cold]
 
 
 def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
     runs = [
-        (1, Located(0, 2, 5, 900_000, 200)),
-        (1, Located(2, 1, 3, 4096, 100)),  # goes on where the last one ended
-        (1, Located(9, 1, 3, 5000, 100)),  # after a gap
-        (2, Located(10, 1, 3, 6000, 100)),  # another ledger
+        (1, ExtentLocation(0, 2, 5, 900_000, 200)),
+        (1, ExtentLocation(2, 1, 3, 4096, 100)),  # goes on where the last one ended
+        (1, ExtentLocation(9, 1, 3, 5000, 100)),  # after a gap
+        (2, ExtentLocation(10, 1, 3, 6000, 100)),  # another ledger
     ]
 
     layout = cb.Layout(77)
@@ -943,6 +945,6 @@ def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
 
     assert [place.offset for place in places] == [4096, 4296, 4396, 4496]
     assert {place.file_number for place in places} == {77}
-    assert cold == cb.ColdFile(77, 4096 + 4096 + 4096 + 4096, 4596, 3)
+    assert cold == cb.CompactedFile(77, 4096 + 4096 + 4096 + 4096, 4596, 3)
     assert cold.own_bytes == cold.length - 500
     assert entries.HEADER_BYTES < 100

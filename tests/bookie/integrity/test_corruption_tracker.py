@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie.format.entry import HEADER, HEADER_BYTES, records
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.index_format import ScrubPlace
 from distributedlog.bookie.format.journal_format import file_name
 from distributedlog.bookie.format.record_slices import joined, sound_parts
 from distributedlog.bookie.integrity import scrubber as scrub
 from distributedlog.bookie.integrity.corruption_tracker import DEVICE_ERRORS_MAX
 from distributedlog.bookie.integrity.scrubber import SETTLE_S
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.interfaces.errors import CorruptData, NoSuchLedger
@@ -44,9 +44,9 @@ Clock = trio.testing.MockClock
 LEDGER = 7
 
 
-def _run_of(entries: list[bytes], first: int = 0) -> tuple[bytes, Located]:
+def _run_of(entries: list[bytes], first: int = 0) -> tuple[bytes, ExtentLocation]:
     data = b"".join(entries)
-    return data, Located(first, len(entries), 3, 4096, len(data))
+    return data, ExtentLocation(first, len(entries), 3, 4096, len(data))
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -96,7 +96,7 @@ def test_a_record_within_a_payload_takes_nobodys_place() -> None:
     assert list(sound_parts(bytes(rotten), LEDGER, run)) == []
 
 
-async def _rotten(disk: CutDisk, store: Store, *entries: int, ledger: int = LEDGER) -> None:
+async def _rotten(disk: CutDisk, store: BookieStore, *entries: int, ledger: int = LEDGER) -> None:
     """A bit in the payload of these entries, which are checkpointed, and not in the ring any more."""
     for entry in entries:
         run = store._index.find(store.ledgers.get_or_make(ledger), entry)

@@ -4,7 +4,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.bookie.ledgers.ledger_table import Ledger, Waiter
-from distributedlog.bookie.ledgers.long_poll import SWEEP_S, Waiters
+from distributedlog.bookie.ledgers.long_poll import SWEEP_S, LongPolls
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 
 
@@ -35,7 +35,7 @@ class Turns(trio.abc.Instrument):
 async def test_polls_end_in_time_whatever_the_order_they_came_in(
     autojump_clock: MockClock,
 ) -> None:
-    waiters, owner, ledger = Waiters(100), Owner(), Ledger(7)
+    waiters, owner, ledger = LongPolls(100), Owner(), Ledger(7)
     asked = [5.0, 1.0, 9.0, 1.01, 0.3, 7.5]
     turns = Turns()
     async with trio.open_nursery() as nursery:

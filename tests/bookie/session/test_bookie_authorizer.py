@@ -13,8 +13,8 @@ from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, 
 from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session import bookie_authorizer as gate_module
-from distributedlog.bookie.session.bookie_authorizer import Gate
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import (
@@ -27,8 +27,8 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.interfaces.principals import Credentials
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.capabilities import (
+    CapabilityKind,
     Generation,
-    Kind,
     capability,
     is_capability,
     issue_pass,
@@ -53,7 +53,11 @@ class Bookie:
     """A served store with a gate that is told what the test says."""
 
     def __init__(
-        self, store: Store, gate: Gate, network: PipeNetwork, nursery: trio.Nursery
+        self,
+        store: BookieStore,
+        gate: BookieAuthorizer,
+        network: PipeNetwork,
+        nursery: trio.Nursery,
     ) -> None:
         self.store = store
         self.gate = gate
@@ -99,7 +103,7 @@ async def served() -> AsyncIterator[Bookie]:
     store = await open_store(host, OPTIONS, bookie_id="b1")
     listener = await host.listen(("b1", 3181))
     endpoint = Endpoint(host, lambda: Hello("c1", "b1", "bookie"))
-    gate = Gate(SILENCE_S, trio.current_time)
+    gate = BookieAuthorizer(SILENCE_S, trio.current_time)
     endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
     with trio.fail_after(1000):
         async with trio.open_nursery() as nursery:
@@ -116,7 +120,13 @@ async def served() -> AsyncIterator[Bookie]:
 
 
 def cap(
-    kind: Kind, ledger: int, principal: str, *, of: Generation = NEW, since: int = 0, at: str = "b1"
+    kind: CapabilityKind,
+    ledger: int,
+    principal: str,
+    *,
+    of: Generation = NEW,
+    since: int = 0,
+    at: str = "b1",
 ) -> bytes:
     return capability(of.of_bookie("c1", at), kind, ledger, principal, since)
 
@@ -165,15 +175,15 @@ async def wait_lac(client: BookieClient, ledger: int, key: bytes) -> None:
         raise answers[0]
 
 
-ATTEMPTS: dict[str, Kind] = {
-    "list": Kind.LIST,
-    "lac": Kind.LIST,
-    "read": Kind.READ,
-    "wait": Kind.READ,
-    "add": Kind.ADD,
-    "recovery add": Kind.RECOVER,
-    "fence": Kind.RECOVER,
-    "fencing read": Kind.RECOVER,
+ATTEMPTS: dict[str, CapabilityKind] = {
+    "list": CapabilityKind.LIST,
+    "lac": CapabilityKind.LIST,
+    "read": CapabilityKind.READ,
+    "wait": CapabilityKind.READ,
+    "add": CapabilityKind.ADD,
+    "recovery add": CapabilityKind.RECOVER,
+    "fence": CapabilityKind.RECOVER,
+    "fencing read": CapabilityKind.RECOVER,
 }
 
 
@@ -200,22 +210,29 @@ class Shown:
     principal: str
     ledger: int
     key: bytes
-    good_for: frozenset[Kind]
+    good_for: frozenset[CapabilityKind]
 
 
 def arsenal() -> list[Shown]:
     """What each actor has: its own, others', of before, of another bookie, made up."""
-    read = frozenset({Kind.LIST, Kind.READ})
-    every = [kind for kind in Kind]
+    read = frozenset({CapabilityKind.LIST, CapabilityKind.READ})
+    every = [kind for kind in CapabilityKind]
     mine = [
-        Shown("user/a", 7, cap(Kind.ADD, 7, "user/a"), frozenset({Kind.ADD})),
-        Shown("user/a", 7, cap(Kind.RECOVER, 7, "user/a"), read | {Kind.RECOVER}),
-        Shown("user/a", 7, cap(Kind.ADD, 7, "user/a", of=OLD), frozenset({Kind.ADD})),
-        Shown("user/r", 7, cap(Kind.READ, 7, "user/r"), read),
-        Shown("user/r", 7, cap(Kind.LIST, 7, "user/r"), frozenset({Kind.LIST})),
-        Shown("user/ex", 7, cap(Kind.READ, 7, "user/ex", since=TAKEN_AT), read),
+        Shown("user/a", 7, cap(CapabilityKind.ADD, 7, "user/a"), frozenset({CapabilityKind.ADD})),
+        Shown(
+            "user/a", 7, cap(CapabilityKind.RECOVER, 7, "user/a"), read | {CapabilityKind.RECOVER}
+        ),
+        Shown(
+            "user/a",
+            7,
+            cap(CapabilityKind.ADD, 7, "user/a", of=OLD),
+            frozenset({CapabilityKind.ADD}),
+        ),
+        Shown("user/r", 7, cap(CapabilityKind.READ, 7, "user/r"), read),
+        Shown("user/r", 7, cap(CapabilityKind.LIST, 7, "user/r"), frozenset({CapabilityKind.LIST})),
+        Shown("user/ex", 7, cap(CapabilityKind.READ, 7, "user/ex", since=TAKEN_AT), read),
     ]
-    none: frozenset[Kind] = frozenset()
+    none: frozenset[CapabilityKind] = frozenset()
     useless = [
         # The ex-writer's, from before something was taken from it; and of a generation that has ended.
         *(Shown("user/ex", 7, cap(kind, 7, "user/ex"), none) for kind in every),
@@ -279,7 +296,7 @@ async def test_nothing_changes_and_nothing_is_shown_without_a_grant(
 def without_principal(
     shown: bytes,
     held: tuple[Generation, ...],
-    wanted: Kind,
+    wanted: CapabilityKind,
     ledger: int,
     principal: str,
     since: int,
@@ -290,18 +307,20 @@ def without_principal(
 def without_kind(
     shown: bytes,
     held: tuple[Generation, ...],
-    wanted: Kind,
+    wanted: CapabilityKind,
     ledger: int,
     principal: str,
     since: int,
 ) -> bool:
-    return any(is_capability(shown, held, kind, ledger, principal, since) for kind in Kind)
+    return any(
+        is_capability(shown, held, kind, ledger, principal, since) for kind in CapabilityKind
+    )
 
 
 def for_ever(
     shown: bytes,
     held: tuple[Generation, ...],
-    wanted: Kind,
+    wanted: CapabilityKind,
     ledger: int,
     principal: str,
     since: int,
@@ -313,7 +332,7 @@ def for_ever(
 def whatever_was_taken(
     shown: bytes,
     held: tuple[Generation, ...],
-    wanted: Kind,
+    wanted: CapabilityKind,
     ledger: int,
     principal: str,
     since: int,
@@ -340,8 +359,8 @@ async def test_report_goes_by_stored_keys_and_counts_who_has_nothing_better(
         old, new = await bookie.dial_as_nobody(), await bookie.dial("user/a")
 
         await add(old, 7, KEY, 0)
-        await add(new, 7, cap(Kind.ADD, 7, "user/a"), 1)
-        await add(new, 8, cap(Kind.ADD, 8, "user/a"), 0)
+        await add(new, 7, cap(CapabilityKind.ADD, 7, "user/a"), 1)
+        await add(new, 8, cap(CapabilityKind.ADD, 8, "user/a"), 0)
         assert (bookie.gate.would_refuse, bookie.gate.refused) == (1, 0)
 
         bookie.say(
@@ -365,9 +384,13 @@ async def test_who_heard_of_a_mode_before_the_bookie_locks_no_ledger(
         await add(nobody, 7, KEY, 0)
 
         # Clients that the leader has told of the mode and of newer secrets, on old links and new ledgers.
-        await add(nobody, 7, cap(Kind.ADD, 7, "user/a"), 1)
-        await add(nobody, 8, cap(Kind.ADD, 8, "user/a"), 0)
-        for ledger, kind in ((7, Kind.READ), (8, Kind.READ), (8, Kind.RECOVER)):
+        await add(nobody, 7, cap(CapabilityKind.ADD, 7, "user/a"), 1)
+        await add(nobody, 8, cap(CapabilityKind.ADD, 8, "user/a"), 0)
+        for ledger, kind in (
+            (7, CapabilityKind.READ),
+            (8, CapabilityKind.READ),
+            (8, CapabilityKind.RECOVER),
+        ):
             key = cap(kind, ledger, "user/r")
             assert (await nobody.list_entries(ledger, key, T)).ranges == [(0, 9 - ledger)]
         with pytest.raises(WrongLedgerKey):  # what is no capability is compared as ever
@@ -375,7 +398,7 @@ async def test_who_heard_of_a_mode_before_the_bookie_locks_no_ledger(
 
         bookie.say("required", NEW, OLD)
         mine = await bookie.dial("user/a")
-        await add(mine, 8, cap(Kind.ADD, 8, "user/a"), 1)
+        await add(mine, 8, cap(CapabilityKind.ADD, 8, "user/a"), 1)
         bookie.say("open", NEW)
         await add(nobody, 8, KEY, 2)
         await add(nobody, 7, KEY, 2)
@@ -387,7 +410,7 @@ async def test_a_ledger_that_was_locked_by_a_capability_is_open_after_a_start(
     """Bookies of before took it for a key, and stored it."""
     disk = CutDisk()
     async with running(disk) as store:
-        adder = Adder(store, 7, key=cap(Kind.ADD, 7, "user/a"))
+        adder = Adder(store, 7, key=cap(CapabilityKind.ADD, 7, "user/a"))
         adder.send(record(7, 0))
         await adder.all_acked()
     for entry in (1, 2):  # out of the journal, and out of the index
@@ -420,8 +443,8 @@ async def test_what_is_open_ends_when_the_mode_or_what_was_taken_says_so(
 
         polls: list[WaitAnswer | DistributedLogError] = []
         stream("old", old, 7, KEY)
-        stream("ex", ex, 8, cap(Kind.ADD, 8, "user/ex"))
-        request = m.WaitLac(8, cap(Kind.READ, 8, "user/ex"), 0, 50_000, 100)
+        stream("ex", ex, 8, cap(CapabilityKind.ADD, 8, "user/ex"))
+        request = m.WaitLac(8, cap(CapabilityKind.READ, 8, "user/ex"), 0, 50_000, 100)
         ex.follow_lac(request, lambda answer, more: polls.append(answer), standing=True)
         await trio.sleep(1)
         assert (acked, refused, polls) == ([1, 1], [], [])
@@ -449,7 +472,7 @@ async def test_who_copies_goes_on_when_something_was_taken_from_somebody_else(
         acked: list[int] = []
         stream = client.open_stream(
             7,
-            cap(Kind.RECOVER, 7, "user/a"),
+            cap(CapabilityKind.RECOVER, 7, "user/a"),
             recovery=True,
             fragment_epoch=0,
             on_acked=acked.append,
@@ -471,8 +494,8 @@ async def test_a_bookie_that_is_cut_off_serves_nodes_alone_in_the_end(
     async with served() as bookie:
         bookie.say("required", NEW)
         user, node = await bookie.dial("user/a"), await bookie.dial("bookie/b2")
-        of_user, of_node = (cap(Kind.LIST, 7, who) for who in ("user/a", "bookie/b2"))
-        await add(user, 7, cap(Kind.ADD, 7, "user/a"), 0)
+        of_user, of_node = (cap(CapabilityKind.LIST, 7, who) for who in ("user/a", "bookie/b2"))
+        await add(user, 7, cap(CapabilityKind.ADD, 7, "user/a"), 0)
 
         await trio.sleep(SILENCE_S - 20)
         await user.read_lac(7, of_user, T)
@@ -499,7 +522,7 @@ async def test_what_was_let_in_before_a_bookie_was_cut_off_ends_with_the_rest(
         def open_stream(client: BookieClient, who: str, ledger: int) -> AddStream:
             return client.open_stream(
                 ledger,
-                cap(Kind.ADD, ledger, who),
+                cap(CapabilityKind.ADD, ledger, who),
                 recovery=False,
                 fragment_epoch=0,
                 on_acked=lambda count: acked.update({who: count}),
@@ -521,7 +544,7 @@ async def test_what_was_let_in_before_a_bookie_was_cut_off_ends_with_the_rest(
         assert refused == ["user/a: CapabilityOutdated"]
         assert acked == {"user/a": 2, "bookie/b2": 2}
         bookie.say("required", NEW)
-        await add(user, 7, cap(Kind.ADD, 7, "user/a"), 2)
+        await add(user, 7, cap(CapabilityKind.ADD, 7, "user/a"), 2)
 
 
 async def test_a_capability_is_good_for_as_long_as_the_token_that_its_holder_came_by(
@@ -532,7 +555,7 @@ async def test_a_capability_is_good_for_as_long_as_the_token_that_its_holder_cam
         bookie.say("required", NEW)
         ends_s = int(trio.current_time()) + 60
         etl = await bookie.dial("user/a", ends_s=ends_s)
-        key = cap(Kind.ADD, 7, "user/a")
+        key = cap(CapabilityKind.ADD, 7, "user/a")
         await add(etl, 7, key, 0)
         await trio.sleep(60 + TOLERANCE_S - 5)
         await add(etl, 7, key, 1)
@@ -554,6 +577,6 @@ async def test_without_keys_a_bookie_that_is_to_check_lets_nobody_in(
         bookie.say("required")
         client = await bookie.dial_as_nobody()
 
-        for key in (KEY, cap(Kind.LIST, 7, "anonymous")):
+        for key in (KEY, cap(CapabilityKind.LIST, 7, "anonymous")):
             with pytest.raises(CapabilityOutdated):
                 await client.list_entries(7, key, T)

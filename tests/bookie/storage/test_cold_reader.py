@@ -5,7 +5,7 @@ from dataclasses import replace
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.format.read_sources import Extent
+from distributedlog.bookie.format.read_sources import LoadedExtent
 from distributedlog.bookie.storage.entry_reader import ColdReader, JournalFiles
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import DistributedLogError
@@ -44,7 +44,7 @@ class _SlowDisk(MemoryDisk):
 async def _read_from_each_of_ten_files(**changes: int) -> _SlowDisk:
     disk, options = _SlowDisk(), replace(OPTIONS, **changes)
     reader = ColdReader(JournalFiles(disk, str, options.open_files_max), options, WorkFailures())
-    extents: list[Extent | DistributedLogError] = []
+    extents: list[LoadedExtent | DistributedLogError] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reader.run)
         for number in range(10):

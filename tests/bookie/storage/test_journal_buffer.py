@@ -3,18 +3,18 @@
 import random
 
 from distributedlog.bookie.format import journal_format as jb
-from distributedlog.bookie.storage.journal_buffer import GatheringBlock, GatherRing
+from distributedlog.bookie.storage.journal_buffer import CommitBlock, JournalBuffer
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.disk.memory_disk import aligned_memory
 
 EACH = 64 * 1024
 
 
-def ring_of(buffers: int = 3, block_max: int = EACH) -> GatherRing:
-    return GatherRing(aligned_memory, buffers=buffers, bytes_each=EACH, block_max=block_max)
+def ring_of(buffers: int = 3, block_max: int = EACH) -> JournalBuffer:
+    return JournalBuffer(aligned_memory, buffers=buffers, bytes_each=EACH, block_max=block_max)
 
 
-def commit(ring: GatherRing, file_number: int, offset: int) -> GatheringBlock:
+def commit(ring: JournalBuffer, file_number: int, offset: int) -> CommitBlock:
     """As the journal does it: take, place, sync."""
     block = ring.take()
     ring.placed(block, file_number, offset)
@@ -25,7 +25,7 @@ def commit(ring: GatherRing, file_number: int, offset: int) -> GatheringBlock:
 def test_a_full_ring_takes_nothing_more_until_a_sync() -> None:
     """H10: what is being synced is never written over."""
     ring = ring_of()
-    gathered: list[tuple[GatheringBlock, int, bytes]] = []
+    gathered: list[tuple[CommitBlock, int, bytes]] = []
     while (block := ring.room(20_000)) is not None:
         fill = bytes([len(gathered) + 1]) * 20_000
         gathered.append((block, ring.append(block, fill), fill))

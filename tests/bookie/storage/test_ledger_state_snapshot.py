@@ -11,7 +11,7 @@ from distributedlog.bookie.format.index_format import STATE_KEY, IndexDamaged
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.bookie.storage import ledger_state_snapshot as state_base
 from distributedlog.bookie.storage.index import MAP_NAME
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk.memory_disk import MemoryFile
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
@@ -52,14 +52,14 @@ def _bases(disk: CutDisk) -> list[str]:
     return [name for name in disk.list() if name.startswith(state_base.PREFIX)]
 
 
-async def _refusal(store: Store, ledger: int) -> DistributedLogError:
+async def _refusal(store: BookieStore, ledger: int) -> DistributedLogError:
     old = Adder(store, ledger)
     old.send(record(ledger, 0))
     error, _ = await old.refusal()
     return error
 
 
-async def _with_a_base(store: Store) -> Adder:
+async def _with_a_base(store: BookieStore) -> Adder:
     """Fences and tombstones that stand in a base alone: the files that had them are gone."""
     for ledger in FENCED:
         await fence(store, ledger)

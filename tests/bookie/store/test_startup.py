@@ -12,7 +12,7 @@ import trio.testing
 
 from distributedlog.bookie.format.journal_format import SEED_NAME, file_number
 from distributedlog.bookie.storage.index import MAP_NAME
-from distributedlog.bookie.store.bookie_store import Store
+from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.interfaces.errors import CorruptData, DiskFailed
 
@@ -224,7 +224,7 @@ async def test_what_a_start_finds_in_the_page_cache_is_durable_before_it_is_serv
     assert steps > 10
 
 
-async def _read(store: Store) -> list[bytes]:
+async def _read(store: BookieStore) -> list[bytes]:
     return list((await read_all(store, 7)).values())
 
 

@@ -15,7 +15,7 @@ from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.cluster.declarations.config import overlay, parse_quorum
 from distributedlog.testing.chaos.adapters import docker_engine as engine
 from distributedlog.testing.chaos.adapters.container import node_config, override
-from distributedlog.testing.chaos.adapters.container_network import Network, Place, rules
+from distributedlog.testing.chaos.adapters.container_network import ContainerAddress, Network, rules
 from distributedlog.testing.chaos.adapters.containers import Containers
 from distributedlog.testing.chaos.adapters.faulty_node import CLOCK
 from distributedlog.testing.chaos.model.adapter import (
@@ -65,8 +65,8 @@ class _Namespaces:
         self.tables: dict[str, str] = {}
         self.gone: set[str] = set()
         self.places = {
-            "bookie1": Place("ns1", "10.0.0.1"),
-            "bookie2": Place("ns2", "10.0.0.2"),
+            "bookie1": ContainerAddress("ns1", "10.0.0.1"),
+            "bookie2": ContainerAddress("ns2", "10.0.0.2"),
         }
         self.network = Network("10.0.0.254", self.enter)
 
@@ -75,7 +75,7 @@ class _Namespaces:
             raise ChaosFailed(f"nsenter {namespace}: nsenter: reassociate to namespace failed")
         self.tables[namespace] = table
 
-    async def look(self) -> dict[str, Place]:
+    async def look(self) -> dict[str, ContainerAddress]:
         return self.places
 
     def drops(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ async def test_a_node_that_comes_back_elsewhere_is_cut_there() -> None:
     network.cut([LINK])
     await network.lay(world.look)
 
-    world.places["bookie2"] = Place("ns3", "10.0.0.7")
+    world.places["bookie2"] = ContainerAddress("ns3", "10.0.0.7")
     await network.lay(world.look)
 
     assert "10.0.0.7" in world.tables["ns1"]

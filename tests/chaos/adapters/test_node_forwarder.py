@@ -9,7 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from distributedlog.testing.chaos.adapters.node_forwarder import Door, Weather, owner_of, who_holds
+from distributedlog.testing.chaos.adapters.node_forwarder import (
+    NodeForwarder,
+    Weather,
+    owner_of,
+    who_holds,
+)
 from distributedlog.testing.chaos.model.adapter import CLIENTS
 
 HOST = "127.0.0.1"
@@ -31,7 +36,7 @@ async def door(weather: Weather, source: str = "a") -> AsyncIterator[int]:
         inner = await trio.open_tcp_listeners(0, host=HOST)
         nursery.start_soon(trio.serve_listeners, _echo, inner)
         port = await free_port()
-        made = Door(
+        made = NodeForwarder(
             "b", (HOST, port), (HOST, inner[0].socket.getsockname()[1]), weather, lambda _: source
         )
         await nursery.start(made.run)
@@ -109,7 +114,7 @@ async def test_a_slow_link_delays() -> None:
 async def test_a_dead_node_closes_the_connection_that_comes_to_its_door() -> None:
     async with trio.open_nursery() as nursery:
         port, nobody = await free_port(), await free_port()
-        made = Door("b", (HOST, port), (HOST, nobody), Weather(), lambda _: "a")
+        made = NodeForwarder("b", (HOST, port), (HOST, nobody), Weather(), lambda _: "a")
         await nursery.start(made.run)
         async with await trio.open_tcp_stream(HOST, port) as stream:
             assert await heard(stream, 10.0) == b""

@@ -12,7 +12,7 @@ from distributedlog.runtime.interfaces.errors import (
 )
 from distributedlog.testing.chaos.clients.client_context import Life
 from distributedlog.testing.chaos.clients.readers import pieces
-from distributedlog.testing.chaos.clients.writers import WriterSession, consecutive
+from distributedlog.testing.chaos.clients.writers import ChaosWriterSession, consecutive
 from distributedlog.testing.verify.history.observations import Notebook, Piece
 from distributedlog.testing.verify.history.run_history import Value, to_payload
 
@@ -53,12 +53,12 @@ def test_bytes_that_nobody_wrote_are_told_one_by_one() -> None:
     assert [piece.writer for piece in pieces(records)] == [-1, 3]
 
 
-def session() -> tuple[WriterSession, list[list[Any]]]:
+def session() -> tuple[ChaosWriterSession, list[list[Any]]]:
     """A session without a writer, and what it notes."""
     lines: list[list[Any]] = []
     notes = Notebook("w", lambda line: lines.append(json.loads(line)))
     life = Life("w", "writer", {}, 7, {}, 1, notes)
-    return WriterSession(life, None, 7), lines  # type: ignore[arg-type]
+    return ChaosWriterSession(life, None, 7), lines  # type: ignore[arg-type]
 
 
 def test_outcomes_of_a_tick_are_noted_as_they_are() -> None:

@@ -7,11 +7,11 @@ from random import Random
 import trio
 
 from distributedlog.testing.chaos.clients.client_processes import Clients
-from distributedlog.testing.chaos.clients.cluster_endpoints import Places
-from distributedlog.testing.chaos.model.adapter import Role
+from distributedlog.testing.chaos.clients.cluster_endpoints import ClusterEndpoints
+from distributedlog.testing.chaos.model.adapter import NodeRole
 from distributedlog.testing.chaos.model.scenario import (
-    Bounds,
-    Client,
+    AcceptanceLimits,
+    ClientSpec,
     Fault,
     Loop,
     Moment,
@@ -51,11 +51,11 @@ def scenario_of(
     return Scenario(
         "test",
         100.0,
-        (Client("writer"),),
+        (ClientSpec("writer"),),
         "",
         tuple(Loop(f"loop {n}", tuple(faults), (0.2, 1.0)) for n, faults in enumerate(loops)),
         tuple(moments),
-        bounds=Bounds(**bounds),  # type: ignore[arg-type]
+        bounds=AcceptanceLimits(**bounds),  # type: ignore[arg-type]
     )
 
 
@@ -80,7 +80,7 @@ async def plague(
         seed,
         leader=leader,
         recorder=book,
-        clients=Clients(scenario, tmp_path, Places(adapter.uri), seed),
+        clients=Clients(scenario, tmp_path, ClusterEndpoints(adapter.uri), seed),
         by_hand=mended_at is not None,
     )
     with trio.fail_after(10_000.0):  # of the test's clock: a fault that never ends
@@ -106,7 +106,7 @@ async def test_two_loops_overlap_and_no_bound_is_passed(
 
     player, book = await plague(scenario_of(BOOKIES, BOOKIES, QUORUM), adapter, tmp_path)
 
-    assert adapter.most_down == {Role.METADATA: 1, Role.BOOKIE: 1}
+    assert adapter.most_down == {NodeRole.METADATA: 1, NodeRole.BOOKIE: 1}
     spans = book.spans()
     overlaps = sum(a[0] < b[1] and b[0] < a[1] for n, a in enumerate(spans) for b in spans[n + 1 :])
     assert overlaps > 20
@@ -120,7 +120,7 @@ async def test_the_bound_is_the_scenarios(
 
     await plague(scenario_of(BOOKIES, BOOKIES, bookies_down_max=2), adapter, tmp_path)
 
-    assert adapter.most_down[Role.BOOKIE] == 2
+    assert adapter.most_down[NodeRole.BOOKIE] == 2
 
 
 async def test_everything_runs_and_passes_at_the_end(
@@ -164,7 +164,7 @@ async def test_synced_data_is_destroyed_on_one_node_of_a_role_only(
     player, book = await plague(scenario_of(rot, rot, BOOKIES), adapter, tmp_path)
 
     damaged = {name for _, _, kind, names in book.spans() if kind == "damage" for name in names}
-    assert damaged == {player.targets.rotten[Role.BOOKIE]}
+    assert damaged == {player.targets.rotten[NodeRole.BOOKIE]}
     whole = [n for n in ("bookie1", "bookie2", "bookie3", "bookie4") if n not in damaged]
     assert all((tmp_path / n / "journal-1").read_bytes() == b"x" * 10_000 for n in whole)
 
@@ -252,8 +252,8 @@ async def test_what_keeps_nothing_may_all_be_away(
 
     await plague(scenario_of(proxies, proxies, BOOKIES), adapter, tmp_path)
 
-    assert adapter.most_down[Role.WRITE_PROXY] == 2
-    assert adapter.most_down[Role.BOOKIE] == 1
+    assert adapter.most_down[NodeRole.WRITE_PROXY] == 2
+    assert adapter.most_down[NodeRole.BOOKIE] == 1
 
 
 async def test_quorum_and_bookies_are_no_proxies(

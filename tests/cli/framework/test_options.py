@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from distributedlog.cli.framework.options import Command, Group, Settings, common
+from distributedlog.cli.framework.options import CliCommand, Group, Settings, common
 from distributedlog.cli.main import command
 
 B, A = "distributedlog://b:1/n", "distributedlog://a:1/n"
@@ -31,7 +31,7 @@ def _settings(before: list[str], after: list[str], variables: dict[str, str]) ->
     def inner() -> None:
         """Levels between."""
 
-    @inner.command(cls=Command)
+    @inner.command(cls=CliCommand)
     @common
     def leaf(settings: Settings) -> None:
         """The command."""

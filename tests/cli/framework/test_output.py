@@ -12,7 +12,7 @@ import pytest
 from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.errors import report, say
 from distributedlog.cli.framework.options import Settings
-from distributedlog.cli.framework.output import Pace, table, visible
+from distributedlog.cli.framework.output import RateEstimate, table, visible
 from distributedlog.cli.logs.record_input import Stored, _Progress
 from distributedlog.cli.main import run
 from distributedlog.cluster.declarations.config import parse_address
@@ -147,7 +147,7 @@ def test_what_nobody_can_mean_is_wrong_usage(
 
 
 def test_how_long_the_rest_takes_is_told_from_what_has_gone() -> None:
-    pace = Pace()
+    pace = RateEstimate()
     assert pace.told(100.0, 200) == ""
     assert pace.told(100.0, 190) == ""
     assert pace.told(104.0, 150) == ", 12.5 a second, about 12 s more"

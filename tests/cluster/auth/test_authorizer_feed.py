@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.session.bookie_authorizer import Gate
+from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
 from distributedlog.cluster.auth import authorizer_feed as gate_keeping
 from distributedlog.cluster.auth.authorizer_feed import keep_gate
 from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode
@@ -54,7 +54,7 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
 ) -> None:
     """Two questions under way, of which the older one is answered last: the bookie would take the ex-user's
     capabilities again, until it asks the next time."""
-    gate = Gate(600.0, trio.current_time)
+    gate = BookieAuthorizer(600.0, trio.current_time)
     leader: Any = await a_leader()
     endpoint: Any = Endpoint(PipeNetwork(1).host("b1"), Hello)
     async with trio.open_nursery() as nursery:
@@ -74,7 +74,7 @@ async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
     autojump_clock: MockClock,
 ) -> None:
     """H241: nothing comes of the quorum, not even that it cannot be reached."""
-    gate = Gate(100.0, trio.current_time)
+    gate = BookieAuthorizer(100.0, trio.current_time)
     gate.hear(GateAnswer("required", (HELD,), {}))
     looked: list[bool] = []
     gate.subscribe(lambda: looked.append(gate.is_cut_off))
@@ -94,7 +94,10 @@ async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
 
 async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> None:
     """H228: who overhears it would be its holder."""
-    gate, endpoint = Gate(600.0, trio.current_time), Endpoint(PipeNetwork(1).host("b1"), Hello)
+    gate, endpoint = (
+        BookieAuthorizer(600.0, trio.current_time),
+        Endpoint(PipeNetwork(1).host("b1"), Hello),
+    )
     leader: Any = await a_leader()
     leader.asked = 1
     await gate_keeping.look(gate, endpoint, leader, "b1")

@@ -8,7 +8,7 @@ import pytest
 from distributedlog.cluster.auth.bookie_change_rules import mirrors
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
-from distributedlog.cluster.repair.pull_replication import Move
+from distributedlog.cluster.repair.pull_replication import ReplicaMove
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log.format.dlsn import DLSN
@@ -23,7 +23,7 @@ from distributedlog.log.model.segment_expiry import (
 )
 from distributedlog.log.model.segment_record import UNKNOWN, SegmentRecord
 from distributedlog.log.model.stored_settings import StoredSettings, bind_key, conf_key
-from distributedlog.metadata.auth.authorizer import Judge
+from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.commands import Grant, Transact
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.state.kv_state import KeyValueState
@@ -83,7 +83,7 @@ class Store:
     def __init__(self, **settings: object) -> None:
         self.now_s = 0.0
         judge, self.state = world(OWNER, WRITER, ("op", "operator", "", ""))
-        self.judge = Judge(KEY_CLASSES, lambda: self.now_s)
+        self.judge = Authorizer(KEY_CLASSES, lambda: self.now_s)
         del judge
         self._number = 100
         for node in ("b2", "b3"):
@@ -288,12 +288,12 @@ def test_a_copy_is_given_up_of_who_is_to_leave_or_is_not_there() -> None:
         assert not store.may(replaced(third, "i3", "i4")), "the other one is there"
         assert not store.may(replaced(ledger(13, 3, last_entry=0), "i1", "i3"))
         assert not store.may(*moved, who=OTHER), "nobody asked it to"
-        store.put(Put(keys.move_key("i3", 13), Move("i1", 1, 0).encode()))
+        store.put(Put(keys.move_key("i3", 13), ReplicaMove("i1", 1, 0).encode()))
         assert not store.may(*moved, who=OTHER), "to take another place"
-        store.put(Put(keys.move_key("i3", 13), Move("i2", 1, 0).encode()))
+        store.put(Put(keys.move_key("i3", 13), ReplicaMove("i2", 1, 0).encode()))
         assert store.may(*moved, Delete(keys.move_key("i3", 13)), who=OTHER)
         assert not store.may(replaced(third, "i1", "i4"), who=OTHER), "for itself alone"
-        store.put(Put(keys.move_key("i4", 13), Move("i2", 1, 0).encode()))
+        store.put(Put(keys.move_key("i4", 13), ReplicaMove("i2", 1, 0).encode()))
         on4 = (Put(keys.on_key("i4", 13), b""), Delete(keys.on_key("i2", 13)))
         assert not store.may(replaced(third, "i1", "i4"), *on4, who=OTHER), (
             "not for who has no copy yet"
@@ -404,6 +404,6 @@ def test_a_copys_keys_are_of_bookies_that_the_record_names_whoever_puts_them() -
 
 def test_an_empty_state_is_judged() -> None:
     """Nothing is there, and nobody falls over it."""
-    judge = Judge(KEY_CLASSES)
+    judge = Authorizer(KEY_CLASSES)
     judge.see(KeyValueState())
     assert judge.why_not_transact(JANITOR, changes(Put(AT, b"x"))) is not None

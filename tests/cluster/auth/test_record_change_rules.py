@@ -6,7 +6,12 @@ from dataclasses import replace
 import pytest
 
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Loss
+from distributedlog.ledger.model.ledger_metadata import (
+    DeclaredLoss,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.log_state import LogEnd, LogState
@@ -34,7 +39,7 @@ CLOSED = ledger(13, 3)
 CLOSED_AT = keys.ledger_key(13)
 OPEN_AT = keys.ledger_key(14)
 SEGMENT_AT = log_keys.segment_key(LOG, 3)
-LOSS = Loss(3, 9, "host/4711", 1, "two disks")
+LOSS = DeclaredLoss(3, 9, "host/4711", 1, "two disks")
 Operations = tuple[Put | Delete, ...]
 
 

@@ -9,7 +9,7 @@ import trio
 from distributedlog.cluster.coordination.cookie import take_identity
 from distributedlog.cluster.coordination.gc_hold import (
     HOLD,
-    UnlessHeld,
+    GcHold,
     hold,
     restores_of,
     resume,
@@ -17,14 +17,14 @@ from distributedlog.cluster.coordination.gc_hold import (
 )
 from distributedlog.cluster.coordination.restored_counters import LEDGERS_AHEAD, anew
 from distributedlog.cluster.gc.ledger_lookup import missing_ledgers
-from distributedlog.cluster.gc.staged_ledger_collector import Collector
-from distributedlog.cluster.repair.ledger_deletion import Deletion
+from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
+from distributedlog.cluster.repair.ledger_deletion import LedgerDeletion
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_ids import LedgerIds
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
-from distributedlog.log.model.writer_log_state import OwnedLog
+from distributedlog.log.model.writer_log_state import WriterLogState
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.node.force_new_cluster import all_items
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
@@ -80,7 +80,7 @@ async def test_a_writer_of_before_is_fenced_though_another_came_after() -> None:
     assert found is not None
     heir = LogState.decode(found.value).claimed("heir", "w3")
     await _put(now, state_key(7), heir.encode())
-    owned = OwnedLog(now, zombie, 2)
+    owned = WriterLogState(now, zombie, 2)
 
     with pytest.raises(WriterFenced):
         await owned.refresh()
@@ -106,7 +106,7 @@ async def test_nothing_is_deleted_while_it_is_held() -> None:
         await trio.lowlevel.checkpoint()
         gone.append(ledger_id)
 
-    worker = Deletion(now, "b1", delete)
+    worker = LedgerDeletion(now, "b1", delete)
     await worker.work()
     assert not gone
     assert await missing_ledgers(now, [8]) == set()
@@ -128,8 +128,8 @@ class _Elected:
 
 async def test_nobody_is_elected_to_delete_while_it_is_held() -> None:
     metadata = LocalMetadata()
-    turn = UnlessHeld(metadata, _Elected())
-    Collector(metadata, turn, unlinked_s=1)
+    turn = GcHold(metadata, _Elected())
+    StagedLedgerCollector(metadata, turn, unlinked_s=1)
 
     assert await turn.elected()
     await hold(metadata, "looking")

@@ -6,11 +6,11 @@ import trio.testing
 
 from distributedlog.cluster.coordination.journal_sync_point import (
     SEQUENCE_MAX,
-    Reach,
+    JournalSyncPoint,
     ReachNotes,
     known_reach,
 )
-from distributedlog.cluster.coordination.registration_lease import Membership
+from distributedlog.cluster.coordination.registration_lease import RegistrationLease
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 from distributedlog.runtime.interfaces.errors import CorruptData, ForeignData, UnsupportedFormat
@@ -31,7 +31,7 @@ async def test_it_is_noted_with_each_renewal_and_only_where_it_moved(
     metadata = LocalMetadata()
     durable_to = 7
     notes = ReachNotes(metadata, "b1", Compare.version(COOKIE, 0), 1, lambda: durable_to)
-    membership = Membership(
+    membership = RegistrationLease(
         metadata,
         b"bookie/b1",
         lambda: b"here",
@@ -89,10 +89,10 @@ def test_a_note_holds_a_sequence_or_is_damaged(durable_to: object) -> None:
     value = pack({"format": 1, "start": 1, "durable_to": durable_to})
 
     with pytest.raises(CorruptData):
-        Reach.decode(KEY, value)
+        JournalSyncPoint.decode(KEY, value)
 
 
 def test_a_note_comes_back_and_a_newer_format_is_refused() -> None:
-    assert Reach.decode(KEY, Reach(4, 17).encode()) == Reach(4, 17)
+    assert JournalSyncPoint.decode(KEY, JournalSyncPoint(4, 17).encode()) == JournalSyncPoint(4, 17)
     with pytest.raises(UnsupportedFormat):
-        Reach.decode(KEY, pack({"format": 2, "start": 1, "durable_to": 1}))
+        JournalSyncPoint.decode(KEY, pack({"format": 2, "start": 1, "durable_to": 1}))

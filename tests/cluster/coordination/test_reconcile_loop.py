@@ -7,14 +7,14 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cluster.coordination.blocked_work import AGAIN_S, HeldUp
+from distributedlog.cluster.coordination.blocked_work import AGAIN_S, BlockedWorkLog
 from distributedlog.cluster.coordination.reconcile_loop import GATHER_S, REST, at_each_change
-from distributedlog.cluster.repair.replication_worker import EVERY_S, REST_S_MAX, Repair
+from distributedlog.cluster.repair.replication_worker import EVERY_S, REST_S_MAX, ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.interfaces.errors import QuorumUnreachable
@@ -58,12 +58,14 @@ async def _noted(metadata: CountedMetadata, bookie: str) -> None:
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
         await metadata.transact(transactions.creation_share(ledger, ()))
         await metadata.transact(transactions.closing_share(ledger.close_by_writer(9, 100), 1, ()))
-        await metadata.put(keys.under_key(ledger_id), notes.encode((Hole(bookie, 0, None),)))
+        await metadata.put(
+            keys.under_key(ledger_id), notes.encode((MissingRange(bookie, 0, None),))
+        )
     metadata.reads = 0
 
 
-def _repair(metadata: CountedMetadata) -> Repair:
-    return Repair(metadata, Pool(), _Elected(), None)  # type: ignore[arg-type]
+def _repair(metadata: CountedMetadata) -> ReplicationWorker:
+    return ReplicationWorker(metadata, Pool(), _Elected(), None)  # type: ignore[arg-type]
 
 
 async def test_many_changes_are_one_look(autojump_clock: Clock) -> None:
@@ -172,7 +174,7 @@ async def test_what_waits_is_told_when_it_is_news(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    waiting = HeldUp(get_logger("test"), "things wait")
+    waiting = BlockedWorkLog(get_logger("test"), "things wait")
 
     for causes in (["a"], ["a"], ["a", "b"], [], []):
         for cause in causes:

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cluster.coordination.registration_lease import REFRESH_S, Membership
+from distributedlog.cluster.coordination.registration_lease import REFRESH_S, RegistrationLease
 from distributedlog.cluster.node.bookie_assembly import LEDGERS_FEW, urgent_of
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction, TransactionReply
@@ -15,11 +15,13 @@ KEY = b"bookie/b1"
 COOKIE = b"cookie/b1"
 
 
-def _membership(metadata: LocalMetadata, said: list[bytes]) -> Membership:
-    return Membership(metadata, KEY, lambda: said[-1], Compare.version(COOKIE, 0), lease_s=6.0)
+def _membership(metadata: LocalMetadata, said: list[bytes]) -> RegistrationLease:
+    return RegistrationLease(
+        metadata, KEY, lambda: said[-1], Compare.version(COOKIE, 0), lease_s=6.0
+    )
 
 
-async def _registered(metadata: LocalMetadata, nursery: trio.Nursery) -> Membership:
+async def _registered(metadata: LocalMetadata, nursery: trio.Nursery) -> RegistrationLease:
     membership = _membership(metadata, [b"here"])
     await membership.register()
     nursery.start_soon(membership.run)
@@ -144,7 +146,7 @@ async def test_what_somebody_waits_for_is_told_at_once(
     three of a writer's that had asked in vain meanwhile."""
     metadata = _Counting()
     said, events = [b"writable"], [trio.Event()]
-    membership = Membership(
+    membership = RegistrationLease(
         metadata,
         KEY,
         lambda: said[-1],
@@ -214,7 +216,7 @@ async def test_what_is_urgent_is_told_with_the_next_renewal(
     await metadata.transact(Transaction((), (Put(COOKIE, b""),)))
     said = [b"well"]
     guard = Compare.version(COOKIE, 1)
-    membership = Membership(
+    membership = RegistrationLease(
         metadata,
         KEY,
         lambda: said[-1],

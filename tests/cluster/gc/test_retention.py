@@ -26,7 +26,7 @@ from distributedlog.log.model.stored_settings import RetentionOptions, bind_key,
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.segments.segment_purge import purge
-from distributedlog.log.services.lease_session import LockSessions
+from distributedlog.log.services.lease_session import LeaseSessions
 from distributedlog.log.takeover.orphaned_segment import close_abandoned
 from distributedlog.metadata.model.interface import Scan
 from distributedlog.metadata.model.transaction import Put, Transaction
@@ -631,7 +631,7 @@ async def test_a_writer_that_holds_its_lock_or_writes_on_is_left_in_peace(
     async with trio.open_nursery() as inner, world.process("alpha") as ns:
         cut_off = world.namespace(inner, "beta", {})
         reach = Reach(world.metadata)
-        sessions = LockSessions(reach, inner.start_soon)
+        sessions = LeaseSessions(reach, inner.start_soon)
         cut_off.context = replace(cut_off.context, metadata=reach, locks=sessions)
         config = {"retention_s": 1e6, "segment_age_max_s": 100.0, "rolling": False}
         writers = {}

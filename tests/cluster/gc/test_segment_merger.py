@@ -8,7 +8,7 @@ from random import Random
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.gc.segment_merger import EVERY_S, Merge, Merging
+from distributedlog.cluster.gc.segment_merger import EVERY_S, Merge, SegmentMerger
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.ledger_transactions import creation_share, deletion_share
@@ -56,8 +56,8 @@ async def share(metadata: LocalMetadata, ledger_id: int) -> Transaction:
     return deletion_share(LedgerMetadata.decode(found.key, found.value), found.version)
 
 
-def merging(metadata: LocalMetadata, asked: Asked, election: Elected) -> Merging:
-    return Merging(metadata, election, partial(share, metadata), opening=asked.open)
+def merging(metadata: LocalMetadata, asked: Asked, election: Elected) -> SegmentMerger:
+    return SegmentMerger(metadata, election, partial(share, metadata), opening=asked.open)
 
 
 async def put(metadata: LocalMetadata, *puts: Put) -> None:

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.gc.segment_purger import Purger
+from distributedlog.cluster.gc.segment_purger import SegmentPurger
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.ledger_transactions import creation_share
@@ -87,7 +87,7 @@ async def test_only_what_is_wholly_below_the_point_goes(autojump_clock: MockCloc
         metadata = LocalMetadata()
         await a_log(metadata, 4, open_=1)
         await truncate(metadata, point)
-        purger = Purger(metadata, Elected(), grace_s=10)
+        purger = SegmentPurger(metadata, Elected(), grace_s=10)
         await purger.work()
         assert await left(metadata) == [1, 2, 3, 4, 5]  # the grace has only begun
         await trio.sleep(11)
@@ -103,7 +103,7 @@ async def test_the_grace_counts_from_when_a_segment_was_seen_below(
 ) -> None:
     metadata = LocalMetadata()
     await a_log(metadata, 4)
-    purger = Purger(metadata, Elected(), grace_s=10)
+    purger = SegmentPurger(metadata, Elected(), grace_s=10)
     for second in range(40):
         if second == 5:
             await truncate(metadata, DLSN(2, 0, 0))
@@ -124,7 +124,7 @@ async def test_it_does_nothing_unless_elected(
     await truncate(metadata, DLSN(2, 0, 0))
     election = Elected()
     election.won = False
-    nursery.start_soon(Purger(metadata, election, grace_s=4).run)
+    nursery.start_soon(SegmentPurger(metadata, election, grace_s=4).run)
     await trio.sleep(30)
     assert await left(metadata) == [1, 2]
     election.won = True
@@ -141,7 +141,7 @@ async def test_who_changes_the_log_in_between_keeps_what_he_wrote(
     await a_log(metadata, 4)
     await truncate(metadata, DLSN(3, 1, 0))
     metadata.meddling = True
-    purger = Purger(metadata, Elected(), grace_s=0)
+    purger = SegmentPurger(metadata, Elected(), grace_s=0)
     removed = await purge(metadata, LOG, 2, purger.deletion_share)
     found = await metadata.get(state_key(LOG))
     assert found is not None

@@ -3,13 +3,13 @@
 from trio import sleep
 from trio.testing import MockClock
 
-from distributedlog.cluster.gc.staged_ledger_collector import Collector
+from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.ledger_transactions import creation_share
 from distributedlog.log.model.log_keys import UNLINKED_PREFIX, txn_key, unlinked_key
 from distributedlog.log.segments.app_versions import AppVersion
-from distributedlog.log.segments.staged_ledgers import UnlinkedLedger
+from distributedlog.log.segments.staged_ledgers import StagedLedger
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.transaction import Put, Transaction
 from tests.metadata.local_metadata import LocalMetadata
@@ -34,7 +34,7 @@ async def unlinked(
         ledger_id, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16),
         owner=None if owner is None else (LOG, owner), incarnation=made_for,
     )  # fmt: skip
-    note = Put(unlinked_key(LOG, ledger_id), UnlinkedLedger(app, version, 0).encode())
+    note = Put(unlinked_key(LOG, ledger_id), StagedLedger(app, version, 0).encode())
     await metadata.transact(creation_share(made, ()) + Transaction((), (note,)))
 
 
@@ -56,7 +56,7 @@ async def test_what_is_passed_goes_at_once_and_what_is_old_later(
         await unlinked(metadata, number, app, version)
     await unlinked(metadata, 9, "etl", 1, owner=3)  # linked between two looks: it stays
 
-    collector = Collector(metadata, Elected(), unlinked_s=100)
+    collector = StagedLedgerCollector(metadata, Elected(), unlinked_s=100)
     gone, there = LedgerState.DELETING, LedgerState.OPEN
     await collector.work()
     assert await states(metadata) == {0: gone, 1: gone, 2: there, 3: there, 9: there}
@@ -80,7 +80,7 @@ async def test_a_note_alone_deletes_no_ledger(autojump_clock: MockClock) -> None
     poison = (b"loose/x", b"loose/1/2/3", unlinked_key(LOG, 3) + b"0", b"loose/\xff/\xfe")
     await metadata.transact(Transaction((), tuple(Put(key, b"") for key in poison)))
     await unlinked(metadata, 4, "", 0)
-    collector = Collector(metadata, Elected(), unlinked_s=100)
+    collector = StagedLedgerCollector(metadata, Elected(), unlinked_s=100)
 
     await collector.work()
     await sleep(101)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from distributedlog.cluster.local import cluster_plan as plans
-from distributedlog.cluster.local.cluster_plan import Plan
+from distributedlog.cluster.local.cluster_plan import ClusterPlan
 from distributedlog.runtime.interfaces.errors import AddressInUse, CorruptData, InvalidRequest
 from distributedlog.runtime.interfaces.host import Address, Connection, Listener
 from distributedlog.runtime.machine import real_host
@@ -40,13 +40,13 @@ class _Idle:
 
 
 async def _make(
-    kept: Plan | None = None,
+    kept: ClusterPlan | None = None,
     *,
     bookies: int = 3,
     metadata_nodes: int = 3,
     port: int = 0,
     taken: tuple[int, ...] = (),
-) -> Plan:
+) -> ClusterPlan:
     machine = _Listening(*taken)
     return await plans.make(
         kept,
@@ -92,7 +92,7 @@ async def test_two_that_start_at_one_moment_have_other_ports() -> None:
     """Neither listens yet when both have chosen; and then each can."""
     here = real_host("test")
 
-    async def plan(ports: HeldPorts) -> Plan:
+    async def plan(ports: HeldPorts) -> ClusterPlan:
         chance = random.Random(3)
         return await plans.make(
             None, bookies=3, metadata_nodes=3, port=0, host="127.0.0.1", listen=here.listen,

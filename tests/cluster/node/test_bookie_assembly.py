@@ -16,16 +16,16 @@ from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format.entry import encode
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.coordination.gc_hold import Turn, hold
+from distributedlog.cluster.coordination.gc_hold import ElectionStatus, hold
 from distributedlog.cluster.declarations.options import (
     BookieNodeConfig,
     MetadataNodeConfig,
     NodeReady,
 )
 from distributedlog.cluster.gc.retention import Retention
-from distributedlog.cluster.gc.segment_merger import Merging
-from distributedlog.cluster.gc.segment_purger import Purger
-from distributedlog.cluster.gc.staged_ledger_collector import Collector
+from distributedlog.cluster.gc.segment_merger import SegmentMerger
+from distributedlog.cluster.gc.segment_purger import SegmentPurger
+from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
 from distributedlog.cluster.node import bookie_assembly, node_lifecycle, repair_tasks
 from distributedlog.cluster.node.bookie_assembly import confine
 from distributedlog.cluster.nodes import serve_node
@@ -303,16 +303,16 @@ async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """H104: purging, retention, merging and collecting take turns that are nobody's meanwhile."""
-    turns: list[Turn] = []
+    turns: list[ElectionStatus] = []
 
     def asked(kind: Callable[..., Any]) -> Callable[..., Any]:
-        def made(metadata: Metadata, turn: Turn, *rest: Any, **named: Any) -> Any:
+        def made(metadata: Metadata, turn: ElectionStatus, *rest: Any, **named: Any) -> Any:
             turns.append(turn)
             return kind(metadata, turn, *rest, **named)
 
         return made
 
-    for kind in (Purger, Retention, Merging, Collector):
+    for kind in (SegmentPurger, Retention, SegmentMerger, StagedLedgerCollector):
         monkeypatch.setattr(bookie_assembly, kind.__name__, asked(kind))
     async with _world() as world, world.bookie(_disks()):
         await turns[0].elected()  # now the key is held, whoever of them asked first
@@ -337,9 +337,9 @@ async def test_times_of_a_bookies_options_reach_the_parts_that_keep_them(
 
         monkeypatch.setattr(module, kind, make)
 
-    noted(bookie_assembly, "Gate", lambda silence_s, clock: silence_s)
-    noted(bookie_assembly, "Purger", lambda *rest, **named: named["grace_s"])
-    noted(repair_tasks, "Surplus", lambda *rest, **named: named["every_s"])
+    noted(bookie_assembly, "BookieAuthorizer", lambda silence_s, clock: silence_s)
+    noted(bookie_assembly, "SegmentPurger", lambda *rest, **named: named["grace_s"])
+    noted(repair_tasks, "OverReplication", lambda *rest, **named: named["every_s"])
     store = {**STORE, "trust_silence_s": 150.0}
     options = {"purge_grace_s": 7.0, "surplus_every_s": 11.0}
     async with _world() as world, world.bookie(_disks(), store, **options):

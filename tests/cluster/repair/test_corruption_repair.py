@@ -5,11 +5,11 @@ import trio
 
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format.entry import HEADER_BYTES
-from distributedlog.bookie.format.extent_map import Located
+from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.journal_format import file_name
 from distributedlog.cluster.repair.copier import Copier
-from distributedlog.cluster.repair.corruption_repair import RotHealing
-from distributedlog.cluster.repair.limbo_repair import LimboHealing
+from distributedlog.cluster.repair.corruption_repair import CorruptionRepair
+from distributedlog.cluster.repair.limbo_repair import LimboRepair
 from distributedlog.ledger.model.ledger_metadata import Fragment
 from distributedlog.ledger.model.ledger_transactions import closing_share
 from distributedlog.ledger.model.striping import Striping
@@ -20,9 +20,9 @@ from tests.conditions import codes_of
 from ..bookie_world import KEY, LEDGER, World, world
 
 
-def _healing(w: World, bookie: str = "b3") -> RotHealing:
+def _healing(w: World, bookie: str = "b3") -> CorruptionRepair:
     store = w.stores[bookie]
-    return RotHealing(
+    return CorruptionRepair(
         w.metadata, w.pool, Copier(w.pool), store.limbo, store.rot, bookie, trio.Lock()
     )
 
@@ -129,7 +129,7 @@ async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
         assert Code.ENTRIES_CORRUPT_WITHOUT_COPY in codes_of(store.what_is_wrong())
 
         run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.get_or_make(LEDGER), 5)
-        assert isinstance(run, Located)
+        assert isinstance(run, ExtentLocation)
         at = run.offset + (run.length // run.count) * (5 - run.first) + HEADER_BYTES
         w.stores["b1"]._disk._files[file_name(run.file_number)].data[at] ^= 1  # type: ignore[attr-defined]
         assert await healing.work()
@@ -260,7 +260,7 @@ async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
         store.rot.forget(LEDGER)
         store._ring.find = lambda *place: None  # type: ignore[method-assign]
         turn = trio.Lock()
-        limbo = LimboHealing(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
+        limbo = LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
 
         assert not await limbo.work()
         assert await _healing(w).work()

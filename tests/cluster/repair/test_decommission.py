@@ -9,7 +9,7 @@ from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_keys import lock_key
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -53,9 +53,9 @@ async def test_it_says_how_far_a_bookie_has_come() -> None:
     await metadata.transact(Transaction((), tuple(Delete(put.key) for put in on)))
     after = await leaving.how_far(metadata, "b1")
 
-    assert before == leaving.Leaving("b1", 3, running=True, known=True, asked=True)
+    assert before == leaving.DecommissionStatus("b1", 3, running=True, known=True, asked=True)
     assert not before.drained
-    assert after == leaving.Leaving("b1", 0, running=True, known=True, asked=False)
+    assert after == leaving.DecommissionStatus("b1", 0, running=True, known=True, asked=False)
     assert after.drained
 
 
@@ -75,7 +75,10 @@ async def test_shortages_are_what_is_noted_and_what_lies_on_bookies_that_are_awa
         Transaction(
             (),
             (
-                Put(keys.under_key(7), holes.encode([Hole("b1", 3, None), Hole("b2", 0, 5)])),
+                Put(
+                    keys.under_key(7),
+                    holes.encode([MissingRange("b1", 3, None), MissingRange("b2", 0, 5)]),
+                ),
                 Put(keys.on_key("b1", 7), b""),
                 Put(keys.on_key("b2", 8), b""),
                 Delete(keys.bookie_key("b2")),

@@ -2,17 +2,17 @@
 
 import trio
 
-from distributedlog.cluster.repair.ledger_audit import HOLES_MAX, EntryAudit
+from distributedlog.cluster.repair.ledger_audit import HOLES_MAX, LedgerAudit
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
 
 from ..bookie_world import BOOKIES, LEDGER, World, world
 
 
-def _audit(w: World) -> EntryAudit:
-    return EntryAudit(w.metadata, w.pool, w.election, every_s=1.0)
+def _audit(w: World) -> LedgerAudit:
+    return LedgerAudit(w.metadata, w.pool, w.election, every_s=1.0)
 
 
 async def _item(w: World) -> KeyValue:
@@ -31,7 +31,7 @@ async def test_a_hole_that_nobody_noted_is_found_and_filled() -> None:
 
         await _audit(w).look_at_all()
 
-        assert await w.noted() == (Hole("b3", 10, 20), Hole("b3", 22, 40))
+        assert await w.noted() == (MissingRange("b3", 10, 20), MissingRange("b3", 22, 40))
         await w.repair.work()
         assert await w.held("b3", 39) == await w.held("b1", 39)
         assert await w.noted() == ()
@@ -71,15 +71,15 @@ async def test_what_is_noted_already_stays_and_a_record_that_changed_gets_no_not
             await w.write(bookie, range(10))
         await w.ledger(9)
         item = await _item(w)
-        await w.note(Hole("b2", 3, 5))
+        await w.note(MissingRange("b2", 3, 5))
 
         await _audit(w).look_at(item)
-        assert await w.noted() == (Hole("b2", 3, 5), Hole("b3", 0, 10))
+        assert await w.noted() == (MissingRange("b2", 3, 5), MissingRange("b3", 0, 10))
 
-        await w.note(Hole("b2", 3, 5))
+        await w.note(MissingRange("b2", 3, 5))
         await w.metadata.transact(Transaction((), (Put(item.key, item.value),)))
         await _audit(w).look_at(item)
-        assert await w.noted() == (Hole("b2", 3, 5),)
+        assert await w.noted() == (MissingRange("b2", 3, 5),)
 
 
 async def test_many_small_holes_are_one_note_of_a_bounded_size() -> None:
@@ -90,7 +90,7 @@ async def test_many_small_holes_are_one_note_of_a_bounded_size() -> None:
         await w.write("b3", range(0, last + 1, 2))
         await w.ledger(last)
 
-        assert await _audit(w).look_at(await _item(w)) == (Hole("b3", 1, last + 1),)
+        assert await _audit(w).look_at(await _item(w)) == (MissingRange("b3", 1, last + 1),)
 
 
 async def test_it_runs_while_elected_only() -> None:
@@ -99,7 +99,7 @@ async def test_it_runs_while_elected_only() -> None:
             await w.write(bookie, range(10))
         await w.ledger(9)
         await w.metadata.transact(Transaction((), (Put(b"repair/leader", b"another"),)))
-        audit = EntryAudit(w.metadata, w.pool, w.election, every_s=0.01)
+        audit = LedgerAudit(w.metadata, w.pool, w.election, every_s=0.01)
 
         with trio.move_on_after(0.2):
             await audit.run()

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.coordination.reconcile_loop import GATHER_S
-from distributedlog.cluster.repair.ledger_deletion import Deletion
+from distributedlog.cluster.repair.ledger_deletion import LedgerDeletion
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -37,7 +37,7 @@ async def test_the_record_stays_until_the_last_bookie_has_done_its_part() -> Non
     metadata = LocalMetadata()
     await _deleted_ledger(metadata, 7)
     stores = {bookie: _Store(7, 8) for bookie in BOOKIES}
-    workers = [Deletion(metadata, bookie, stores[bookie].delete_ledger) for bookie in BOOKIES]
+    workers = [LedgerDeletion(metadata, bookie, stores[bookie].delete_ledger) for bookie in BOOKIES]
 
     await workers[0].work()
     await workers[1].work()
@@ -52,7 +52,7 @@ async def test_the_record_stays_until_the_last_bookie_has_done_its_part() -> Non
 async def test_two_who_tick_off_at_once_do_not_leave_the_record_behind() -> None:
     metadata = LocalMetadata()
     await _deleted_ledger(metadata, 7)
-    workers = [Deletion(metadata, bookie, _Store().delete_ledger) for bookie in BOOKIES]
+    workers = [LedgerDeletion(metadata, bookie, _Store().delete_ledger) for bookie in BOOKIES]
 
     async with trio.open_nursery() as nursery:
         for worker in workers:
@@ -76,7 +76,7 @@ async def test_a_ledger_that_fails_unexpectedly_keeps_no_other_from_its_deletion
         await store.delete_ledger(ledger_id)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Deletion(metadata, "b1", delete, failures).run)
+        nursery.start_soon(LedgerDeletion(metadata, "b1", delete, failures).run)
         await trio.sleep(100)
         assert store.ledgers == {7}
         [failed] = failures.failed()
@@ -105,7 +105,7 @@ async def test_a_key_alone_deletes_nothing(caplog: pytest.LogCaptureFixture) -> 
         await metadata.transact(Transaction((), forged))
 
     for bookie in BOOKIES:
-        await Deletion(metadata, bookie, store.delete_ledger).work()
+        await LedgerDeletion(metadata, bookie, store.delete_ledger).work()
 
     assert store.ledgers == {7, 8}, "neither the one that lives nor one without any record"
     assert await metadata.get(keys.ledger_key(7)) is not None
@@ -123,7 +123,7 @@ async def test_a_record_goes_only_as_it_was_read() -> None:
         gone = tuple(Delete(keys.delete_key(bookie, ledger_id)) for bookie in ("b2", "b3"))
         await metadata.transact(Transaction((), gone))
 
-    await Deletion(metadata, "b1", put_back).work()
+    await LedgerDeletion(metadata, "b1", put_back).work()
 
     assert await metadata.get(keys.ledger_key(7)) is not None
     assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
@@ -139,7 +139,7 @@ async def test_what_cannot_be_read_is_passed_over_and_named_once(
     puts = (*(Put(key, b"") for key in poison), *broken)
     await metadata.transact(Transaction((), puts))
     await _deleted_ledger(metadata, 7)
-    worker = Deletion(metadata, "b1", store.delete_ledger)
+    worker = LedgerDeletion(metadata, "b1", store.delete_ledger)
 
     await worker.work()
     await worker.work()
@@ -153,7 +153,7 @@ async def test_a_deletion_is_seen_when_it_happens(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     metadata, store = LocalMetadata(), _Store(7)
-    nursery.start_soon(Deletion(metadata, "b1", store.delete_ledger).run)
+    nursery.start_soon(LedgerDeletion(metadata, "b1", store.delete_ledger).run)
     await trio.sleep(1)
     await _deleted_ledger(metadata, 7)
 

@@ -9,13 +9,18 @@ from distributedlog.cli.storage.ledger_view import describe
 from distributedlog.cluster.repair.copier import lacking, list_held
 from distributedlog.cluster.repair.loss_declaration import close_at, give_up
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.ledger.model.ledger_metadata import LOSSES_MAX, Fragment, LedgerState, Loss
+from distributedlog.ledger.model.ledger_metadata import (
+    LOSSES_MAX,
+    DeclaredLoss,
+    Fragment,
+    LedgerState,
+)
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 
 from ..bookie_world import LEDGER, World, world
 
-LOSS = Loss(3, 6, "op", 1, "two disks")
+LOSS = DeclaredLoss(3, 6, "op", 1, "two disks")
 
 
 async def _away(w: World, *bookies: str) -> None:
@@ -36,7 +41,7 @@ async def test_what_a_bookie_has_or_may_have_is_not_given_up() -> None:
         with pytest.raises(InvalidRequest, match="b2 is registered and cannot be asked"):
             await give_up(w.metadata, w.pool, LEDGER, LOSS)
         for first, last in ((3, 10), (6, 3)):
-            wrong = Loss(first, last, "op", 1, "")
+            wrong = DeclaredLoss(first, last, "op", 1, "")
             with pytest.raises(InvalidRequest):
                 await give_up(w.metadata, w.pool, LEDGER, wrong)
         assert (await w.record()).lost == ()
@@ -126,7 +131,7 @@ async def test_what_a_bookie_has_that_the_record_does_not_name_any_more_is_not_l
         await _away(w, "b1", "b2", "b3")
         with pytest.raises(InvalidRequest, match="bookie b4 has entries from 3 on, though"):
             await give_up(w.metadata, w.pool, LEDGER, LOSS)
-        later = Loss(5, 9, "op", 1, "three disks")
+        later = DeclaredLoss(5, 9, "op", 1, "three disks")
 
         assert (await give_up(w.metadata, w.pool, LEDGER, later)).lost == (later,)
 
@@ -136,11 +141,11 @@ async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
     async with world() as w:
         await w.ledger(3000)
         ledger = await w.record()
-        many = tuple(Loss(2 * n, 2 * n, "op", 1, "") for n in range(LOSSES_MAX))
+        many = tuple(DeclaredLoss(2 * n, 2 * n, "op", 1, "") for n in range(LOSSES_MAX))
         full = replace(ledger, lost=many)
         await w.metadata.transact(Transaction((), (Put(keys.ledger_key(LEDGER), full.encode()),)))
         with pytest.raises(InvalidRequest, match="declare longer ones"):
-            await give_up(w.metadata, w.pool, LEDGER, Loss(2500, 2500, "op", 1, ""))
+            await give_up(w.metadata, w.pool, LEDGER, DeclaredLoss(2500, 2500, "op", 1, ""))
         assert (await w.record()).lost == many
 
 

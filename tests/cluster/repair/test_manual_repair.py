@@ -9,7 +9,7 @@ from distributedlog.cluster.repair.manual_repair import RepairNow
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.placement.ensemble_placement import Candidate
 from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.runtime.interfaces.errors import ConfirmationRequired
@@ -33,7 +33,7 @@ async def test_what_nobody_noted_is_copied_and_the_note_of_the_rest_goes() -> No
         await w.write("b1", range(10))
         await w.write("b2", range(3))
         await w.ledger(9)
-        await w.note(Hole("b3", 0, None))
+        await w.note(MissingRange("b3", 0, None))
 
         now = await _now(w)
         done = await now.work([LEDGER])
@@ -78,7 +78,7 @@ async def test_what_waits_is_told_with_its_reason_and_the_rest_is_done() -> None
         for bookie in ("b1", "b2"):
             await w.write(bookie, range(5))
         await w.ledger(4)
-        await w.note(Hole("b3", 0, None))
+        await w.note(MissingRange("b3", 0, None))
         unreached = w.pool.clients.pop("b3")
         open_one = LedgerMetadata(LEDGER + 1, 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
         await w.metadata.transact(transactions.creation_share(open_one, ()))
@@ -88,7 +88,7 @@ async def test_what_waits_is_told_with_its_reason_and_the_rest_is_done() -> None
         assert (done.ledgers, done.full) == (3, 1)  # there is no third one: it lacks nothing
         assert done.left[LEDGER] == "bookie b3: is registered, and cannot be reached from here"
         assert done.left[LEDGER + 1].startswith("open, of no log")
-        assert await w.noted() == (Hole("b3", 0, None),)
+        assert await w.noted() == (MissingRange("b3", 0, None),)
         w.pool.clients["b3"] = unreached
         assert (await (await _now(w)).work([LEDGER])).full == 1
 

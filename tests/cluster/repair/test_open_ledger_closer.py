@@ -10,17 +10,17 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.cluster.gc.maintenance_clients import closer_of
-from distributedlog.cluster.repair.lost_bookies import Absences
-from distributedlog.cluster.repair.open_ledger_closer import AT_ONCE, Closer, OpenLedgers
+from distributedlog.cluster.repair.lost_bookies import BookieLiveness
+from distributedlog.cluster.repair.open_ledger_closer import AT_ONCE, Closer, OpenLedgerCloser
 from distributedlog.cluster.repair.replication_worker import EVERY_S
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.interfaces.segment_store import Ledgers
+from distributedlog.log.interfaces.segment_store import SegmentEntryStore
 from distributedlog.log.model.log_keys import lock_key, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.services.lease_session import LockSessions
+from distributedlog.log.services.lease_session import LeaseSessions
 from distributedlog.log.takeover.orphaned_segment import LOOKS_APART_S, close_unmoved, look_at
 from distributedlog.metadata.model.transaction import Transaction
 from distributedlog.runtime.interfaces.errors import LedgerFenced, QuorumUnreachable, WriterFenced
@@ -76,7 +76,7 @@ def _process(
     """A process whose metadata goes through a `Reach`."""
     namespace, reach = world.namespace(nursery, owner, options), Reach(world.metadata)
     namespace.context = replace(
-        namespace.context, metadata=reach, locks=LockSessions(reach, nursery.start_soon)
+        namespace.context, metadata=reach, locks=LeaseSessions(reach, nursery.start_soon)
     )
     return namespace, reach
 
@@ -87,12 +87,16 @@ async def _state(world: World, log_id: int) -> LogState:
     return LogState.decode(found.value)
 
 
-def _closes(world: World, by: Namespace, absences: Absences | None = None) -> OpenLedgers:
-    absences = absences if absences is not None else Absences(300.0)
-    return OpenLedgers(world.metadata, absences, None)  # type: ignore[arg-type]
+def _closes(
+    world: World, by: Namespace, absences: BookieLiveness | None = None
+) -> OpenLedgerCloser:
+    absences = absences if absences is not None else BookieLiveness(300.0)
+    return OpenLedgerCloser(world.metadata, absences, None)  # type: ignore[arg-type]
 
 
-async def _look_for(ledgers: OpenLedgers, by: Namespace, logs: set[int], seconds: float) -> None:
+async def _look_for(
+    ledgers: OpenLedgerCloser, by: Namespace, logs: set[int], seconds: float
+) -> None:
     """As `run` does, every 5 s."""
     end = trio.current_time() + seconds
     while trio.current_time() <= end:
@@ -117,7 +121,7 @@ class Counted(LocalMetadata):
 
 async def test_the_logs_of_open_ledgers_are_found_and_closed_ones_are_read_once() -> None:
     """Of 100,000 closed ledgers on a bookie that is away each is read once, and not every five seconds."""
-    metadata, absences = Counted(), Absences(300.0)
+    metadata, absences = Counted(), BookieLiveness(300.0)
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     for ledger_id, owner in ((1, (77, 1)), (2, (78, 1)), (3, None), (4, (79, 1))):
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, fragments, KEY, owner=owner)
@@ -127,7 +131,7 @@ async def test_the_logs_of_open_ledgers_are_found_and_closed_ones_are_read_once(
             await metadata.transact(transactions.closing_share(closed, 1, ()))
         if ledger_id == 2:
             await metadata.transact(transactions.change_share(ledger, ledger.in_recovery(), 1))
-    ledgers = OpenLedgers(metadata, absences, None)  # type: ignore[arg-type]
+    ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
     assert await ledgers.find() == set()
     members = {"b1", "b2", "b3"}
     absences.see(
@@ -158,7 +162,7 @@ async def test_what_is_open_is_found_soon_among_many_that_are_closed(
     autojump_clock: MockClock,
 ) -> None:
     """Two looks must fit between two losses 45 s apart: records are not asked for one after the other."""
-    metadata, absences = Slow(), Absences(300.0)
+    metadata, absences = Slow(), BookieLiveness(300.0)
     members = ("b1", "b2", "b3")
     for ledger_id in range(1, 2001):
         ledger = LedgerMetadata(
@@ -171,7 +175,7 @@ async def test_what_is_open_is_found_soon_among_many_that_are_closed(
     absences.see(
         0.0, named=list(members), registered={"b1"}, cookies=set(members), leaving={"b2", "b3"}
     )
-    ledgers = OpenLedgers(metadata, absences, None)  # type: ignore[arg-type]
+    ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
     began = trio.current_time()
 
     assert await ledgers.find() == {77}
@@ -214,7 +218,7 @@ async def test_looks_count_only_where_everything_was_known_between_them(
         log_id = await ns.find("l")
     async with world.process("beta") as ns:
         await trio.sleep(20)
-        absences = Absences(300.0)
+        absences = BookieLiveness(300.0)
         ledgers = _closes(world, ns, absences)
         await _look_for(ledgers, ns, {log_id}, LOOKS_APART_S - EVERY_S)
         absences.forget()
@@ -243,9 +247,9 @@ def _claims(meanwhile: Callable[[], None] = lambda: None) -> tuple[Closer, list[
 
 async def test_what_is_left_of_a_pass_is_not_claimed_after_a_gap(autojump_clock: MockClock) -> None:
     """H96: of ten thousand logs a pass takes minutes; the quorum was away, and all locks have lapsed."""
-    absences = Absences(300.0)
+    absences = BookieLiveness(300.0)
     closer, claimed = _claims(meanwhile=absences.forget)
-    ledgers = OpenLedgers(LocalMetadata(), absences, None)  # type: ignore[arg-type]
+    ledgers = OpenLedgerCloser(LocalMetadata(), absences, None)  # type: ignore[arg-type]
     logs = set(range(AT_ONCE + 9))
     await ledgers.work(closer, logs)
     await trio.sleep(LOOKS_APART_S)
@@ -259,7 +263,7 @@ async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_t
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
     """H96: this process cannot ask for a moment, though whoever is away is known all the time."""
-    metadata, absences = LocalMetadata(), Absences(300.0)
+    metadata, absences = LocalMetadata(), BookieLiveness(300.0)
     reach, members = Reach(metadata), {"b1", "b2", "b3"}
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     ledger = LedgerMetadata(1, 3, 3, 2, fragments, KEY, owner=(77, 1))
@@ -273,7 +277,7 @@ async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_t
     async def opening() -> AsyncIterator[Closer]:
         yield closer
 
-    nursery.start_soon(OpenLedgers(reach, absences, opening).run)
+    nursery.start_soon(OpenLedgerCloser(reach, absences, opening).run)
     await trio.sleep(LOOKS_APART_S - EVERY_S - 1)  # looked at 0 and at 5
     reach.cut = True
     await trio.sleep(2)
@@ -289,10 +293,10 @@ async def test_a_look_does_not_count_once_its_bookie_has_been_back(
 ) -> None:
     """H96: an hour later another blip takes a lock: its writer, idle and well in between, is not dead."""
     closer, claimed = _claims()
-    metadata, absences = LocalMetadata(), Absences(300.0)
+    metadata, absences = LocalMetadata(), BookieLiveness(300.0)
     ledger = LedgerMetadata(1, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), KEY, owner=(77, 1))
     await metadata.transact(transactions.creation_share(ledger, ()))
-    ledgers = OpenLedgers(metadata, absences, None)  # type: ignore[arg-type]
+    ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
 
     async def passes(registered: set[str], seconds: float) -> None:
         end = trio.current_time() + seconds
@@ -434,7 +438,7 @@ async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peac
 class _Meanwhile:
     """Ledgers; something happens after one was opened."""
 
-    def __init__(self, ledgers: Ledgers, then: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, ledgers: SegmentEntryStore, then: Callable[[], Awaitable[None]]) -> None:
         self._ledgers = ledgers
         self._then = then
 

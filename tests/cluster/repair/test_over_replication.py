@@ -9,12 +9,12 @@ import trio
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.cluster.coordination.gc_hold import HOLD, RESTORES
 from distributedlog.cluster.repair import over_replication as module
-from distributedlog.cluster.repair.limbo_repair import LimboHealing
-from distributedlog.cluster.repair.over_replication import Surplus
+from distributedlog.cluster.repair.limbo_repair import LimboRepair
+from distributedlog.cluster.repair.over_replication import OverReplication
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, Loss
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, Fragment, LedgerMetadata
 from distributedlog.metadata.model.transaction import Delete, KeyValue, Put, Transaction
 from distributedlog.runtime.interfaces.errors import LedgerStateUnknown, NoSuchLedger
 
@@ -28,9 +28,9 @@ def _passes_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "APART_S", 0.0)
 
 
-def _surplus(w: World, bookie: str = "b3") -> Surplus:
+def _surplus(w: World, bookie: str = "b3") -> OverReplication:
     store = w.stores[bookie]
-    return Surplus(
+    return OverReplication(
         w.metadata, w.pool, store.ledgers, store.dropping, store.delete_ledger, bookie, every_s=1.0
     )
 
@@ -143,7 +143,7 @@ async def _declared_lost(w: World) -> None:
     found = await w.metadata.get(keys.ledger_key(LEDGER))
     assert found is not None
     ledger = LedgerMetadata.decode(found.key, found.value)
-    lost = replace(ledger, lost=(Loss(3, 4, "me", 0, "a test"),))
+    lost = replace(ledger, lost=(DeclaredLoss(3, 4, "me", 0, "a test"),))
     await _put(w, found.key, lost.encode())
 
 
@@ -349,7 +349,7 @@ async def test_what_comes_back_after_its_copy_went_is_healed() -> None:
         assert store.limbo.in_limbo(LEDGER)
         assert store.limbo.any_limbo
         turn = trio.Lock()
-        limbo = LimboHealing(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
+        limbo = LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
         assert await limbo.work()
 
         assert await w.held("b3", 7) == await w.held("b1", 7)

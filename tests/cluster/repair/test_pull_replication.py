@@ -9,8 +9,18 @@ from trio.testing import MockClock
 
 from distributedlog.cluster.repair.copier import Copier, Missing
 from distributedlog.cluster.repair.decommission import ask_to_leave, how_far
-from distributedlog.cluster.repair.lost_bookies import Absences, LostBookies, RepairTargets
-from distributedlog.cluster.repair.pull_replication import BEAT_S, STALE_S, Move, MovesOut, Pulling
+from distributedlog.cluster.repair.lost_bookies import (
+    BookieLiveness,
+    LostBookieRepair,
+    RepairTargets,
+)
+from distributedlog.cluster.repair.pull_replication import (
+    BEAT_S,
+    STALE_S,
+    MoveQueue,
+    PullReplication,
+    ReplicaMove,
+)
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.placement.ensemble_placement import Candidate
@@ -24,14 +34,14 @@ def _lost(
     w: World,
     pulls: Callable[[str], bool] = lambda bookie: True,
     candidates: Callable[[], list[Candidate]] | None = None,
-) -> LostBookies:
-    return LostBookies(
+) -> LostBookieRepair:
+    return LostBookieRepair(
         w.metadata,
         w.pool,
         w.election,
         w.copier,
         RepairTargets(candidates or w.candidates, random.Random(1).random, pulls=pulls),
-        Absences(0.0),
+        BookieLiveness(0.0),
     )
 
 
@@ -54,7 +64,7 @@ async def _moves(w: World) -> list[KeyValue]:
     return [item async for item in Scan(w.metadata, keys.MOVE_PREFIX)]
 
 
-async def _pass(lost: LostBookies) -> None:
+async def _pass(lost: LostBookieRepair) -> None:
     await lost.look()
     await lost.do(await lost.find())
 
@@ -78,7 +88,7 @@ async def test_who_takes_the_place_fetches_the_entries_and_swaps_itself_in() -> 
         ]
 
         own = Copier(w.pool)
-        pulling = Pulling(w.metadata, w.pool, own, "b4")
+        pulling = PullReplication(w.metadata, w.pool, own, "b4")
         await pulling.work()
 
         assert (pulling.taken, own.copied_entries) == (1, 5)
@@ -126,8 +136,8 @@ async def test_a_bookie_that_is_back_keeps_what_it_has() -> None:
                 await _pass(lost)
                 return done
 
-        pulling = Pulling(w.metadata, w.pool, ComesBack(w.pool), "b4")
-        assert not await pulling.pull(asked, Move.decode(asked.value))
+        pulling = PullReplication(w.metadata, w.pool, ComesBack(w.pool), "b4")
+        assert not await pulling.pull(asked, ReplicaMove.decode(asked.value))
 
         assert (await w.record()).bookies() == BOOKIES
         assert await _moves(w) == []
@@ -156,11 +166,11 @@ async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in
                 await _put(w, Put(keys.cookie_key("b4"), b"c"))
                 return await super().copy(metadata, stretches, bookie, target)  # type: ignore[arg-type]
 
-        pulling = Pulling(w.metadata, w.pool, StartsAgain(w.pool), "b4")
+        pulling = PullReplication(w.metadata, w.pool, StartsAgain(w.pool), "b4")
         await pulling.work()
         assert (pulling.taken, (await w.record()).bookies()) == (0, BOOKIES)
 
-        again = Pulling(w.metadata, w.pool, Copier(w.pool), "b4")
+        again = PullReplication(w.metadata, w.pool, Copier(w.pool), "b4")
         await again.work()
         assert (again.taken, (await w.record()).bookies()) == (1, ("b1", "b2", "b4"))
 
@@ -186,9 +196,9 @@ async def test_what_nobody_works_off_is_taken_back_and_done_here(
 
     async def work() -> None:
         (asked,) = await _moves(w)
-        pulling = Pulling(w.metadata, w.pool, w.copier, "")
+        pulling = PullReplication(w.metadata, w.pool, w.copier, "")
         with trio.move_on_after(STALE_S * 3):
-            await pulling.pull(asked, Move.decode(asked.value))
+            await pulling.pull(asked, ReplicaMove.decode(asked.value))
         worked_on[0] = False
 
     async def forever(*_: object) -> bool:
@@ -196,7 +206,7 @@ async def test_what_nobody_works_off_is_taken_back_and_done_here(
         raise AssertionError
 
     pull = pytest.MonkeyPatch()
-    pull.setattr(Pulling, "_take", forever)
+    pull.setattr(PullReplication, "_take", forever)
     try:
         async with trio.open_nursery() as nursery:
             await _pass(lost)
@@ -230,7 +240,7 @@ async def test_a_drain_goes_on_over_an_election_and_who_knows_nothing_takes_noth
         await _pass(other)
         assert len(await _moves(w)) == 1
 
-        await Pulling(w.metadata, w.pool, w.copier, "b4").work()
+        await PullReplication(w.metadata, w.pool, w.copier, "b4").work()
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
 
 
@@ -239,18 +249,18 @@ async def test_a_target_is_asked_for_so_many_at_a_time_the_most_urgent_first(
 ) -> None:
     monkeypatch.setattr("distributedlog.cluster.repair.pull_replication.OUT_MAX", 2)
     w = World(None)  # type: ignore[arg-type]
-    out = MovesOut(w.metadata, lambda bookie: True)
+    out = MoveQueue(w.metadata, lambda bookie: True)
     for number, (kind, size) in enumerate([(0, 9), (2, 5), (1, 1)]):
         ledger = LedgerMetadata(number, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
         await _put(w, Put(keys.ledger_key(number), ledger.encode()))
-        assert await out.hand_over(ledger, 1, "b4", Move("b3", kind, size))
-    assert [Move.decode(item.value).kind for item in await _moves(w)] == [0, 2]
+        assert await out.hand_over(ledger, 1, "b4", ReplicaMove("b3", kind, size))
+    assert [ReplicaMove.decode(item.value).kind for item in await _moves(w)] == [0, 2]
     assert out.under_way == {(0, "b3"), (1, "b3")}
 
     seen: list[int] = []
-    pulling = Pulling(w.metadata, w.pool, w.copier, "b4")
+    pulling = PullReplication(w.metadata, w.pool, w.copier, "b4")
 
-    async def pull(item: KeyValue, move: Move) -> bool:
+    async def pull(item: KeyValue, move: ReplicaMove) -> bool:
         seen.append(move.kind)
         return True
 

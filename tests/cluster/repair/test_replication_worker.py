@@ -2,12 +2,12 @@
 
 import pytest
 
-from distributedlog.cluster.repair.auditor_election import ELECTION_KEY, Election
+from distributedlog.cluster.repair.auditor_election import ELECTION_KEY, AuditorElection
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import missing_range as notes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import Fragment
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.metadata.model.transaction import Put, Transaction
 from tests.metadata.local_metadata import LocalMetadata
 
@@ -22,7 +22,7 @@ async def test_a_bookie_that_was_away_gets_the_same_bytes_and_the_note_goes() ->
             await world.write(bookie, range(100))
         await world.write("b3", range(30))
         await world.ledger(99)
-        note = await world.note(Hole("b3", 25, None))
+        note = await world.note(MissingRange("b3", 25, None))
 
         assert await world.repair.fill(note)
 
@@ -40,7 +40,7 @@ async def test_a_bookie_that_fenced_the_ledger_takes_the_copies() -> None:
         for bookie in BOOKIES:
             await world.pool.clients[bookie].fence(LEDGER, KEY, 5)
         await world.ledger(9)
-        note = await world.note(Hole("b3", 0, None))
+        note = await world.note(MissingRange("b3", 0, None))
 
         assert await world.repair.fill(note)
 
@@ -53,7 +53,7 @@ async def test_an_open_ledger_is_left_to_its_writer() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(None)
-        note = await world.note(Hole("b3", 0, None))
+        note = await world.note(MissingRange("b3", 0, None))
 
         assert not await world.repair.fill(note)
 
@@ -66,7 +66,7 @@ async def test_a_note_that_nothing_was_done_of_is_not_written_again() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        note = await world.note(Hole("b3", 0, None))
+        note = await world.note(MissingRange("b3", 0, None))
         del world.pool.clients["b3"]
 
         assert not await world.repair.fill(note)
@@ -80,7 +80,7 @@ async def test_what_is_down_stays_in_the_note_and_the_rest_is_done() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        note = await world.note(Hole("b2", 0, None), Hole("b3", 0, None))
+        note = await world.note(MissingRange("b2", 0, None), MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
 
         assert not await world.repair.fill(note)
@@ -99,7 +99,7 @@ async def test_what_had_to_wait_is_tried_at_once_when_its_bookie_is_back() -> No
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        await world.note(Hole("b3", 0, None))
+        await world.note(MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
         await world.repair.work()
 
@@ -114,8 +114,8 @@ async def test_a_note_that_grew_meanwhile_is_not_removed() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        stale = await world.note(Hole("b3", 0, 5))
-        await world.note(Hole("b3", 0, None))
+        stale = await world.note(MissingRange("b3", 0, 5))
+        await world.note(MissingRange("b3", 0, None))
 
         assert not await world.repair.fill(stale)
 
@@ -125,7 +125,7 @@ async def test_a_note_that_grew_meanwhile_is_not_removed() -> None:
 async def test_without_any_source_nothing_is_lost_from_the_note() -> None:
     async with _world() as world:
         await world.ledger(9)
-        note = await world.note(Hole("b3", 0, None))
+        note = await world.note(MissingRange("b3", 0, None))
 
         assert not await world.repair.fill(note)
 
@@ -134,7 +134,7 @@ async def test_without_any_source_nothing_is_lost_from_the_note() -> None:
 
 async def test_a_note_without_a_ledger_is_swept_up() -> None:
     async with _world() as world:
-        assert await world.repair.fill(await world.note(Hole("b3", 0, None)))
+        assert await world.repair.fill(await world.note(MissingRange("b3", 0, None)))
         assert await world.metadata.get(keys.under_key(LEDGER)) is None
 
 
@@ -145,8 +145,8 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
     caplog.set_level("INFO", logger="distributedlog.cluster.repair.replication_worker")
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
-    one = Election(metadata, "b1", lambda: leases[0])
-    two = Election(metadata, "b2", lambda: leases[1])
+    one = AuditorElection(metadata, "b1", lambda: leases[0])
+    two = AuditorElection(metadata, "b2", lambda: leases[1])
 
     assert await one.elected()
     assert not await two.elected()
@@ -165,8 +165,8 @@ async def test_a_bookie_that_is_not_to_repair_keeps_nobody_who_is_from_it() -> N
     """It does what else falls to the elected one, and held the election for as long as it lived."""
     metadata = LocalMetadata()
     leases = [await metadata.grant_lease(6000), await metadata.grant_lease(6000)]
-    idle = Election(metadata, "b1", lambda: leases[0], repairs=False)
-    able = Election(metadata, "b2", lambda: leases[1])
+    idle = AuditorElection(metadata, "b1", lambda: leases[0], repairs=False)
+    able = AuditorElection(metadata, "b2", lambda: leases[1])
 
     async def register(bookie: str, pulls: bool) -> None:
         value = BookieRegistration(bookie, {"": ("h", 1)}, pulls=pulls).encode()
@@ -186,7 +186,7 @@ async def test_a_hole_of_a_bookie_that_is_no_member_any_more_goes_though_it_is_d
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        note = await world.note(Hole("gone", 0, None))
+        note = await world.note(MissingRange("gone", 0, None))
 
         assert await world.repair.fill(note)
 
@@ -197,7 +197,7 @@ async def test_a_replica_in_limbo_does_not_keep_another_from_serving_the_copies(
         await world.write("b2", range(10))
         world.stores["b1"].ledgers.limbo_below = 100
         await world.ledger(9, ensembles=(Fragment(0, ("b1", "b2", "b3"), 0),))
-        note = await world.note(Hole("b3", 0, None))
+        note = await world.note(MissingRange("b3", 0, None))
 
         assert await world.repair.fill(note)
 
@@ -209,7 +209,7 @@ async def test_notes_that_cannot_be_read_keep_no_other_from_its_copies() -> None
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        await world.note(Hole("b3", 0, None))
+        await world.note(MissingRange("b3", 0, None))
         poison = (b"under/", b"under/x", keys.under_key(LEDGER) + b"0", keys.under_key(0))
         puts = tuple(Put(key, b"\xc1 no note") for key in poison)
         await world.metadata.transact(Transaction((), puts))
@@ -226,7 +226,7 @@ async def test_a_key_without_a_lease_is_nobodys_election() -> None:
     lease = await metadata.grant_lease(5000)
     await metadata.transact(Transaction((), (Put(ELECTION_KEY, b"evil"),)))
 
-    assert await Election(metadata, "b1", lambda: lease).elected()
+    assert await AuditorElection(metadata, "b1", lambda: lease).elected()
 
     held = await metadata.get(ELECTION_KEY)
     assert held is not None
@@ -238,7 +238,7 @@ async def test_what_is_left_and_what_waits_is_counted() -> None:
     async with _world() as world:
         await world.write("b1", range(10))
         await world.ledger(9)
-        await world.note(Hole("b3", 0, None))
+        await world.note(MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
         await world.repair.work()
 

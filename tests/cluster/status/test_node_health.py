@@ -17,12 +17,12 @@ from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.process.http_server import (
     CONNECTIONS_MAX,
     REQUEST_S,
-    Page,
+    NodePage,
     as_page,
     is_own,
     serve_http,
 )
-from distributedlog.cluster.status.node_health import Health, ask_health, dialled, health_of
+from distributedlog.cluster.status.node_health import NodeHealth, ask_health, dialled, health_of
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 from distributedlog.runtime.interfaces.host import Connection, Host
@@ -30,7 +30,7 @@ from distributedlog.runtime.machine import real_host
 
 from ...runtime.pipe import PipeNetwork
 
-UP = Health(True, "up", 1.5)
+UP = NodeHealth(True, "up", 1.5)
 Dial = Callable[[], Awaitable[Connection]]
 
 
@@ -97,7 +97,7 @@ async def test_a_node_that_is_not_there_or_says_nothing_is_not_well(
 
 
 async def test_a_node_that_has_not_started_is_not_well() -> None:
-    assert await health_of(real_host("n"), []) == Health(False, "starting")
+    assert await health_of(real_host("n"), []) == NodeHealth(False, "starting")
 
 
 def test_a_node_that_listens_everywhere_is_asked_on_its_own_machine() -> None:
@@ -110,11 +110,11 @@ def test_a_node_that_listens_everywhere_is_asked_on_its_own_machine() -> None:
 
 
 @asynccontextmanager
-async def _door(health: Health = UP) -> AsyncIterator[Dial]:
+async def _door(health: NodeHealth = UP) -> AsyncIterator[Dial]:
     network = PipeNetwork(3)
     listener = await network.host("node").listen(("node", 0))
 
-    async def ask() -> Page:
+    async def ask() -> NodePage:
         return as_page(200 if health.healthy else 503, health.as_json())
 
     async with trio.open_nursery() as nursery:
@@ -144,9 +144,9 @@ async def _asked(dial: Dial, request: bytes) -> tuple[int, bytes]:
     return int(head.split(b" ", 2)[1]), body
 
 
-@pytest.mark.parametrize(("health", "status"), [(UP, 200), (Health(False, "starting"), 503)])
+@pytest.mark.parametrize(("health", "status"), [(UP, 200), (NodeHealth(False, "starting"), 503)])
 async def test_the_status_says_whether_the_node_is_well(
-    health: Health, status: int, autojump_clock: object
+    health: NodeHealth, status: int, autojump_clock: object
 ) -> None:
     async with _door(health) as dial:
         found, body = await _asked(dial, b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")

@@ -12,7 +12,12 @@ from distributedlog.ledger.model.ledger_keys import (
     ledger_key,
     on_key,
 )
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState, Loss
+from distributedlog.ledger.model.ledger_metadata import (
+    DeclaredLoss,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from distributedlog.runtime.declarations.health_conditions import Code, condition
 from distributedlog.runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from distributedlog.runtime.protocol.frames import pack, unpack
@@ -36,7 +41,7 @@ def test_a_record_survives_its_bytes() -> None:
     ).with_fragment(5, ("a", "d", "c"))
     closed = full.in_recovery().close_by_recovery(9, 1234, full.ensembles)
 
-    lost = closed.given_up(Loss(2, 3, "op", 1, "gone"))
+    lost = closed.given_up(DeclaredLoss(2, 3, "op", 1, "gone"))
     for one in (ledger(), full, closed, lost):
         assert LedgerMetadata.decode(ledger_key(one.ledger_id), one.encode()) == one
 
@@ -61,12 +66,12 @@ def test_what_was_given_up_is_a_newer_format_and_no_other_record_is() -> None:
 
     assert unpack(closed.encode(), "")["format"] == 1
     assert "lost" not in unpack(closed.encode(), "")
-    assert unpack(closed.given_up(Loss(0, 0, "op", 1, "")).encode(), "")["format"] == 2
+    assert unpack(closed.given_up(DeclaredLoss(0, 0, "op", 1, "")).encode(), "")["format"] == 2
 
 
 def test_what_is_given_up_twice_stays_as_it_was_said_first() -> None:
     closed = ledger().close_by_writer(9, 100)
-    first, second = Loss(3, 5, "a", 1, "x"), Loss(1, 7, "b", 2, "y")
+    first, second = DeclaredLoss(3, 5, "a", 1, "x"), DeclaredLoss(1, 7, "b", 2, "y")
 
     lost = closed.given_up(first).given_up(second)
 
@@ -81,7 +86,7 @@ def test_what_is_given_up_twice_stays_as_it_was_said_first() -> None:
     with pytest.raises(AssertionError):
         ledger().given_up(first)
     with pytest.raises(AssertionError):
-        closed.given_up(Loss(9, 10, "a", 1, ""))
+        closed.given_up(DeclaredLoss(9, 10, "a", 1, ""))
 
 
 def test_a_fragment_at_the_same_entry_replaces_the_last_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.ledger.model.ledger_metadata import Loss
+from distributedlog.ledger.model.ledger_metadata import DeclaredLoss
 from distributedlog.ledger.model.ledger_transactions import change_share
 from distributedlog.ledger.read.ledger_reader import LedgerReader
 from distributedlog.runtime.interfaces.errors import (
@@ -469,7 +469,7 @@ async def test_what_was_declared_lost_is_given_to_nobody_also_where_a_copy_is_th
             for entry in gone:
                 del one.entries[entry]
         closed = await record_of(cluster, writer.ledger_id)
-        await put_record(cluster, closed.given_up(Loss(3, 5, "op", 1, "two disks")))
+        await put_record(cluster, closed.given_up(DeclaredLoss(3, 5, "op", 1, "two disks")))
 
         with pytest.raises(EntriesLost, match="3 to 5 were declared lost by op: two disks"):
             await before.read(3, 9, bytes_max=1000)

@@ -5,7 +5,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from distributedlog.ledger.model.ledger_keys import ledger_key
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
-from distributedlog.ledger.read.ledger_watch import LedgerRecords
+from distributedlog.ledger.read.ledger_watch import LedgerWatch
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.runtime.schedule.work_failures import WorkFailures
 from tests.metadata.local_metadata import LocalMetadata
@@ -22,7 +22,7 @@ async def test_a_reader_that_breaks_keeps_no_other_one_from_being_told(
         raise AssertionError("a rule of its own")
 
     async with trio.open_nursery() as nursery:
-        records = LedgerRecords(metadata, WorkFailures())
+        records = LedgerWatch(metadata, WorkFailures())
         await nursery.start(records.run)
         records.follow(1, breaks)
         records.follow(1, told.append)

@@ -3,7 +3,7 @@
 import pytest
 from trio.testing import MockClock
 
-from distributedlog.bookie.format.bookie_messages import ReadRequest
+from distributedlog.bookie.format.bookie_messages import ReadEntriesRequest
 from distributedlog.ledger.read.read_ahead import AHEAD_BYTES, RANGES_MAX, ReadAhead
 
 from ..model_bookie import ModelClient, ModelCluster, model_cluster
@@ -11,24 +11,24 @@ from ..model_bookie import ModelClient, ModelCluster, model_cluster
 MIB = 1024 * 1024
 
 
-def count_pending(cluster: ModelCluster) -> list[ReadRequest]:
+def count_pending(cluster: ModelCluster) -> list[ReadEntriesRequest]:
     """The questions that were begun and neither finished nor forgotten, from now on."""
-    pending: list[ReadRequest] = []
+    pending: list[ReadEntriesRequest] = []
 
     def watch(client: ModelClient) -> None:
         begin, finish = client.begin_read, client.finish_read
 
-        def begin_read(request: ReadRequest, timeout_s: float) -> ReadRequest:
+        def begin_read(request: ReadEntriesRequest, timeout_s: float) -> ReadEntriesRequest:
             pending.append(request)
             return begin(request, timeout_s)
 
-        async def finish_read(request: ReadRequest, timeout_s: float) -> object:
+        async def finish_read(request: ReadEntriesRequest, timeout_s: float) -> object:
             try:
                 return await finish(request, timeout_s)
             finally:
                 forget(request)
 
-        def forget(request: ReadRequest) -> None:
+        def forget(request: ReadEntriesRequest) -> None:
             pending[:] = [one for one in pending if one is not request]
 
         for name, method in (("begin_read", begin_read), ("finish_read", finish_read)):
@@ -93,20 +93,20 @@ async def test_fewer_long_replies_are_under_way(bytes_max: int, count: int) -> N
     assert len(await asked_ahead(bytes_max, [1000])) == count
 
 
-async def asked_ahead(bytes_max: int, sizes: list[int]) -> list[ReadRequest]:
+async def asked_ahead(bytes_max: int, sizes: list[int]) -> list[ReadEntriesRequest]:
     """What is asked for at once after entries of these sizes."""
     async with model_cluster(1) as cluster:
         (node,) = cluster.pool.nodes.values()
         assert node.client is not None
         ahead = ReadAhead(5.0)
         ahead.note(sizes)
-        asked: list[ReadRequest] = []
+        asked: list[ReadEntriesRequest] = []
         begin = node.client.begin_read
 
-        def begin_read(request: ReadRequest, timeout_s: float) -> ReadRequest:
+        def begin_read(request: ReadEntriesRequest, timeout_s: float) -> ReadEntriesRequest:
             asked.append(request)
             return begin(request, timeout_s)
 
         node.client.begin_read = begin_read  # type: ignore[method-assign]
-        ahead.ask(node.client, ReadRequest(7, bytes(16), 10, 99_999, bytes_max))  # type: ignore[arg-type]
+        ahead.ask(node.client, ReadEntriesRequest(7, bytes(16), 10, 99_999, bytes_max))  # type: ignore[arg-type]
     return asked

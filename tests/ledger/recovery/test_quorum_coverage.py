@@ -3,19 +3,19 @@
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.recovery.ledger_recovery import Phase, Recovery
-from distributedlog.ledger.recovery.quorum_coverage import Evidence
+from distributedlog.ledger.recovery.quorum_coverage import QuorumCoverage
 from distributedlog.ledger.recovery.recovery_actions import Read
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 
 
-def asked() -> tuple[Evidence, list[Read]]:
+def asked() -> tuple[QuorumCoverage, list[Read]]:
     """Three bookies that were asked for all from entry 0 on; two acks had confirmed an entry."""
-    evidence = Evidence(Striping(3, 3, 2), ("a", "b", "c"))
+    evidence = QuorumCoverage(Striping(3, 3, 2), ("a", "b", "c"))
     evidence.begin(0, 0)
     return evidence, evidence.ask(None, 0)
 
 
-def has_none(evidence: Evidence, read: Read, *, known: bool = True) -> None:
+def has_none(evidence: QuorumCoverage, read: Read, *, known: bool = True) -> None:
     assert evidence.on_read(read.request, read.last, known, []) == []
 
 

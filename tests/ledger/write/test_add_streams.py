@@ -5,7 +5,7 @@ from typing import Any
 
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.write.add_streams import AddStreamListener, SlotStreams
-from distributedlog.ledger.write.pending_adds import AddWindow
+from distributedlog.ledger.write.pending_adds import PendingAdds
 
 
 class Sink:
@@ -42,7 +42,7 @@ class Sink:
 def test_a_lac_is_told_to_those_who_have_the_slots_now() -> None:
     """Who came into a slot is told, who left it is not; else readers there wait for good."""
     told: list[tuple[str, int]] = []
-    window = AddWindow(Striping(3, 3, 2), ["a", "b", "c"])
+    window = PendingAdds(Striping(3, 3, 2), ["a", "b", "c"])
     streams = SlotStreams(
         window,
         1,

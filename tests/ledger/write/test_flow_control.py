@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from distributedlog.ledger.write.flow_control import (
     CALLED_MAX,
     COUNTED_FROM_BYTES,
-    KeptBytes,
-    LedgerSent,
-    SentBytes,
+    InFlightBytes,
+    LedgerInFlightBytes,
+    RetainedBytes,
 )
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.runtime.interfaces.errors import WriteFailed
@@ -31,7 +31,7 @@ ENTRY = 10
 @settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200_000)), max_size=30))
 def test_the_sum_is_that_of_what_each_ledger_keeps_now(steps: list[tuple[int, int]]) -> None:
-    kept = KeptBytes(300_000)
+    kept = RetainedBytes(300_000)
     parts = [kept.for_ledger() for _ in range(4)]
     model = [0] * 4
     for number, count in steps:
@@ -203,8 +203,8 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
 class Sender:
     """A ledger that has always more to send, an entry at a time."""
 
-    def __init__(self, everybody: SentBytes, sends: "deque[Sender]") -> None:
-        self.part: LedgerSent = everybody.for_ledger(self.send)
+    def __init__(self, everybody: InFlightBytes, sends: "deque[Sender]") -> None:
+        self.part: LedgerInFlightBytes = everybody.for_ledger(self.send)
         self.under_way = self.sent = 0
         self.over = False
         self._sends = sends
@@ -224,7 +224,7 @@ class Sender:
 
 
 def test_the_bound_holds_and_everybody_gets_the_same() -> None:
-    everybody = SentBytes(10 * ENTRY)
+    everybody = InFlightBytes(10 * ENTRY)
     under_way: deque[Sender] = deque()
     senders = [Sender(everybody, under_way) for _ in range(50)]
     for sender in senders:
@@ -240,7 +240,7 @@ def test_the_bound_holds_and_everybody_gets_the_same() -> None:
 
 def test_who_went_lets_the_next_one_go() -> None:
     """Only so many go at a time; none of those who wait then waits for a confirmation."""
-    everybody = SentBytes(100)
+    everybody = InFlightBytes(100)
     sender = everybody.for_ledger(lambda: None)
     sender.sent(100)
     called: list[int] = []
@@ -263,7 +263,7 @@ def test_nobody_waits_when_nothing_is_under_way() -> None:
     """Whoever ends, confirms, or was let go and sends nothing, in any order."""
     for seed in range(200):
         chance = random.Random(seed)
-        everybody = SentBytes(5 * ENTRY)
+        everybody = InFlightBytes(5 * ENTRY)
         under_way: deque[Sender] = deque()
         senders = [Sender(everybody, under_way) for _ in range(12)]
         for _ in range(300):

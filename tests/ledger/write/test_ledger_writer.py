@@ -9,7 +9,7 @@ from trio.testing import MockClock
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model.ledger_keys import ledger_key, on_key, under_key
 from distributedlog.ledger.model.ledger_metadata import LedgerState
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.write.flow_control import COUNTED_FROM_BYTES
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.runtime.interfaces.errors import (
@@ -124,7 +124,7 @@ async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
         first = record.ensembles[1].first_entry
         assert 10 <= first <= 20
         holes = await holes_of(cluster, writer.ledger_id)
-        assert holes == (() if first == 10 else (Hole(before[1], 10, first),))
+        assert holes == (() if first == 10 else (MissingRange(before[1], 10, first),))
         assert record.ensembles[1].bookies == (before[0], spare, before[2])
         key = ledger_key(writer.ledger_id)
         of_ledger = [
@@ -206,7 +206,7 @@ async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> Non
 
         noted = await holes_of(cluster, writer.ledger_id)
         holes = {hole.bookie: hole for hole in noted}
-        assert holes[paused.id] == Hole(paused.id, holes[paused.id].first, None)
+        assert holes[paused.id] == MissingRange(paused.id, holes[paused.id].first, None)
         assert 9 <= holes[paused.id].first <= 12
         assert not writer.wants_roll  # three are live of the three needed, but one is the paused
         paused.hang(False)
@@ -400,7 +400,7 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         add(writer, 2)
         await until(1, writer)
         noted = await holes_of(cluster, writer.ledger_id)
-        assert noted == (Hole("b1", 0, None),)
+        assert noted == (MissingRange("b1", 0, None),)
         assert not writer.wants_roll
         cluster["b1"].start()
         await trio.sleep(0.1)
@@ -411,7 +411,7 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         assert writer.wants_roll
         await writer.close()
         noted = await holes_of(cluster, writer.ledger_id)
-        assert noted == (Hole("b1", 0, 2),)
+        assert noted == (MissingRange("b1", 0, 2),)
 
 
 async def test_ledger_is_created_while_a_bookie_is_read_only(autojump_clock: MockClock) -> None:
@@ -423,7 +423,7 @@ async def test_ledger_is_created_while_a_bookie_is_read_only(autojump_clock: Moc
         add(writer, 2)
         await until(1, writer)
         await trio.sleep(5)
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b1", 0, None),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b1", 0, None),)
         assert writer.ledger_id not in cluster["b1"].model.ledgers
         assert not writer.wants_roll
 
@@ -446,7 +446,7 @@ async def test_ledger_is_created_while_a_bookie_leaves_the_cluster(
         add(writer, 2)
         await until(1, writer)
         await trio.sleep(5)
-        assert await holes_of(cluster, writer.ledger_id) == (Hole("b2", 0, None),)
+        assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b2", 0, None),)
         assert writer.ledger_id not in cluster["b2"].model.ledgers
         assert not writer.wants_roll
         assert not writer.unwanted

@@ -4,18 +4,18 @@ import random
 
 import pytest
 
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.write.pending_adds import RELEASED_TOGETHER, AddWindow, Stream
+from distributedlog.ledger.write.pending_adds import RELEASED_TOGETHER, PendingAdds, SlotStream
 from distributedlog.runtime.interfaces.errors import ProtocolError
 
 
-def window(size: int = 3, write: int = 3, ack: int = 2) -> tuple[AddWindow, list[Stream]]:
-    one = AddWindow(Striping(size, write, ack), [f"b{n}" for n in range(size)])
+def window(size: int = 3, write: int = 3, ack: int = 2) -> tuple[PendingAdds, list[SlotStream]]:
+    one = PendingAdds(Striping(size, write, ack), [f"b{n}" for n in range(size)])
     return one, [one.begin_stream(n) for n in range(size)]
 
 
-def push(one: AddWindow, count: int) -> None:
+def push(one: PendingAdds, count: int) -> None:
     for _ in range(count):
         one.push(b"%08d" % (one.last + 1))
 
@@ -132,13 +132,13 @@ def test_a_detached_slot_pins_nothing_and_its_hole_is_known() -> None:
     one.detach(0)
 
     assert one.kept_bytes == 2 * 8
-    assert one.all_holes(None) == [Hole("b0", 3, None)]
-    assert one.all_holes(10) == [Hole("b0", 3, 10), Hole("b2", 8, 10)]
+    assert one.all_holes(None) == [MissingRange("b0", 3, None)]
+    assert one.all_holes(10) == [MissingRange("b0", 3, 10), MissingRange("b2", 8, 10)]
     with pytest.raises(AssertionError, match="H22"):
         one.detach(1)
     one.attach(0)
     assert list(one.unsent(one.begin_stream(0))) == [b"%08d" % n for n in (8, 9)]
-    assert one.all_holes(None) == [Hole("b0", 3, 8)]
+    assert one.all_holes(None) == [MissingRange("b0", 3, 8)]
     one.on_acked(one.slots[0].stream, 2)  # type: ignore[arg-type]
     assert one.lac == 9
 
@@ -213,9 +213,9 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
         striping = Striping(*sizes)
         bookies = [f"b{n}" for n in range(sizes[0])]
         truth = Truth(striping, bookies)
-        one = AddWindow(striping, bookies)
+        one = PendingAdds(striping, bookies)
         # stream -> the entries on their way to the bookie, and how many arrived
-        wires: list[tuple[Stream, list[int], list[int]]] = []
+        wires: list[tuple[SlotStream, list[int], list[int]]] = []
         spare = sizes[0]
         epoch = 0
         lac = -1
@@ -291,7 +291,7 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
 def test_a_lone_entry_is_confirmed_like_any_other() -> None:
     """One entry at a time, by the quickest two of three: the same numbers as of several, and none in a change
     (inv. 7)."""
-    one = AddWindow(Striping(3, 3, 2), ["a", "b", "c"])
+    one = PendingAdds(Striping(3, 3, 2), ["a", "b", "c"])
     streams = [one.begin_stream(number) for number in range(3)]
     for entry in range(20):
         one.push(bytes(10 + entry))
@@ -310,7 +310,7 @@ def test_a_lone_entry_is_confirmed_like_any_other() -> None:
 
 
 def test_who_waits_is_told_of_each_acknowledgement() -> None:
-    one = AddWindow(Striping(3, 3, 2), ["a", "b", "c"])
+    one = PendingAdds(Striping(3, 3, 2), ["a", "b", "c"])
     streams = [one.begin_stream(number) for number in range(3)]
     for entry in range(4):
         one.push(b"record")

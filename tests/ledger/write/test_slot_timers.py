@@ -5,8 +5,8 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.write.pending_adds import AddWindow
-from distributedlog.ledger.write.slot_timers import MOVING_BYTES_MIN, Lateness, Leaving
+from distributedlog.ledger.write.pending_adds import PendingAdds
+from distributedlog.ledger.write.slot_timers import MOVING_BYTES_MIN, Leaving, SlotTimers
 
 from ..model_bookie import model_cluster
 
@@ -19,9 +19,9 @@ class Sweeps:
     """A window of three bookies with one entry sent, and a connection's queue for each."""
 
     def __init__(self) -> None:
-        self.window = AddWindow(Striping(3, 3, 2), ("b0", "b1", "b2"))
+        self.window = PendingAdds(Striping(3, 3, 2), ("b0", "b1", "b2"))
         self.window.push(b"entry")
-        self.lateness = Lateness(self.window)
+        self.lateness = SlotTimers(self.window)
         self.now = 0.0
         self.leaving: list[Leaving | None] = [(0, 0)] * 3
 

@@ -35,8 +35,8 @@ from distributedlog.log.takeover import takeover
 from distributedlog.log.takeover.producer_recovery import replay
 from distributedlog.log.write import producer_state_manager as producing
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.log.write.send_queue import Pipeline
-from distributedlog.log.write.sequenced_batch import Frame
+from distributedlog.log.write.send_queue import SendQueue
+from distributedlog.log.write.sequenced_batch import SequencedBatch
 from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
@@ -62,8 +62,8 @@ async def table_of(log: Log) -> ProducerTable | None:
 
 
 def send(
-    writer: LogWriter, number: int, sequence: int, records: int, done: list[Frame]
-) -> Frame | None:
+    writer: LogWriter, number: int, sequence: int, records: int, done: list[SequencedBatch]
+) -> SequencedBatch | None:
     payloads = [b"%d.%d" % (number, sequence + k) for k in range(records)]
     return writer.sequenced.take_frame(payloads, done.append, producer=number, sequence=sequence)
 
@@ -149,7 +149,7 @@ async def test_a_repeated_frame_waits_for_its_first_copy(
         writer = await log.open_writer()
         one = await writer.sequenced.open_producer("p")
         world.ledgers.held = True
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         for _ in range(3):
             assert send(writer, one.number, 0, 2, done) is not None
             await trio.sleep(0.1)
@@ -176,7 +176,7 @@ async def test_one_name_opened_twice_fences_the_first(
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
             with pytest.raises(ProducerForgotten):
                 send(writer, 1, 0, 1, done)
@@ -229,7 +229,7 @@ async def test_too_many_producers_and_who_is_forgotten(
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
             a = await writer.sequenced.open_producer("a")
             b = await writer.sequenced.open_producer("b")
@@ -278,7 +278,7 @@ async def test_who_waits_for_an_answer_and_the_writers_own_are_not_forgotten(
             await writer.sequenced.open_producer("idle")
             await trio.sleep(2)
             world.ledgers.held = True
-            done: list[Frame] = []
+            done: list[SequencedBatch] = []
             assert send(writer, busy.number, 0, 1, done)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.sequenced.open_producer, "new")
@@ -336,7 +336,7 @@ async def test_who_is_told_may_write_where_a_snapshot_is_due(
         async with log.open_writer() as writer:
             one = await writer.sequenced.open_producer("p")
 
-            def send_more(_: Frame) -> None:
+            def send_more(_: SequencedBatch) -> None:
                 while (at := writer.sequenced.next_sequence(one.number)) < 40:
                     payload = b"%080d" % at
                     if not writer.sequenced.take_frame(
@@ -359,7 +359,7 @@ async def test_many_unanswered_frames_wait(world: World, autojump_clock: MockClo
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
             one = await writer.sequenced.open_producer("p")
             world.ledgers.held = True
@@ -636,9 +636,9 @@ async def play(
 ) -> None:
     told = [Told() for _ in range(3)]
     acked: dict[bytes, DLSN] = {}
-    outcomes: list[Frame] = []
+    outcomes: list[SequencedBatch] = []
 
-    def on_done(frame: Frame) -> None:
+    def on_done(frame: SequencedBatch) -> None:
         outcomes.append(frame)
         if frame.error is None and frame.first is not None:
             for k in range(frame.records):
@@ -746,7 +746,7 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
             one = await writer.sequenced.open_producer("p")
             await trio.sleep(0.1)
             world.ledgers.held = True
-            done: list[Frame] = []
+            done: list[SequencedBatch] = []
             for n in frames:
                 assert send(writer, one.number, n, 1, done)
                 writer.pipeline.close_batch()  # a snapshot before each
@@ -819,7 +819,7 @@ def notes_without_openings(record: Any, entry: int, payload: Any) -> Any:
     return replace(_notes(record, entry, payload), opens=())
 
 
-def answer_copies_at_once(self: Frame, first: Frame) -> None:
+def answer_copies_at_once(self: SequencedBatch, first: SequencedBatch) -> None:
     self.stored_at(DLSN(1, 1, 0))
 
 
@@ -830,14 +830,14 @@ def take_unknown_as_new(self: Any, number: int) -> Any:
     return _of(self, number)
 
 
-def take_back_everything(self: Pipeline) -> None:
+def take_back_everything(self: SendQueue) -> None:
     while self._in_flight:
         batch = self._in_flight.pop()
         batch.entry = -1
         self._ready.appendleft(batch)
 
 
-def snapshot_what_was_taken(self: producing.Producers, in_flight: Any) -> Any:
+def snapshot_what_was_taken(self: producing.ProducerStateManager, in_flight: Any) -> Any:
     found = _snapshot(self, in_flight)
     assert found.carried is not None
     assert found.carried.table is not None
@@ -856,7 +856,7 @@ async def purge_up_to_the_point(metadata: Any, state: Any) -> int:
 
 
 _replayed, _notes = producers_replay._replayed, producers_replay._notes
-_of, _snapshot = producing.Producers._of, producing.Producers.snapshot
+_of, _snapshot = producing.ProducerStateManager._of, producing.ProducerStateManager.snapshot
 _last_below = purge_module.last_below
 PLANTED: dict[str, tuple[object, str, object, Any]] = {
     "the table is empty after a takeover": (
@@ -871,22 +871,22 @@ PLANTED: dict[str, tuple[object, str, object, Any]] = {
         test_who_starts_again_learns_how_far_it_came,
     ),
     "a copy is answered before anything is durable": (
-        Frame, "shares", answer_copies_at_once, test_a_repeated_frame_waits_for_its_first_copy
+        SequencedBatch, "shares", answer_copies_at_once, test_a_repeated_frame_waits_for_its_first_copy
     ),
     "an unknown number is taken as new": (
-        producing.Producers, "_of", take_unknown_as_new,
+        producing.ProducerStateManager, "_of", take_unknown_as_new,
         test_one_name_opened_twice_fences_the_first,
     ),
     "snapshots are sent again": (
-        Pipeline, "take_back", take_back_everything,
+        SendQueue, "take_back", take_back_everything,
         test_what_was_cut_off_and_sent_again_is_not_counted_as_stored,
     ),
     "a snapshot has what was taken": (
-        producing.Producers, "snapshot", snapshot_what_was_taken,
+        producing.ProducerStateManager, "snapshot", snapshot_what_was_taken,
         test_what_was_cut_off_and_sent_again_is_not_counted_as_stored,
     ),
     "nobody is fenced": (
-        producing.Producers, "_fence", fence_nobody, test_one_name_opened_twice_fences_the_first
+        producing.ProducerStateManager, "_fence", fence_nobody, test_one_name_opened_twice_fences_the_first
     ),
     "purge does not stop": (
         purge_module, "last_below", purge_up_to_the_point,

@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.limits.recovery_semaphore import AT_ONCE, RecoveryTurns
+from distributedlog.log.limits.recovery_semaphore import AT_ONCE, RecoverySemaphore
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     NamespaceFull,
@@ -24,7 +24,7 @@ class Attempts:
     """What came of recoveries that take a while each."""
 
     def __init__(self, at_once: int) -> None:
-        self.turns = RecoveryTurns(at_once)
+        self.turns = RecoverySemaphore(at_once)
         self.running = self.most = 0
         self.ended: list[tuple[int, float, str]] = []
 
@@ -132,7 +132,7 @@ async def test_who_is_cancelled_in_the_queue_leaves_it(
 
 
 async def test_a_turn_that_comes_with_the_cancellation_is_passed_on() -> None:
-    turns = RecoveryTurns(1)
+    turns = RecoverySemaphore(1)
     assert await turns.take(1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(turns.take, 1)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.model.deleted_log import Tombstone
+from distributedlog.log.model.deleted_log import DeletedLog
 from distributedlog.log.model.log_state import LogEnd, LogState
 from distributedlog.log.model.position import Position
 from distributedlog.log.model.position_outcome import (
-    FoundLog,
+    CurrentLog,
     HeldPosition,
-    Met,
-    There,
-    Verdict,
+    LogLookup,
+    PositionOutcome,
+    PositionResolution,
     lifecycle,
 )
 from distributedlog.log.model.segment_ranges import SegmentRange
@@ -38,38 +38,110 @@ from tests.log.records import put, rec
 
 OLD, NEW = f"{7:016x}", f"{8:016x}"
 HELD = HeldPosition(DLSN(3, 4, 1), OLD, 900)
-AGAIN = There(NEW, DLSN(1, 0, 0), 0)
+AGAIN = CurrentLog(NEW, DLSN(1, 0, 0), 0)
 
 
-def there(point: DLSN, sequence_id: int, first: DLSN | None = None) -> FoundLog:
-    return FoundLog(There(OLD, first or point, sequence_id, point=point))
+def there(point: DLSN, sequence_id: int, first: DLSN | None = None) -> LogLookup:
+    return LogLookup(CurrentLog(OLD, first or point, sequence_id, point=point))
 
 
-def gone(records: int, *, exact: bool = True) -> Tombstone:
-    return Tombstone(7, LogEnd(DLSN(5, 0, 0), records, exact), 0, 0)
+def gone(records: int, *, exact: bool = True) -> DeletedLog:
+    return DeletedLog(7, LogEnd(DLSN(5, 0, 0), records, exact), 0, 0)
 
 
-Row = tuple[str, FoundLog, Met, DLSN | None, int | None, type[DistributedLogError] | None]
+Row = tuple[
+    str, LogLookup, PositionOutcome, DLSN | None, int | None, type[DistributedLogError] | None
+]
 NEXT = DLSN(4, 0, 0)
 TABLE: list[Row] = [
-    ("the point before", there(DLSN(2, 0, 0), 500), Met.GO_ON, HELD.dlsn, 0, None),
-    ("the point here", there(HELD.dlsn, 900), Met.GO_ON, HELD.dlsn, 0, None),
-    ("the same place by another name", there(NEXT, 900), Met.GO_ON, NEXT, 0, None),
-    ("purged up to the next segment", there(HELD.dlsn, 900, NEXT), Met.GO_ON, NEXT, 0, None),
-    ("nothing but control entries", there(DLSN(4, 0, 0), 0), Met.GO_ON, DLSN(4, 0, 0), 0, None),
-    ("the point above", there(DLSN(4, 0, 0), 930), Met.TRUNCATED, DLSN(4, 0, 0), 30, LogTruncated),
-    ("deleted, all had", FoundLog(gone=[gone(900)]), Met.DELETED, None, 0, LogDeleted),
-    ("deleted, the end above", FoundLog(gone=[gone(950)]), Met.DELETED, None, 50, LogDeleted),
-    ("deleted, not exact", FoundLog(gone=[gone(900, exact=False)]), Met.DELETED, None, None, LogDeleted),
-    ("deleted and forgotten", FoundLog(), Met.DELETED, None, None, LogDeleted),
-    ("made again, all had", FoundLog(AGAIN, [gone(900)]), Met.DELETED, None, 0, LogRecreated),
-    ("made again, the end above", FoundLog(AGAIN, [gone(950)]), Met.DELETED, None, 50, LogRecreated),
-    ("known by its id", FoundLog(gone=[gone(950)], successor=NEW), Met.DELETED, None, 50, LogRecreated),
-    ("made again and forgotten", FoundLog(AGAIN), Met.DELETED, None, None, LogRecreated),
-    ("being deleted", FoundLog(deleting=True), Met.DELETING, None, None, LogDeleted),
-    ("renamed", FoundLog(renamed="new"), Met.RENAMED, None, None, LogNotFound),
-    ("renamed, another made", FoundLog(AGAIN, renamed="new"), Met.RENAMED, None, None, LogRecreated),
-]  # fmt: skip
+    ("the point before", there(DLSN(2, 0, 0), 500), PositionOutcome.GO_ON, HELD.dlsn, 0, None),
+    ("the point here", there(HELD.dlsn, 900), PositionOutcome.GO_ON, HELD.dlsn, 0, None),
+    ("the same place by another name", there(NEXT, 900), PositionOutcome.GO_ON, NEXT, 0, None),
+    (
+        "purged up to the next segment",
+        there(HELD.dlsn, 900, NEXT),
+        PositionOutcome.GO_ON,
+        NEXT,
+        0,
+        None,
+    ),
+    (
+        "nothing but control entries",
+        there(DLSN(4, 0, 0), 0),
+        PositionOutcome.GO_ON,
+        DLSN(4, 0, 0),
+        0,
+        None,
+    ),
+    (
+        "the point above",
+        there(DLSN(4, 0, 0), 930),
+        PositionOutcome.TRUNCATED,
+        DLSN(4, 0, 0),
+        30,
+        LogTruncated,
+    ),
+    ("deleted, all had", LogLookup(gone=[gone(900)]), PositionOutcome.DELETED, None, 0, LogDeleted),
+    (
+        "deleted, the end above",
+        LogLookup(gone=[gone(950)]),
+        PositionOutcome.DELETED,
+        None,
+        50,
+        LogDeleted,
+    ),
+    (
+        "deleted, not exact",
+        LogLookup(gone=[gone(900, exact=False)]),
+        PositionOutcome.DELETED,
+        None,
+        None,
+        LogDeleted,
+    ),
+    ("deleted and forgotten", LogLookup(), PositionOutcome.DELETED, None, None, LogDeleted),
+    (
+        "made again, all had",
+        LogLookup(AGAIN, [gone(900)]),
+        PositionOutcome.DELETED,
+        None,
+        0,
+        LogRecreated,
+    ),
+    (
+        "made again, the end above",
+        LogLookup(AGAIN, [gone(950)]),
+        PositionOutcome.DELETED,
+        None,
+        50,
+        LogRecreated,
+    ),
+    (
+        "known by its id",
+        LogLookup(gone=[gone(950)], successor=NEW),
+        PositionOutcome.DELETED,
+        None,
+        50,
+        LogRecreated,
+    ),
+    (
+        "made again and forgotten",
+        LogLookup(AGAIN),
+        PositionOutcome.DELETED,
+        None,
+        None,
+        LogRecreated,
+    ),
+    ("being deleted", LogLookup(deleting=True), PositionOutcome.DELETING, None, None, LogDeleted),
+    ("renamed", LogLookup(renamed="new"), PositionOutcome.RENAMED, None, None, LogNotFound),
+    (
+        "renamed, another made",
+        LogLookup(AGAIN, renamed="new"),
+        PositionOutcome.RENAMED,
+        None,
+        None,
+        LogRecreated,
+    ),
+]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +150,8 @@ TABLE: list[Row] = [
     ids=[row[0] for row in TABLE],
 )
 def test_each_finding_has_one_verdict(
-    found: FoundLog,
-    met: Met,
+    found: LogLookup,
+    met: PositionOutcome,
     at: DLSN | None,
     lost: int | None,
     error: type[DistributedLogError] | None,
@@ -109,19 +181,23 @@ def test_a_position_without_a_number_is_compared_by_place() -> None:
     """An address that was typed: how much is lost is not known, whether any may be."""
     held = HeldPosition(DLSN(3, 4, 1), OLD, None)
 
-    assert lifecycle(held, there(DLSN(4, 0, 0), 930)) == Verdict(Met.TRUNCATED, DLSN(4, 0, 0), None)
-    assert lifecycle(held, FoundLog(gone=[gone(950)])).lost is None
-    assert lifecycle(held, there(held.dlsn, 930, NEXT)) == Verdict(Met.GO_ON, NEXT)
+    assert lifecycle(held, there(DLSN(4, 0, 0), 930)) == PositionResolution(
+        PositionOutcome.TRUNCATED, DLSN(4, 0, 0), None
+    )
+    assert lifecycle(held, LogLookup(gone=[gone(950)])).lost is None
+    assert lifecycle(held, there(held.dlsn, 930, NEXT)) == PositionResolution(
+        PositionOutcome.GO_ON, NEXT
+    )
     behind = HeldPosition(DLSN(5, 0, 0), OLD, None)
-    assert lifecycle(behind, FoundLog(gone=[gone(950)])).lost == 0
+    assert lifecycle(behind, LogLookup(gone=[gone(950)])).lost == 0
 
 
 def test_until_its_end_is_noted_a_log_that_is_deleted_is_there() -> None:
     state = LogState(7, "a", 0, open_from=5, last_segment=4, next_sequence_id=950)
     claimed = state.claimed_for_deletion("alpha", "w")
 
-    assert lifecycle(HELD, FoundLog.of(claimed)).met is Met.GO_ON
-    assert lifecycle(HELD, FoundLog.of(claimed.with_end(exact=True))).lost == 50
+    assert lifecycle(HELD, LogLookup.of(claimed)).met is PositionOutcome.GO_ON
+    assert lifecycle(HELD, LogLookup.of(claimed.with_end(exact=True))).lost == 50
 
 
 @pytest.mark.parametrize("detail", ["", "/", "//", "1.2.3", "1.2.3/x/exact", "1.2.3/-1/", "a/٣/b"])

@@ -29,7 +29,7 @@ from distributedlog.log.model.log_state import (
 )
 from distributedlog.log.model.segment_ranges import SegmentToken
 from distributedlog.log.model.segment_record import SegmentEnd
-from distributedlog.log.model.txid_policy import TxidSource
+from distributedlog.log.model.txid_policy import TxidAssigner
 from distributedlog.log.read.log_view import view_log
 from distributedlog.log.write.entry_batch import PendingWrite
 from distributedlog.log.write.log_writer import LogWriter
@@ -86,7 +86,7 @@ def test_of_one_record_the_same_is_drawn_as_of_many(kind: str) -> None:
     clock = [5, 7, 6, 6, 9, TXID_MAX + 1]
     sizes = [3, 0, 1, 1000, 0, 7]
     for last in (-1, 0, 6):
-        one, many = (TxidSource(kind, last, iter(clock).__next__, "l") for _ in range(2))
+        one, many = (TxidAssigner(kind, last, iter(clock).__next__, "l") for _ in range(2))
         assert [one.draw_one(size) for size in sizes] == [many.draw([s])[0] for s in sizes]
         assert one.last == many.last
 
@@ -96,7 +96,7 @@ def test_of_packed_records_the_same_is_drawn_as_of_a_list(kind: str) -> None:
     """Over a clock that goes back, and records without bytes."""
     for last in (-1, 0, 6, TXID_MAX - 5):
         for sizes in ([0], [3], [3, 0, 1, 0], [0, 0]):
-            packed, listed = (TxidSource(kind, last, lambda: 5, "l") for _ in range(2))
+            packed, listed = (TxidAssigner(kind, last, lambda: 5, "l") for _ in range(2))
             offsets = memoryview(array("i", accumulate(sizes, initial=0)))
             for _ in range(2 if last < TXID_MAX - 5 else 1):
                 assert packed.draw_packed(offsets).tolist() == listed.draw(sizes)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from distributedlog.cluster.status.log_overview import describe
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.limits.roll_semaphore import RollPermit, RollPermits
+from distributedlog.log.limits.roll_semaphore import RollPermit, RollSemaphore
 from distributedlog.log.log import Log
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.metadata.model.transaction import Transaction, TransactionReply
@@ -215,7 +215,7 @@ async def test_two_things_that_are_due_at_one_moment_are_both_done(
 
 
 def test_permits_are_given_in_the_order_in_which_they_were_asked_for() -> None:
-    permits, told = RollPermits(1), list[str]()
+    permits, told = RollSemaphore(1), list[str]()
     a, b, c = (RollPermit(permits, partial(told.append, name)) for name in "abc")
 
     assert [a.ask(), b.ask(), c.ask(), b.ask(), a.ask()] == [True, False, False, False, True]

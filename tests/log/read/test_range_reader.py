@@ -12,7 +12,7 @@ from distributedlog.log.model.segment_ranges import SegmentRange
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read import range_reader
 from distributedlog.log.read.log_view import view_log
-from distributedlog.log.read.range_reader import OnLoss, Part, RangeReader
+from distributedlog.log.read.range_reader import OnLoss, RangePart, RangeReader
 from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
@@ -83,7 +83,7 @@ def test_small_parts_are_fetched_more_at_once(
 ) -> None:
     """S22: thousands of logs of a few records are waiting, not bytes."""
     parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
-    found = range_reader._at_once([Part(part, 0) for part in parts], several=several)
+    found = range_reader._at_once([RangePart(part, 0) for part in parts], several=several)
     assert found == at_once
 
 

@@ -1,10 +1,10 @@
 """Several sources are asked only by who waited for one nearly all the time."""
 
-from distributedlog.log.read.entry_queue import LOOK_S, STARVED, Starvation
+from distributedlog.log.read.entry_queue import LOOK_S, STARVED, StarvationDetector
 
 
 def looked_at(
-    starvation: Starvation, waited_s: list[float], *, since: float, before_s: float
+    starvation: StarvationDetector, waited_s: list[float], *, since: float, before_s: float
 ) -> list[bool]:
     """Asked after each quarter of a look, of which so much was waited."""
     found, now = [], since
@@ -16,7 +16,7 @@ def looked_at(
 
 
 def test_who_waits_nearly_all_of_the_time() -> None:
-    starvation = Starvation()
+    starvation = StarvationDetector()
 
     assert not starvation.is_seen(7.0, 100.0), "what was before it was looked is not counted"
     found = looked_at(starvation, [1.0, 1.0, 1.0, STARVED], since=100.0, before_s=7.0)
@@ -25,7 +25,7 @@ def test_who_waits_nearly_all_of_the_time() -> None:
 
 
 def test_who_has_something_else_to_do() -> None:
-    starvation = Starvation()
+    starvation = StarvationDetector()
 
     assert not starvation.is_seen(7.0, 100.0)
     found = looked_at(
@@ -37,7 +37,7 @@ def test_who_has_something_else_to_do() -> None:
 
 def test_each_look_stands_for_itself() -> None:
     """Who waits later is seen then; who was busy at the beginning is not thought busy for ever."""
-    starvation = Starvation()
+    starvation = StarvationDetector()
     starvation.is_seen(0.0, 0.0)
     busy = looked_at(starvation, [0.0] * 4, since=0.0, before_s=0.0)
     waiting = looked_at(starvation, [1.0] * 5, since=LOOK_S, before_s=0.0)
@@ -47,7 +47,7 @@ def test_each_look_stands_for_itself() -> None:
 
 
 def test_what_was_looked_at_is_forgotten() -> None:
-    starvation = Starvation()
+    starvation = StarvationDetector()
     starvation.is_seen(0.0, 0.0)
     starvation.forget()
 

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.model.log_keys import state_key
-from distributedlog.log.read.state_watch import StateFollower, follow
+from distributedlog.log.read.state_watch import StateWatch, follow
 from distributedlog.metadata.model.interface import Watch
 from distributedlog.metadata.model.transaction import KeyValue
 from distributedlog.runtime.interfaces.errors import (
@@ -45,7 +45,7 @@ class Forgetful(LocalMetadata):
         return await super().get(key)
 
 
-async def followed(world: World) -> tuple[Forgetful, StateFollower]:
+async def followed(world: World) -> tuple[Forgetful, StateWatch]:
     world.metadata = world.ledgers.metadata = store = Forgetful()
     async with world.process() as namespace:
         await namespace.create_log("a")

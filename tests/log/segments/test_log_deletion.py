@@ -14,7 +14,7 @@ from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.deleted_log import (
     KEPT_A_BUCKET,
     KEPT_A_NAME,
-    Tombstone,
+    DeletedLog,
     bucket_prefix,
     decode,
     encode,
@@ -108,7 +108,7 @@ async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
         await fill(ns.open_log("orders"), [[1, 2]])
         log_id = await ns.find("orders")
         key = gone_key("ns", "orders")
-        other = Tombstone(7, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5)
+        other = DeletedLog(7, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5)
         original = world.metadata.transact
 
         async def overtaken(transaction: Transaction) -> TransactionReply:
@@ -130,7 +130,7 @@ async def test_ends_that_were_given_up_and_left_anew_meanwhile_stay(world: World
     """A key that is deleted and made again has the version that was read before."""
     key = gone_key("ns", "orders")
     first, second, own = (
-        Tombstone(n, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5) for n in (5, 6, 7)
+        DeletedLog(n, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5) for n in (5, 6, 7)
     )
     assert (
         await world.metadata.transact(await burial(world.metadata, "ns", "orders", first))
@@ -172,7 +172,7 @@ async def test_a_full_bucket_gives_up_what_was_deleted_first(
     """The bound: nobody goes round to clear tombstones away, each deletion makes its own room."""
     prefix = bucket_prefix("ns", "orders")
     old = [
-        Tombstone(9000 + n, LogEnd(DLSN(2, 0, 0), 1, True), 0, deleted_ms=n)
+        DeletedLog(9000 + n, LogEnd(DLSN(2, 0, 0), 1, True), 0, deleted_ms=n)
         for n in range(KEPT_A_BUCKET + 2)
     ]
     puts = [Put(prefix + b"ns\x00other-%02d" % n, encode([one])) for n, one in enumerate(old)]

@@ -23,7 +23,7 @@ from distributedlog.log.read.log_view import view_log
 from distributedlog.log.segments import log_deletion as deletion
 from distributedlog.log.segments import segment_purge as purge
 from distributedlog.log.segments.replaced_ledgers import delete_retired
-from distributedlog.log.segments.segment_merge import Run, compact
+from distributedlog.log.segments.segment_merge import MergeCandidate, compact
 from distributedlog.log.segments.segment_purge import last_below
 from distributedlog.log.segments.segment_purge import purge as remove
 from distributedlog.metadata.model.interface import Scan
@@ -582,11 +582,11 @@ async def test_a_few_and_the_newest_are_left_alone(world: World, autojump_clock:
 def test_a_run_ends_where_it_would_grow_too_large_or_too_old() -> None:
     one = SegmentRecord(1, 1, 1, 0, 0, True, 1000, 1, 1, 1, 100, 0, 0, 0)
 
-    def after(run: Run, **different: Any) -> bool:
+    def after(run: MergeCandidate, **different: Any) -> bool:
         last = run.members[-1]
         return run.takes(replace(last, segment=last.segment + 1, **different))
 
-    run = Run(span_ms=500)
+    run = MergeCandidate(span_ms=500)
     run.take(one)
     assert after(run)
     assert after(run, closed_ms=1500)
@@ -599,7 +599,7 @@ def test_a_run_ends_where_it_would_grow_too_large_or_too_old() -> None:
     for number in range(2, 257):
         run.take(replace(one, segment=number))
     assert not after(run)
-    large = Run()
+    large = MergeCandidate()
     for number in range(1, 17):
         large.take(replace(one, segment=number, size_bytes=64 << 20))
     assert not after(large, size_bytes=1)

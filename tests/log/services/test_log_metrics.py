@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from distributedlog import open_namespace
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.limits.memory_budget import ProcessBytes
+from distributedlog.log.limits.memory_budget import MemoryBudget
 from distributedlog.log.services.log_metrics import (
     METRICS,
     LogMeters,
@@ -16,7 +16,7 @@ from distributedlog.log.services.log_metrics import (
     unregister,
 )
 from distributedlog.log.write.send_queue import TIMED_OF
-from distributedlog.runtime.schedule.call_scheduler import Turn
+from distributedlog.runtime.schedule.call_scheduler import CallScheduler
 from tests.log.conftest import World
 
 
@@ -66,7 +66,7 @@ async def test_while_many_logs_are_busy_one_of_so_many_entries_is_timed(
 ) -> None:
     """Two looks at the clock a lone record are more than what is known of a thousand of them is worth."""
     always = property(lambda _: True, lambda _, many: None)
-    monkeypatch.setattr(Turn, "many", always, raising=False)
+    monkeypatch.setattr(CallScheduler, "many", always, raising=False)
     async with world.process() as ns:
         await ns.create_log("l")
         async with ns.open_log("l").open_writer() as writer:
@@ -85,7 +85,7 @@ def registry() -> CollectorRegistry:
 def _metrics(path: str, written: int) -> NamespaceMetrics:
     meters = LogMeters(records_written=written)
     meters.write_seconds.observe(0.001, written)
-    return NamespaceMetrics(path, meters, ProcessBytes(1 << 30))
+    return NamespaceMetrics(path, meters, MemoryBudget(1 << 30))
 
 
 def test_namespaces_of_one_registry_are_told_apart_and_leave(registry: CollectorRegistry) -> None:

@@ -6,7 +6,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from distributedlog.log.write.log_writer import LogWriter
-from distributedlog.log.write.sequenced_batch import Frame
+from distributedlog.log.write.sequenced_batch import SequencedBatch
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -20,7 +20,9 @@ from tests.log.conftest import World
 from tests.log.records import everything, rec
 
 
-async def taken(writer: LogWriter, payloads: list[bytes], done: list[Frame]) -> Frame:
+async def taken(
+    writer: LogWriter, payloads: list[bytes], done: list[SequencedBatch]
+) -> SequencedBatch:
     """As a proxy does: at once, or when there is room."""
     while True:
         frame = writer.sequenced.take_frame(payloads, done.append)
@@ -35,7 +37,7 @@ async def test_frames_of_many_lie_whole_in_shared_entries(
     """Also over rolls and a ledger that fails; among other records; one call each, when it is durable."""
     async with world.process(entry_bytes_max=600, segment_bytes_max=1500) as ns:
         log = ns.open_log("l")
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
             frames = []
             for n in range(60):
@@ -72,7 +74,7 @@ async def test_where_there_is_no_room_a_frame_is_not_taken(
         log = ns.open_log("l")
         async with log.open_writer() as writer:
             world.ledgers.held = True
-            done: list[Frame] = []
+            done: list[SequencedBatch] = []
             payloads, number = [bytes(100)] * 10, 0
             while writer.sequenced.take_frame(payloads, done.append) is not None:
                 number += 1
@@ -103,7 +105,7 @@ async def test_a_frame_that_would_fit_passes_nobody_who_waits(
         await ns.create_log("l", txids="count")
         async with ns.open_log("l").open_writer() as writer, trio.open_nursery() as nursery:
             world.ledgers.held = True
-            done: list[Frame] = []
+            done: list[SequencedBatch] = []
             while writer.pipeline._held_bytes < 64 * 1024:
                 await writer.submit(bytes(100))
             nursery.start_soon(writer.submit, bytes(100))
@@ -121,7 +123,7 @@ async def test_a_frame_at_a_rate_is_charged_once(world: World, autojump_clock: M
     async with world.process(records_per_s_max=100) as ns:
         await ns.create_log("l", txids="ms")
         async with ns.open_log("l").open_writer() as writer:
-            done: list[Frame] = []
+            done: list[SequencedBatch] = []
             before = trio.current_time()
             for _ in range(100):
                 await taken(writer, [b"x"] * 10, done)
@@ -133,7 +135,7 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
 ) -> None:
     full = RECORD_BYTES_MAX
     async with world.process() as ns:
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         await ns.create_log("strict", txids="strict")
         async with ns.open_log("strict").open_writer() as writer:
             await writer.write(rec(5))
@@ -170,7 +172,7 @@ async def test_what_ends_the_writer_is_every_frames_outcome(
         await ns.create_log("l", txids="ms")
         writer = await ns.open_log("l").open_writer()
         world.ledgers.held = True
-        done: list[Frame] = []
+        done: list[SequencedBatch] = []
         for _ in range(5):
             writer.sequenced.take_frame([b"x", b"y"], done.append)
             await trio.sleep(0.01)

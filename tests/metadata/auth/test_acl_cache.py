@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
-from distributedlog.metadata.auth.acl_cache import EVERYBODY_ELSE, TrustTable
-from distributedlog.metadata.auth.authorizer import Judge
+from distributedlog.metadata.auth.acl_cache import EVERYBODY_ELSE, AclCache
+from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.acl_records import (
     GRANT_PREFIX,
     MODE_KEY,
@@ -58,7 +58,7 @@ CHANGES = st.one_of(
 def test_it_answers_as_the_judge_of_the_same_keys(
     changes: list[tuple[bytes, bytes | None]],
 ) -> None:
-    state, judge, table = KeyValueState(), Judge(KEY_CLASSES), TrustTable()
+    state, judge, table = KeyValueState(), Authorizer(KEY_CLASSES), AclCache()
     do(state, TrustChange("c", 1, 0, Transaction((), (Put(ended_key("user/x"), b""),))))
     for number, (key, value) in enumerate(changes, 2):
         operation = Delete(key) if value is None else Put(key, value)
@@ -80,7 +80,7 @@ def test_it_answers_as_the_judge_of_the_same_keys(
 
 
 def test_nodes_have_no_rights_of_their_own_there_and_keys_that_name_nobody_give_none() -> None:
-    table = TrustTable()
+    table = AclCache()
     for key in (USER_PREFIX + b"\xff", GRANT_PREFIX + b"ann", GRANT_PREFIX + b"a\0b\0c\0d\xff"):
         assert table.take(key, encode_grant("owner")) is None
     assert table.take(ended_key("user/ann"), b"") is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
-from distributedlog.cluster.repair.pull_replication import Move
+from distributedlog.cluster.repair.pull_replication import ReplicaMove
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.log.model import log_keys
@@ -17,7 +17,7 @@ from distributedlog.log.model.deleted_log import gone_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import bind_key, conf_key
-from distributedlog.metadata.auth.authorizer import Judge
+from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.acl_records import (
     MODE_KEY,
     User,
@@ -74,7 +74,9 @@ def grants(*rows: tuple[str, str, str, str]) -> list[Put]:
     ]
 
 
-def world(*rows: tuple[str, str, str, str], mode: str = "required") -> tuple[Judge, KeyValueState]:
+def world(
+    *rows: tuple[str, str, str, str], mode: str = "required"
+) -> tuple[Authorizer, KeyValueState]:
     """Three logs with a ledger each, two bookies, and these grants."""
     state = KeyValueState()
     do(state, Grant("bookie/b1/c", 1, 0, 1000))
@@ -91,7 +93,7 @@ def world(*rows: tuple[str, str, str, str], mode: str = "required") -> tuple[Jud
     do(state, Transact("c", 1, 0, Transaction((), tuple(puts))))
     said = Transaction((), (*grants(*rows), Put(MODE_KEY, encode_mode(mode))))
     do(state, TrustChange("c", 2, 0, said))
-    judge = Judge(KEY_CLASSES)
+    judge = Authorizer(KEY_CLASSES)
     judge.see(state)
     return judge, state
 
@@ -434,7 +436,7 @@ def test_a_bookie_changes_ledgers_that_it_holds_and_no_log() -> None:
     do(state, Transact("c", 8, 0, changes(Put(keys.ledger_key(1), closed.encode()))))
     judge.see(state)
     assert judge.transact("bookie/b3", as_it_is(state, moved)) is not None
-    move = Put(keys.move_key("i3", 1), Move("i1", 1, 0).encode())
+    move = Put(keys.move_key("i3", 1), ReplicaMove("i1", 1, 0).encode())
     do(state, Transact("c", 9, 0, changes(move)))
     judge.see(state)
     assert judge.transact("bookie/b3", as_it_is(state, moved)) is None

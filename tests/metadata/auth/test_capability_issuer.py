@@ -7,9 +7,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.session.bookie_authorizer import Gate
+from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
 from distributedlog.ledger.model.ledger_keys import cookie_key, ledger_key
-from distributedlog.metadata.auth.capability_issuer import CapabilityDesk, generations_of
+from distributedlog.metadata.auth.capability_issuer import CapabilityIssuer, generations_of
 from distributedlog.metadata.auth.quorum_secrets import GENERATIONS_KEY, encode_generations
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.acl_records import (
@@ -22,12 +22,17 @@ from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.configuration import UNKNOWN
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
-from distributedlog.metadata.replica.secret_rotation import Secrets
+from distributedlog.metadata.replica.secret_rotation import SecretRotation
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.backup_format import SaveHead, save_chunks
+from distributedlog.metadata.storage.backup_format import BackupHeader, save_chunks
 from distributedlog.runtime.interfaces.errors import NotAllowed, NotReady
-from distributedlog.runtime.protocol.capabilities import Generation, Kind, is_capability, read_pass
+from distributedlog.runtime.protocol.capabilities import (
+    CapabilityKind,
+    Generation,
+    is_capability,
+    read_pass,
+)
 from distributedlog.runtime.protocol.capability_messages import (
     CapsAnswer,
     CapsQuestion,
@@ -42,12 +47,12 @@ from ..trusted import believe, trusted_quorum
 from .test_authorizer import cookie, record
 
 FIRST = Generation(1, b"k" * 32, b"p" * 32)
-ASKED = CapsQuestion(Kind.ADD, {7: ("b1", "b2"), 8: ("b1",)})
+ASKED = CapsQuestion(CapabilityKind.ADD, {7: ("b1", "b2"), 8: ("b1",)})
 
 
-def desk() -> CapabilityDesk:
+def desk() -> CapabilityIssuer:
     """``user/a`` may what it likes with ledger 7, and b1 is ``bookie/one``."""
-    return CapabilityDesk(
+    return CapabilityIssuer(
         "c1",
         lambda principal, token, kind, ledger, bookies: (principal, ledger) == ("user/a", 7),
         lambda principal, bookie: (principal, bookie) == ("bookie/one", "b1"),
@@ -84,29 +89,29 @@ def test_where_grants_are_required_a_principal_gets_what_it_may_have_and_a_pass(
     assert answer.keys[8] == ()
     for bookie, key in zip(("b1", "b2"), answer.keys[7], strict=True):
         held = [FIRST.of_bookie("c1", bookie)]
-        assert is_capability(key, held, Kind.ADD, 7, "user/a", 0)
-        assert not is_capability(key, held, Kind.RECOVER, 7, "user/a", 0)
+        assert is_capability(key, held, CapabilityKind.ADD, 7, "user/a", 0)
+        assert not is_capability(key, held, CapabilityKind.RECOVER, 7, "user/a", 0)
     assert read_pass(answer.passport, [FIRST]) == ("user/a", 0, 0)
     assert CapsAnswer.decode(desk().answer(state, ASKED, "user/b")).keys == {7: (), 8: ()}
 
 
 async def test_what_report_gives_away_is_good_in_report_alone() -> None:
     """Whom `required` would refuse has nothing that outlives `report`."""
-    asked = CapsQuestion(Kind.READ, {8: ("b1",)})
+    asked = CapsQuestion(CapabilityKind.READ, {8: ("b1",)})
     answer = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), asked, "user/a"))
-    gate = Gate(1e9, lambda: 0.0)
+    gate = BookieAuthorizer(1e9, lambda: 0.0)
     for mode, is_good in (("report", True), ("required", False), ("report", True)):
         gate.hear(GateAnswer(mode, (FIRST.of_bookie("c1", "b1"),), {}))
-        assert gate.proves("user/a", Kind.READ, 8, answer.keys[8][0]) == is_good
-        assert not gate.proves("user/b", Kind.READ, 8, answer.keys[8][0])
+        assert gate.proves("user/a", CapabilityKind.READ, 8, answer.keys[8][0]) == is_good
+        assert not gate.proves("user/b", CapabilityKind.READ, 8, answer.keys[8][0])
 
     rightful = CapsAnswer.decode(desk().answer(state_of("report", SECRETS), ASKED, "user/a"))
     gate.hear(GateAnswer("required", (FIRST.of_bookie("c1", "b1"),), {}))
-    assert gate.proves("user/a", Kind.ADD, 7, rightful.keys[7][0])
+    assert gate.proves("user/a", CapabilityKind.ADD, 7, rightful.keys[7][0])
 
 
 def test_who_is_anonymous_gets_no_pass() -> None:
-    everybody = CapabilityDesk("c1", lambda *asked: True, lambda *asked: False)
+    everybody = CapabilityIssuer("c1", lambda *asked: True, lambda *asked: False)
     answer = CapsAnswer.decode(everybody.answer(state_of("report", SECRETS), ASKED, "anonymous"))
 
     assert [len(keys) for keys in answer.keys.values()] == [2, 1]
@@ -121,7 +126,12 @@ def test_what_was_given_before_something_was_taken_away_differs() -> None:
 
     assert before.keys[7] != after.keys[7]
     assert is_capability(
-        after.keys[7][0], [FIRST.of_bookie("c1", "b1")], Kind.ADD, 7, "user/a", taken.revision
+        after.keys[7][0],
+        [FIRST.of_bookie("c1", "b1")],
+        CapabilityKind.ADD,
+        7,
+        "user/a",
+        taken.revision,
     )
     told = GateAnswer.decode(desk().answer(taken, GateQuestion("b1"), "bookie/one"))
     assert told.since == {"user/a": taken.revision}
@@ -142,7 +152,7 @@ def test_a_bookie_is_given_its_own_keys_and_nobody_elses() -> None:
 def test_a_save_holds_no_secrets_and_is_whole() -> None:
     state = state_of("required", SECRETS, Put(b"secreta", b"1"), Put(b"z", b"2"))
 
-    _, *chunks = save_chunks(SaveHead("c1", 1, 1, UNKNOWN), state)
+    _, *chunks = save_chunks(BackupHeader("c1", 1, 1, UNKNOWN), state)
     builder = SnapshotBuilder(KeyValueState())
     for chunk in chunks:
         builder.add(chunk)
@@ -156,14 +166,14 @@ async def test_a_quorum_draws_its_secrets_rotates_them_and_shows_them_to_nobody(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H234: not by a key, a range, a watch, a compare, a delete, nor in a save."""
-    drawers: list[Secrets] = []
-    make = Secrets.__init__
+    drawers: list[SecretRotation] = []
+    make = SecretRotation.__init__
 
-    def noted(self: Secrets, *arguments: Any) -> None:
+    def noted(self: SecretRotation, *arguments: Any) -> None:
         make(self, *arguments)
         drawers.append(self)
 
-    monkeypatch.setattr(Secrets, "__init__", noted)
+    monkeypatch.setattr(SecretRotation, "__init__", noted)
     async with serving_quorum() as (_, client):
         await client.transact(put(MODE_KEY, encode_mode("report")))
         leader = next(one for one in drawers if one._replica.leads)
@@ -220,7 +230,7 @@ async def test_a_quorum_that_judges_gives_each_what_it_may_have(
         await nobody.transact(Transaction((), made))
         await begin(world)
         etl, b1 = await world.one("user/etl"), await world.one("bookie/b1")
-        question = CapsQuestion(Kind.ADD, {7: ("i1", "i2")}).encode()
+        question = CapsQuestion(CapabilityKind.ADD, {7: ("i1", "i2")}).encode()
 
         async def asked(client: MetadataClient) -> CapsAnswer:
             return CapsAnswer.decode((await client.ask(Op.META_CAPS, question)).body)
@@ -228,8 +238,8 @@ async def test_a_quorum_that_judges_gives_each_what_it_may_have(
         mine = await asked(etl)
         told = GateAnswer.decode((await b1.ask(Op.META_CAPS, GateQuestion("i1").encode())).body)
         assert told.mode == mine.mode == "required"
-        assert is_capability(mine.keys[7][0], told.held, Kind.ADD, 7, "user/etl", 0)
-        assert not is_capability(mine.keys[7][1], told.held, Kind.ADD, 7, "user/etl", 0)
+        assert is_capability(mine.keys[7][0], told.held, CapabilityKind.ADD, 7, "user/etl", 0)
+        assert not is_capability(mine.keys[7][1], told.held, CapabilityKind.ADD, 7, "user/etl", 0)
         assert read_pass(mine.passport, told.held) == ("user/etl", 0, 0)
         assert (await asked(nobody)).keys == {7: ()}
         assert (await asked(b1)).keys == {7: ()}

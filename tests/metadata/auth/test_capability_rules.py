@@ -10,12 +10,12 @@ from distributedlog.ledger.model.ledger_metadata import LedgerState
 from distributedlog.metadata.auth.capability_issuer import may_have
 from distributedlog.metadata.model.commands import Grant, Transact
 from distributedlog.metadata.model.transaction import Put, Transaction
-from distributedlog.runtime.protocol.capabilities import Kind
+from distributedlog.runtime.protocol.capabilities import CapabilityKind
 
 from ..state.test_kv_state import do
 from .test_authorizer import ORDERS, OWNER, READER, WRITER, record, world
 
-LIST, READ, ADD, RECOVER = Kind
+LIST, READ, ADD, RECOVER = CapabilityKind
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,12 @@ LIST, READ, ADD, RECOVER = Kind
         ("bookie/b3", 1, {LIST}),
     ],
 )
-def test_what_each_may_have(principal: str, ledger: int, kinds: set[Kind]) -> None:
+def test_what_each_may_have(principal: str, ledger: int, kinds: set[CapabilityKind]) -> None:
     """Threats 2 and 4: a user has what its grants say, a bookie nothing of what it does not hold."""
     judge, _ = world(READER, WRITER, OWNER)
 
     assert {
-        kind for kind in Kind if may_have(judge, principal, kind, ledger, ["i1", "i2"])
+        kind for kind in CapabilityKind if may_have(judge, principal, kind, ledger, ["i1", "i2"])
     } == kinds
 
 

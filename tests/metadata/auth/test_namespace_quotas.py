@@ -45,13 +45,13 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
     monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 30)
     monkeypatch.setattr(namespace_use, "WALKED_KEYS", 3)
     installed: list[str] = []
-    install = replica.Replica._install
+    install = replica.RaftReplica._install
 
-    def seen(one: replica.Replica, snapshot: Snapshot) -> None:
+    def seen(one: replica.RaftReplica, snapshot: Snapshot) -> None:
         installed.append(one._name_of(one.raft.node_id))
         install(one, snapshot)
 
-    monkeypatch.setattr(replica.Replica, "_install", seen)
+    monkeypatch.setattr(replica.RaftReplica, "_install", seen)
     async with trusted_quorum(3) as world:
         admin = await begin(world)
         etl, node = await world.one("user/etl"), await world.one("bookie/b1")

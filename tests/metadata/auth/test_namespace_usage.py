@@ -17,7 +17,7 @@ from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import bind_key, conf_key
 from distributedlog.metadata.auth.namespace_quotas import NamespaceQuotas
 from distributedlog.metadata.auth.namespace_usage import NamespaceUse, Use
-from distributedlog.metadata.model.acl_records import Bounds
+from distributedlog.metadata.model.acl_records import NamespaceQuota
 from distributedlog.metadata.model.commands import Transact
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
@@ -115,7 +115,7 @@ def test_what_is_counted_is_what_there_is(seed: int) -> None:
     assert other.spaces == use.spaces
 
 
-def full_world(bounds: Bounds) -> tuple[KeyValueState, NamespaceQuotas]:
+def full_world(bounds: NamespaceQuota) -> tuple[KeyValueState, NamespaceQuotas]:
     """A log in each of two namespaces. ``bounds`` of shop; 0: what it has."""
     state = KeyValueState()
     quotas = NamespaceQuotas(KEY_CLASSES)
@@ -134,7 +134,7 @@ def full_world(bounds: Bounds) -> tuple[KeyValueState, NamespaceQuotas]:
     )
     do(state, Transact("c", 1, 0, Transaction((), made)))
     use = quotas.use.spaces["shop"]
-    full = Bounds(
+    full = NamespaceQuota(
         bounds.keys or use.keys, bounds.size_bytes or use.size_bytes, bounds.ledgers or use.ledgers
     )
     do(state, Transact("c", 2, 0, Transaction((), (Put(b"trust/quota/shop", full.encode()),))))
@@ -149,7 +149,7 @@ def over(
     return "" if refused is None else str(refused)
 
 
-PLENTY = Bounds(1 << 40, 1 << 40, 1 << 40)
+PLENTY = NamespaceQuota(1 << 40, 1 << 40, 1 << 40)
 NEW_LEDGER = (Put(keys.ledger_key(2), record(2, 0x11).encode()), Put(keys.on_key("i1", 2), b""))
 
 
@@ -162,7 +162,7 @@ NEW_LEDGER = (Put(keys.ledger_key(2), record(2, 0x11).encode()), Put(keys.on_key
     ],
 )
 def test_a_full_namespace_makes_nothing_new_and_is_closed_truncated_and_deleted(
-    bounds: Bounds, refused: str
+    bounds: NamespaceQuota, refused: str
 ) -> None:
     state, quotas = full_world(bounds)
     at, segment = log_keys.state_key(0x11), log_keys.segment_key(0x11, 1)
@@ -238,7 +238,7 @@ def _encoded_without_bound(state: LogState) -> bytes:
 def test_what_is_under_way_counts() -> None:
     """Else a burst before the first of it is applied goes as far as it likes."""
     state, quotas = full_world(PLENTY)
-    bounds = Bounds(10, 1 << 40, 1 << 40)
+    bounds = NamespaceQuota(10, 1 << 40, 1 << 40)
     do(state, Transact("c", 3, 0, Transaction((), (Put(b"trust/quota/", bounds.encode()),))))
     state.trust_revision = state.revision
     do(state, Transact("c", 4, 0, Transaction((), (Delete(b"trust/quota/shop"),))))
@@ -269,7 +269,7 @@ def test_what_goes_counts_when_it_is_gone() -> None:
 
 def test_a_log_that_moves_brings_all_that_it_has() -> None:
     state, quotas = full_world(PLENTY)
-    bounds = Bounds(5, 1 << 40, 1 << 40)
+    bounds = NamespaceQuota(5, 1 << 40, 1 << 40)
     do(state, Transact("c", 3, 0, Transaction((), (Put(b"trust/quota/bank", bounds.encode()),))))
     move = (
         Delete(log_keys.name_key("shop", "a")),
@@ -342,9 +342,9 @@ def test_a_ledger_that_goes_to_a_log_elsewhere_brings_what_it_has() -> None:
     """Who may write in both would else make in one, and keep in the other, without end."""
     state, quotas = full_world(PLENTY)
     for bounds, why in (
-        (Bounds(3, 1 << 40, 1 << 40), "has 2 keys"),
-        (Bounds(1 << 40, 1 << 40, 0), "has 0 ledgers"),
-        (Bounds(1 << 40, 200, 1 << 40), "bytes"),
+        (NamespaceQuota(3, 1 << 40, 1 << 40), "has 2 keys"),
+        (NamespaceQuota(1 << 40, 1 << 40, 0), "has 0 ledgers"),
+        (NamespaceQuota(1 << 40, 200, 1 << 40), "bytes"),
     ):
         quota = Transaction((), (Put(b"trust/quota/bank", bounds.encode()),))
         do(state, Transact("c", state.index + 1, 0, quota))

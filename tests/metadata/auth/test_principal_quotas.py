@@ -18,7 +18,7 @@ from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.state.request_dedup import DONE, RequestRing
+from distributedlog.metadata.state.request_dedup import DONE, RequestDedup
 from distributedlog.runtime.interfaces.errors import OutcomeUnknown, OverQuota, TooBusy
 from distributedlog.runtime.protocol.frames import Op
 
@@ -34,7 +34,7 @@ class Flood:
     """A ring under one who asks for all that he is let, and others who ask now and then."""
 
     def __init__(self, *, bounded: bool) -> None:
-        self.ring = RequestRing(RING)
+        self.ring = RequestDedup(RING)
         self.quotas = Quotas()
         self.quotas.begin(1, self.ring, 0.0)
         self.bounded = bounded
@@ -79,7 +79,7 @@ def test_a_flood_of_one_makes_no_others_answers_unknown() -> None:
 
 def test_nodes_are_never_refused_and_a_new_leader_takes_what_it_finds_for_new() -> None:
     """H236. The leader before may have taken all of it just now."""
-    ring = RequestRing(RING)
+    ring = RequestDedup(RING)
     for number in range(1, RING + 1):
         ring.add(number, "user/eve/c", number, DONE, 0)
     found = Quotas()
@@ -210,7 +210,7 @@ def test_leases_are_counted_by_owner_as_they_come_and_go() -> None:
 
 def test_a_new_leader_counts_narrowed_tokens_with_their_user() -> None:
     """What the ring remembers of them it has under names that say nothing of whose they are."""
-    ring = RequestRing(RING)
+    ring = RequestDedup(RING)
     for number in range(1, RING + 1):
         ring.add(number, f"user/~{number % 4}/c", number, DONE, 0)
     found = Quotas()
@@ -234,7 +234,7 @@ def test_whose_narrowed_tokens_are_is_forgotten_where_nothing_is_counted(
     monkeypatch.setattr(quotas, "NARROWED_MAX", 50)
     state, found = KeyValueState(), Quotas()
     state.add_lease(1, 1000, "user/~0")
-    found.begin(1, RequestRing(RING), 0.0)
+    found.begin(1, RequestDedup(RING), 0.0)
     for number in range(1000):
         found.on_owner(f"user/~{number}", "user/eve", state.leases_of)
     assert len(found._narrowed) <= 50

@@ -8,12 +8,12 @@ import trio
 import trio.testing
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.metadata.client.node_connections import HUNG_UP_MAX_S, PAUSE_S, QuorumLinks
+from distributedlog.metadata.client.node_connections import HUNG_UP_MAX_S, PAUSE_S, NodeConnections
 from distributedlog.runtime.interfaces.errors import ConnectionLost, QuorumUnreachable
 from distributedlog.runtime.interfaces.host import Connection, Listener
-from distributedlog.runtime.interfaces.principals import Identity
+from distributedlog.runtime.interfaces.principals import CertificateIdentity
 from distributedlog.runtime.net.client_link import ClientLink
-from distributedlog.runtime.net.handshake_limiter import PER_S, HandshakeTurns
+from distributedlog.runtime.net.handshake_limiter import PER_S, HandshakeLimiter
 from distributedlog.runtime.net.rejection_log import host_of
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.handshake import Hello
@@ -82,7 +82,7 @@ async def test_who_is_taken_waits_for_its_turn(autojump_clock: trio.testing.Mock
         node = Endpoint(host, lambda: Hello("c1", "m1", "metadata"))
         nursery.start_soon(node.serve, {"": listener}, Saying)
         endpoint = Endpoint(network.host("c"), lambda: Hello(kind="client"))
-        links = QuorumLinks(endpoint, [listener.address], PATIENCE_S, lambda link: None)
+        links = NodeConnections(endpoint, [listener.address], PATIENCE_S, lambda link: None)
         await nursery.start(links.run)
         with trio.fail_after(PATIENCE_S):
             while links.open_link(listener.address) is None:
@@ -96,10 +96,10 @@ async def test_who_is_taken_waits_for_its_turn(autojump_clock: trio.testing.Mock
 class Turned:
     """A connection that is heard of when its turn has come, and ``late_s`` after that: as a handshake."""
 
-    identity: Identity | None = None
+    identity: CertificateIdentity | None = None
     is_secret = False
 
-    def __init__(self, inner: Connection, turns: HandshakeTurns, late_s: float) -> None:
+    def __init__(self, inner: Connection, turns: HandshakeLimiter, late_s: float) -> None:
         self.peer = inner.peer
         self.has_begun = False
         self.try_send, self.wait_writable = inner.try_send, inner.wait_writable
@@ -134,7 +134,7 @@ class TurningListener:
         self.address = inner.address
         self.close = inner.close
         self._inner = inner
-        self._turns = HandshakeTurns()
+        self._turns = HandshakeLimiter()
         self._late_s = late_s
 
     async def accept(self) -> Connection:
@@ -156,7 +156,7 @@ async def test_a_crowd_that_comes_at_once_is_there_when_its_handshakes_are_done(
             here = network.host(f"h{number % HOSTS}")
             here.random.seed(number)
             endpoint = Endpoint(here, lambda: Hello(kind="client"), receive_bytes=1 << 16)
-            links = QuorumLinks(endpoint, [listener.address], PATIENCE_S, lambda link: None)
+            links = NodeConnections(endpoint, [listener.address], PATIENCE_S, lambda link: None)
             await nursery.start(links.run)
             while links.open_link(listener.address) is None:
                 with suppress(ConnectionLost):
@@ -180,7 +180,7 @@ async def test_thousands_that_want_a_connection_make_one_search(
     endpoint = Endpoint(network.host("c"), lambda: Hello(kind="client"))
     asked = 0
 
-    class Counting(QuorumLinks):
+    class Counting(NodeConnections):
         async def link(self, *arguments: Any, **more: Any) -> ClientLink:
             nonlocal asked
             asked += 1

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.metadata.client.node_connections import QuorumLinks
+from distributedlog.metadata.client.node_connections import NodeConnections
 from distributedlog.metadata.client.status_query import ask_status
 from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
@@ -46,7 +46,7 @@ async def test_whom_no_node_takes_is_told_at_once(autojump_clock: trio.testing.M
     links = Refusing({name: NotAuthenticated(f"{name} asks who this is") for name, _ in PLACES})
 
     with pytest.raises(NotAuthenticated, match="m2 asks who this is"):
-        await ask_status(cast("QuorumLinks", links))
+        await ask_status(cast("NodeConnections", links))
 
     assert trio.current_time() < 1
 
@@ -58,6 +58,6 @@ async def test_while_one_node_may_still_answer_it_is_asked_again(
     began = trio.current_time()
 
     with pytest.raises(QuorumUnreachable, match="m2 is away"):
-        await ask_status(cast("QuorumLinks", Refusing(why)))
+        await ask_status(cast("NodeConnections", Refusing(why)))
 
     assert trio.current_time() - began >= TIMEOUT_S

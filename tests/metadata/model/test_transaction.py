@@ -3,10 +3,10 @@
 import pytest
 
 from distributedlog.metadata.model.commands import (
-    Command,
     Expire,
     Grant,
     Nothing,
+    ReplicatedCommand,
     Revoke,
     Transact,
     decode_command,
@@ -109,7 +109,7 @@ def test_the_limits_are_what_is_allowed() -> None:
     ],
     ids=lambda command: type(command).__name__,
 )
-def test_a_command_comes_back_from_its_bytes(command: Command) -> None:
+def test_a_command_comes_back_from_its_bytes(command: ReplicatedCommand) -> None:
     assert decode_command(encode_command(command)) == command
 
 

@@ -8,14 +8,14 @@ import trio
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.metadata.auth.acl_commands import RESCUE as KIND
 from distributedlog.metadata.auth.acl_commands import compose
-from distributedlog.metadata.auth.authorizer import Judge
+from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.acl_records import AUDIT_PREFIX, AuditLine, User, user_key
 from distributedlog.metadata.model.commands import TrustChange
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.node.admin_recovery import (
     RESCUE,
     WISH_S,
-    Wishes,
+    AdminRecoveryVotes,
     ask_if_told,
     store_rescue,
 )
@@ -27,7 +27,7 @@ from distributedlog.runtime.declarations.health_conditions import Code, NodeCond
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import InvalidRequest, NotAllowed, ProtocolError
 from distributedlog.runtime.interfaces.host import Host
-from distributedlog.runtime.interfaces.principals import Identity
+from distributedlog.runtime.interfaces.principals import CertificateIdentity
 from distributedlog.runtime.protocol.frames import pack
 from distributedlog.runtime.protocol.handshake import FEATURE_RESCUE, Hello
 from tests.conditions import codes_of
@@ -42,7 +42,7 @@ THREE = ("n1", "n2", "n3")
 
 
 def test_a_majority_of_the_voters_has_to_ask_for_the_same_user() -> None:
-    wishes = Wishes()
+    wishes = AdminRecoveryVotes()
 
     assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == ()
     assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == (), "one node, however often it asks"
@@ -52,7 +52,7 @@ def test_a_majority_of_the_voters_has_to_ask_for_the_same_user() -> None:
 
 
 def test_a_node_asks_for_one_user_and_another_leader_hears_all_anew() -> None:
-    wishes = Wishes()
+    wishes = AdminRecoveryVotes()
     wishes.on_asked(1, "n1", "ann", THREE, 0.0)
     wishes.on_asked(1, "n1", "bob", THREE, 0.0)
     assert wishes.on_asked(1, "n2", "ann", THREE, 0.0) == ()
@@ -63,7 +63,7 @@ def test_a_node_asks_for_one_user_and_another_leader_hears_all_anew() -> None:
 
 def test_what_was_asked_for_is_over_when_it_was_done_or_was_long_ago() -> None:
     """Else one node alone would have him made again, when he is no admin any more and the same one leads."""
-    wishes = Wishes()
+    wishes = AdminRecoveryVotes()
     wishes.on_asked(1, "n1", "ann", THREE, 0.0)
     assert wishes.on_asked(1, "n2", "ann", THREE, WISH_S + 1) == ()
     assert wishes.on_asked(1, "n1", "ann", THREE, WISH_S + 2) == ("n1", "n2")
@@ -71,7 +71,7 @@ def test_what_was_asked_for_is_over_when_it_was_done_or_was_long_ago() -> None:
     assert wishes.on_asked(1, "n3", "ann", THREE, WISH_S + 3) == ()
 
 
-def rescued(judge: Judge, state: KeyValueState, user: str) -> None:
+def rescued(judge: Authorizer, state: KeyValueState, user: str) -> None:
     said = (KIND, user, "by m1, m2")
     made = compose(
         judge, state, said, principal="metadata/m1", address="", now_ms=7, index=state.index + 1
@@ -205,7 +205,7 @@ async def test_a_leader_that_knows_nothing_of_it_is_not_asked(
         return replace(said, features=said.features & ~FEATURE_RESCUE)
 
     def dressed(name: str, host: Host) -> Host:
-        own = Identity("d", "metadata", name, "1", 1 << 40, 0)
+        own = CertificateIdentity("d", "metadata", name, "1", 1 << 40, 0)
         return replace(host, certificate=lambda: own)
 
     monkeypatch.setattr(MetadataNode, "hello", older)

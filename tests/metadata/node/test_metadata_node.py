@@ -5,7 +5,7 @@ import trio
 
 from distributedlog.metadata.declarations.options import MetadataOptions
 from distributedlog.metadata.node.metadata_node import MetadataNode
-from distributedlog.metadata.peers.bootstrap import FormAnswer, Founding
+from distributedlog.metadata.peers.bootstrap import Bootstrap, FormAnswer
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.disk.node_identity import NodeIdentity
 from distributedlog.runtime.interfaces.host import File
@@ -33,11 +33,11 @@ async def test_who_comes_while_a_node_joins_is_told_at_once(
     told: dict[str, list[FormAnswer]] = {"first": [], "late": []}
     async with trio.open_nursery() as nursery:
         if len(peers) > 1:
-            node.offer(Founding("first", {"m1": "id of m1"}, let_in=True), told["first"].append)
+            node.offer(Bootstrap("first", {"m1": "id of m1"}, let_in=True), told["first"].append)
         nursery.start_soon(node.form)
         await trio.sleep(0.5)
 
-        node.offer(Founding("late", {"m1": "id of m1"}, let_in=True), told["late"].append)
+        node.offer(Bootstrap("late", {"m1": "id of m1"}, let_in=True), told["late"].append)
 
     assert [answer.cluster_id for answer in told["late"]] == [""]
     assert [answer.cluster_id for answer in told["first"]] == ["first"] * (len(peers) - 1)

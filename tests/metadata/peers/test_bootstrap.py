@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from distributedlog.metadata.peers.bootstrap import (
     VOTERS_MAX,
+    Bootstrap,
     FormAnswer,
-    Founding,
     ListDifference,
     list_difference,
     listed,
@@ -94,7 +94,7 @@ def test_nobody_founds_otherwise(
 
 
 def test_a_node_joins_under_its_own_id_and_only_while_it_is_empty() -> None:
-    founding = Founding("c", {"m1": "id of m1", "m2": "id of m2"})
+    founding = Bootstrap("c", {"m1": "id of m1", "m2": "id of m2"})
 
     assert may_join(answer("m2"), founding)
     assert not may_join(answer("m2", node_id="another disk"), founding)
@@ -103,10 +103,10 @@ def test_a_node_joins_under_its_own_id_and_only_while_it_is_empty() -> None:
 
 
 def test_both_come_back_from_their_bytes() -> None:
-    founding = Founding("c", {"m1": "id of m1"})
+    founding = Bootstrap("c", {"m1": "id of m1"})
 
     assert FormAnswer.decode(answer("m1").encode()) == answer("m1")
-    assert Founding.decode(founding.encode()) == founding
+    assert Bootstrap.decode(founding.encode()) == founding
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_both_come_back_from_their_bytes() -> None:
 )
 def test_a_founding_that_cannot_be_meant_is_refused(value: object) -> None:
     with pytest.raises(ProtocolError):
-        Founding.decode(pack(value))
+        Bootstrap.decode(pack(value))
 
 
 JUNK = st.recursive(
@@ -139,7 +139,7 @@ JUNK = st.recursive(
 @settings(max_examples=examples(100))
 @given(st.one_of(st.binary(max_size=32), JUNK.map(pack)))
 def test_no_bytes_of_a_stranger_end_a_node(data: bytes) -> None:
-    for decode in (FormAnswer.decode, Founding.decode):
+    for decode in (FormAnswer.decode, Bootstrap.decode):
         try:
             decode(data)
         except ProtocolError:
@@ -160,4 +160,4 @@ def test_no_bytes_of_a_stranger_end_a_node(data: bytes) -> None:
 def test_a_founding_that_no_start_could_read_again_is_refused(said: list[object]) -> None:
     """What is told here is stored in MEMBERS, whose reader has the same bounds."""
     with pytest.raises(ProtocolError):
-        Founding.decode(pack(said))
+        Bootstrap.decode(pack(said))

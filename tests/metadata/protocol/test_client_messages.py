@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.metadata.model.command_results import Answer
-from distributedlog.metadata.model.interface import Event, MemberStatus, RangePage, WatchBatch
+from distributedlog.metadata.model.command_results import CommandResult
+from distributedlog.metadata.model.interface import MemberStatus, RangePage, WatchBatch, WatchEvent
 from distributedlog.metadata.model.transaction import KeyValue
 from distributedlog.metadata.protocol import client_messages as wire
 from distributedlog.runtime.declarations.health_conditions import Code, condition
@@ -21,11 +21,11 @@ ITEM = KeyValue(b"k", b"v", 1, 2, 3, 4)
 
 def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
     page = RangePage((ITEM, ITEM), 7, True)
-    batch = WatchBatch(9, (Event("put", ITEM), Event("delete", ITEM)))
+    batch = WatchBatch(9, (WatchEvent("put", ITEM), WatchEvent("delete", ITEM)))
     row = wire.Row(
         MemberStatus("m1", "h:1", "damaged", 2, 3, True, "id", (LOW,), "its log"), {"": "h:1"}
     )
-    requests = [wire.ReadRequest(b"k", None), wire.ReadRequest(b"a", b"b", 5)]
+    requests = [wire.RangeRequest(b"k", None), wire.RangeRequest(b"a", b"b", 5)]
     watch = wire.WatchRequest(b"a", b"b", 5)
 
     assert wire.decode_item(wire.encode_item(5, 6, ITEM)) == (5, ITEM)
@@ -33,8 +33,11 @@ def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
     assert wire.decode_page(wire.encode_page(5, page)) == (5, page)
     assert wire.decode_events(wire.encode_events(batch)) == batch
     assert wire.decode_rows(wire.encode_rows([row])) == [row]
-    assert wire.decode_outcome(wire.encode_outcome(5, Answer(lease=6))) == (5, Answer(lease=6))
-    assert [wire.ReadRequest.decode(request.encode()) for request in requests] == requests
+    assert wire.decode_outcome(wire.encode_outcome(5, CommandResult(lease=6))) == (
+        5,
+        CommandResult(lease=6),
+    )
+    assert [wire.RangeRequest.decode(request.encode()) for request in requests] == requests
     assert wire.WatchRequest.decode(watch.encode()) == watch
 
 
@@ -45,7 +48,7 @@ def test_a_page_that_says_more_names_a_key_to_go_on_from() -> None:
 
 
 DECODERS: list[Callable[[bytes], object]] = [
-    wire.ReadRequest.decode,
+    wire.RangeRequest.decode,
     wire.WatchRequest.decode,
     wire.decode_item,
     wire.decode_page,

@@ -6,7 +6,7 @@ import trio
 from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
-from distributedlog.metadata.replica.admission_control import NEVER_S, Intake
+from distributedlog.metadata.replica.admission_control import NEVER_S, AdmissionControl
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.frames import Op
@@ -18,7 +18,7 @@ from ..quorum import quorum
 MIB = 1024 * 1024
 
 
-def busy(intake: Intake, *, rate: int, seconds: int, asker: object = "a") -> float:
+def busy(intake: AdmissionControl, *, rate: int, seconds: int, asker: object = "a") -> float:
     """Have ``rate`` bytes a second decided for so long, with ten seconds of them waiting; the time then."""
     intake.on_taken(asker, rate * (seconds + 10), 0.0)
     for tenth in range(1, seconds * 10 + 1):
@@ -27,7 +27,7 @@ def busy(intake: Intake, *, rate: int, seconds: int, asker: object = "a") -> flo
 
 
 def test_what_would_be_done_too_late_is_refused_at_once() -> None:
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     now = busy(intake, rate=1000, seconds=3)
 
     assert intake.wait_s(now) == pytest.approx(10, rel=0.3)
@@ -37,7 +37,7 @@ def test_what_would_be_done_too_late_is_refused_at_once() -> None:
 
 
 def test_a_burst_into_an_idle_leader_is_taken() -> None:
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     for n in range(16_000):
         assert intake.refusal(n % 64, 200, 1.0, 5.0) is None
         intake.on_taken(n % 64, 200, 5.0)
@@ -45,7 +45,7 @@ def test_a_burst_into_an_idle_leader_is_taken() -> None:
 
 def test_one_slow_decision_does_not_turn_a_later_burst_away() -> None:
     """A lone request that took long, by a slow disk say, says nothing of what an idle leader can do."""
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     intake.on_taken("a", 100, 0.0)
     intake.on_decided("a", 100, 0.7)
     for n in range(16_000):
@@ -55,7 +55,7 @@ def test_one_slow_decision_does_not_turn_a_later_burst_away() -> None:
 
 def test_a_leader_that_decides_nothing_takes_no_more_after_a_while() -> None:
     """Its quorum is silent: who asks is told while it is certain that nothing was done."""
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     intake.on_taken("a", 100, 0.0)
 
     assert intake.refusal("b", 100, 4.0, 1.0) is None
@@ -65,7 +65,7 @@ def test_a_leader_that_decides_nothing_takes_no_more_after_a_while() -> None:
 
 
 def test_one_connection_does_not_take_all_the_room() -> None:
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     for _ in range(9):
         assert intake.refusal("greedy", MIB, 10.0, 0.1) is None
         intake.on_taken("greedy", MIB, 0.1)
@@ -78,7 +78,7 @@ def test_one_connection_does_not_take_all_the_room() -> None:
 
 
 def test_nothing_is_left_of_what_was_decided() -> None:
-    intake = Intake(16 * MIB)
+    intake = AdmissionControl(16 * MIB)
     for n in range(100):
         intake.on_taken(n % 7, n, n / 10)
     for n in range(100):

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.command_results import CommandResult
 from distributedlog.metadata.model.commands import Expire, decode_command
 from distributedlog.metadata.replica.leases import Leases
 from distributedlog.runtime.interfaces.errors import (
@@ -56,10 +56,10 @@ class OneReplica:
     def __init__(self) -> None:
         self.leads = True
         self.state = State()
-        self.proposed: list[tuple[int, Callable[[Answer | DistributedLogError], None]]] = []
+        self.proposed: list[tuple[int, Callable[[CommandResult | DistributedLogError], None]]] = []
 
     def propose(
-        self, command: bytes, reply: Callable[[Answer | DistributedLogError], None]
+        self, command: bytes, reply: Callable[[CommandResult | DistributedLogError], None]
     ) -> None:
         expire = decode_command(command)
         assert isinstance(expire, Expire)

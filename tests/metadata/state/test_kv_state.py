@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.metadata.model.command_results import Answer, decode_answer, encode_answer
+from distributedlog.metadata.model.command_results import (
+    CommandResult,
+    decode_answer,
+    encode_answer,
+)
 from distributedlog.metadata.model.commands import (
-    Command,
     Expire,
     Grant,
+    ReplicatedCommand,
     Revoke,
     Transact,
     encode_command,
 )
-from distributedlog.metadata.model.interface import Event
+from distributedlog.metadata.model.interface import WatchEvent
 from distributedlog.metadata.model.transaction import (
     BYTES_MAX,
     OPERATIONS_MAX,
@@ -49,11 +53,11 @@ MIB = 1024 * 1024
 NOTHING = Transaction()
 
 
-def do(state: KeyValueState, command: Command) -> Answer:
+def do(state: KeyValueState, command: ReplicatedCommand) -> CommandResult:
     return state.apply(state.index + 1, encode_command(command))[0]
 
 
-def events_of(state: KeyValueState, command: Command) -> list[tuple[str, bytes]]:
+def events_of(state: KeyValueState, command: ReplicatedCommand) -> list[tuple[str, bytes]]:
     _, events = state.apply(state.index + 1, encode_command(command))
     return [(event.kind, event.item.key) for event in events]
 
@@ -74,7 +78,7 @@ def restore(chunks: Iterable[bytes], **bounds: int) -> KeyValueState:
     return builder.done()
 
 
-def reply(answer: Answer) -> TransactionReply:
+def reply(answer: CommandResult) -> TransactionReply:
     assert answer.transaction is not None, answer.error
     return answer.transaction
 
@@ -235,19 +239,19 @@ def test_the_largest_answers_fit_a_message() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Answer(),
-        Answer(lease=7),
-        Answer(TransactionReply(True, 4)),
-        Answer(TransactionReply(False, 4, (None, KeyValue(b"a", b"v", 1, 2, 3, 4)))),
+        CommandResult(),
+        CommandResult(lease=7),
+        CommandResult(TransactionReply(True, 4)),
+        CommandResult(TransactionReply(False, 4, (None, KeyValue(b"a", b"v", 1, 2, 3, 4)))),
     ],
     ids=str,
 )
-def test_an_answer_comes_back_from_its_bytes(answer: Answer) -> None:
+def test_an_answer_comes_back_from_its_bytes(answer: CommandResult) -> None:
     assert decode_answer(encode_answer(answer)) == answer
 
 
 def test_an_error_comes_back_from_its_bytes() -> None:
-    back = decode_answer(encode_answer(Answer(error=LeaseExpired("lease 3 is gone"))))
+    back = decode_answer(encode_answer(CommandResult(error=LeaseExpired("lease 3 is gone"))))
 
     assert isinstance(back.error, LeaseExpired)
     assert str(back.error) == "lease 3 is gone"
@@ -332,10 +336,10 @@ def test_changes_are_told_by_range_and_revision() -> None:
     deleted = KeyValue(b"a", b"", 1, 1, 3, 0)
 
     assert state.events_after(0, b"a", b"b") == [
-        (1, (Event("put", created),)),
-        (3, (Event("delete", deleted),)),
+        (1, (WatchEvent("put", created),)),
+        (3, (WatchEvent("delete", deleted),)),
     ]
-    assert state.events_after(1, b"a", b"b") == [(3, (Event("delete", deleted),))]
+    assert state.events_after(1, b"a", b"b") == [(3, (WatchEvent("delete", deleted),))]
     assert state.events_after(3, b"a", b"b") == []
 
 
@@ -382,12 +386,14 @@ TRANSACTIONS = st.builds(
 )
 
 
-def _commands(make: Callable[..., Command], *content: Any) -> st.SearchStrategy[Command]:
+def _commands(
+    make: Callable[..., ReplicatedCommand], *content: Any
+) -> st.SearchStrategy[ReplicatedCommand]:
     clients = st.sampled_from(["", "c", "\u6f22" * 64])
     return st.builds(make, clients, st.integers(1, 6), st.integers(0, 20), *content)
 
 
-COMMANDS: st.SearchStrategy[Command] = st.one_of(
+COMMANDS: st.SearchStrategy[ReplicatedCommand] = st.one_of(
     _commands(Transact, TRANSACTIONS),
     _commands(Grant, st.integers(0, 5000)),
     _commands(Revoke, LEASES),
@@ -406,7 +412,7 @@ def restored(chunks: list[bytes]) -> KeyValueState:
 @settings(max_examples=examples(60))
 @given(st.lists(COMMANDS, max_size=25), st.lists(COMMANDS, max_size=8))
 def test_a_restored_state_is_equal_and_goes_on_equally(
-    before: list[Command], after: list[Command]
+    before: list[ReplicatedCommand], after: list[ReplicatedCommand]
 ) -> None:
     """M3: every reachable state, and every answer and event after it."""
     state = small_state()
@@ -427,7 +433,7 @@ def test_a_restored_state_is_equal_and_goes_on_equally(
 @settings(max_examples=examples(60))
 @given(st.lists(COMMANDS, max_size=20), st.lists(COMMANDS, max_size=20), st.integers(0, 4))
 def test_a_snapshot_shows_the_state_as_it_was(
-    before: list[Command], meanwhile: list[Command], taken: int
+    before: list[ReplicatedCommand], meanwhile: list[ReplicatedCommand], taken: int
 ) -> None:
     """H39: it is taken while the state goes on changing."""
     state = small_state()

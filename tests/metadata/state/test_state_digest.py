@@ -5,13 +5,24 @@ from typing import Any
 
 import pytest
 
-from distributedlog.metadata.model.commands import Command, Expire, Grant, Transact, encode_command
+from distributedlog.metadata.model.commands import (
+    Expire,
+    Grant,
+    ReplicatedCommand,
+    Transact,
+    encode_command,
+)
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.raft.raft_messages import AppendReply, decode, encode
-from distributedlog.metadata.replica.replica import Replica
+from distributedlog.metadata.replica.replica import RaftReplica
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.state.state_digest import EVERY, KEPT, StateDigests, Verdict
+from distributedlog.metadata.state.state_digest import (
+    EVERY,
+    KEPT,
+    DigestComparison,
+    StateDigestTracker,
+)
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.protocol.frames import unpack
 from tests.conditions import codes_of
@@ -21,7 +32,7 @@ from tests.metadata.test_metadata_quorum import caught_up
 # --- the digest ---------------------------------------------------------------------------------------
 
 
-def drawn(chance: random.Random, number: int) -> Command:
+def drawn(chance: random.Random, number: int) -> ReplicatedCommand:
     key = b"k%d" % chance.randrange(30)
     kind = chance.random()
     if kind < 0.1:
@@ -73,8 +84,8 @@ OF_ONE_KEY = 4139885296299498737
 VOTERS = ("a", "b", "c")
 
 
-def led_by_a(digest: int) -> StateDigests:
-    digests = StateDigests()
+def led_by_a(digest: int) -> StateDigestTracker:
+    digests = StateDigestTracker()
     digests.note(EVERY, digest)
     return digests
 
@@ -83,36 +94,36 @@ def test_a_follower_that_differs_from_most_is_wrong() -> None:
     digests = led_by_a(7)
 
     assert (
-        digests.on_said("b", EVERY, 8, VOTERS) is Verdict.DIFFERENT
+        digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
     )  # nobody else has said anything
-    assert digests.on_said("c", EVERY, 7, VOTERS) is Verdict.SAME
-    assert digests.on_said("b", EVERY, 8, VOTERS) is Verdict.PEER_WRONG
+    assert digests.on_said("c", EVERY, 7, VOTERS) is DigestComparison.SAME
+    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.PEER_WRONG
     assert digests.wrong == {"b": EVERY}
-    assert digests.on_said("b", EVERY, 7, VOTERS) is Verdict.SAME
+    assert digests.on_said("b", EVERY, 7, VOTERS) is DigestComparison.SAME
     assert not digests.wrong
 
 
 def test_a_leader_that_differs_from_most_is_wrong() -> None:
     digests = led_by_a(7)
 
-    assert digests.on_said("b", EVERY, 8, VOTERS) is Verdict.DIFFERENT
-    assert digests.on_said("c", EVERY, 8, VOTERS) is Verdict.WRONG
+    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
+    assert digests.on_said("c", EVERY, 8, VOTERS) is DigestComparison.WRONG
 
 
 def test_three_that_differ_are_told_and_nobody_is_wrong() -> None:
     digests = led_by_a(7)
 
-    assert digests.on_said("b", EVERY, 8, VOTERS) is Verdict.DIFFERENT
-    assert digests.on_said("c", EVERY, 9, VOTERS) is Verdict.DIFFERENT
+    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
+    assert digests.on_said("c", EVERY, 9, VOTERS) is DigestComparison.DIFFERENT
     assert set(digests.wrong) == {"b", "c"}
 
 
 def test_what_is_not_kept_is_not_compared() -> None:
-    digests = StateDigests()
+    digests = StateDigestTracker()
     for number in range(1, KEPT + 3):
         digests.note(number * EVERY, number)
 
-    assert digests.on_said("b", EVERY, 99, VOTERS) is Verdict.UNKNOWN
+    assert digests.on_said("b", EVERY, 99, VOTERS) is DigestComparison.UNKNOWN
     assert not digests.is_other(EVERY, 99)
     digests.begin_anew()
     assert digests.newest == (0, 0)
@@ -141,20 +152,20 @@ def test_a_refusal_carries_its_hint_to_peers_of_both_versions() -> None:
 
 
 @pytest.fixture
-def replicas(monkeypatch: pytest.MonkeyPatch) -> list[Replica]:
+def replicas(monkeypatch: pytest.MonkeyPatch) -> list[RaftReplica]:
     """All that are made."""
-    made: list[Replica] = []
-    begin = Replica.__init__
+    made: list[RaftReplica] = []
+    begin = RaftReplica.__init__
 
-    def begin_and_note(self: Replica, *arguments: Any, **named: Any) -> None:
+    def begin_and_note(self: RaftReplica, *arguments: Any, **named: Any) -> None:
         begin(self, *arguments, **named)
         made.append(self)
 
-    monkeypatch.setattr(Replica, "__init__", begin_and_note)
+    monkeypatch.setattr(RaftReplica, "__init__", begin_and_note)
     return made
 
 
-async def spoil(nodes: Quorum, name: str, replicas: list[Replica]) -> None:
+async def spoil(nodes: Quorum, name: str, replicas: list[RaftReplica]) -> None:
     """A bit of the node's memory turns."""
     node_id = (await nodes.rows())[name].node_id
     state = next(one for one in reversed(replicas) if one.raft.node_id == node_id).state
@@ -164,7 +175,7 @@ async def spoil(nodes: Quorum, name: str, replicas: list[Replica]) -> None:
 
 @pytest.mark.parametrize("leads", [False, True])
 async def test_a_node_whose_state_is_wrong_says_so_and_does_not_lead(
-    leads: bool, replicas: list[Replica], autojump_clock: object
+    leads: bool, replicas: list[RaftReplica], autojump_clock: object
 ) -> None:
     async with serving_quorum() as (nodes, client):
         await fill(client)

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.metadata.model.command_results import Answer
+from distributedlog.metadata.model.command_results import CommandResult
 from distributedlog.metadata.model.commands import Grant, Transact, encode_command
 from distributedlog.metadata.model.configuration import UNKNOWN
 from distributedlog.metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
@@ -15,7 +15,7 @@ from distributedlog.metadata.node import force_new_cluster as refounding
 from distributedlog.metadata.node.force_new_cluster import (
     AHEAD,
     VERSIONS_AHEAD,
-    Saved,
+    LoadedBackup,
     all_items,
     moved_ahead,
     read_save,
@@ -26,8 +26,8 @@ from distributedlog.metadata.node.force_new_cluster import (
 from distributedlog.metadata.protocol.client_messages import MembersRequest
 from distributedlog.metadata.replica.snapshot_receiver import restore
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.backup_format import SaveGivenOut, SaveHead, save_chunks
-from distributedlog.metadata.storage.snapshot_store import SnapshotFiles
+from distributedlog.metadata.storage.backup_format import BackupHeader, SaveGivenOut, save_chunks
+from distributedlog.metadata.storage.snapshot_store import SnapshotStore
 from distributedlog.runtime.disk.atomic_file import ASIDE
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import (
@@ -62,13 +62,13 @@ async def _save(client: MetadataClient, disk: MemoryDisk) -> int:
     return size
 
 
-async def _saved(client: MetadataClient) -> Saved:
+async def _saved(client: MetadataClient) -> LoadedBackup:
     disk = MemoryDisk()
     await _save(client, disk)
     return await read_save(disk, FILE)
 
 
-async def _founder(saved: Saved, name: str, **added: bytes) -> MemoryDisk:
+async def _founder(saved: LoadedBackup, name: str, **added: bytes) -> MemoryDisk:
     disk = MemoryDisk()
     state = moved_ahead(saved.state, unchanged, {k.encode(): v for k, v in added.items()})
     chance = random.Random(5)
@@ -205,7 +205,7 @@ async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> Non
 
     with pytest.raises(InvalidRequest, match="begin again"):
         view.take(10)
-    chunks = list(save_chunks(SaveHead("c", 1, 1, UNKNOWN), world.state))
+    chunks = list(save_chunks(BackupHeader("c", 1, 1, UNKNOWN), world.state))
     assert len(chunks) > 2
 
 
@@ -244,7 +244,7 @@ async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_ano
 
     (alone,) = (await read_survivor(disk)).head.members.members
     assert alone.address == "m1:4181"
-    snapshots = SnapshotFiles(disk)
+    snapshots = SnapshotStore(disk)
     ((snapshot, _),) = snapshots.list()
     _, members = await restore(snapshots.chunks(snapshot))
     assert members.members == (alone,)
@@ -275,7 +275,7 @@ class World:
 
     def do(
         self, transaction: Transaction, client: str = "", request: int = 0, base: int = 0
-    ) -> Answer:
+    ) -> CommandResult:
         command = Transact(client, request, base, transaction)
         answer, _ = self.state.apply(self.state.index + 1, encode_command(command))
         return answer

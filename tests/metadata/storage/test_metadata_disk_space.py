@@ -15,7 +15,11 @@ from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.metadata.raft.ready import HardState
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.metadata_disk_space import RESERVE, Room, is_disk_low
+from distributedlog.metadata.storage.metadata_disk_space import (
+    RESERVE,
+    MetadataDiskSpace,
+    is_disk_low,
+)
 from distributedlog.metadata.storage.raft_storage import remove_leftovers
 from distributedlog.runtime.declarations.health_conditions import NodeConditions
 from distributedlog.runtime.disk import checksummed_blocks as blocks
@@ -158,7 +162,7 @@ async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_shor
     caplog.set_level("INFO")
     disk = MemoryDisk(bytes_max=DISK_BYTES)
     conditions = NodeConditions()
-    room = Room(disk, await begun(disk), conditions, "m1")
+    room = MetadataDiskSpace(disk, await begun(disk), conditions, "m1")
     await room.begin()
     spare = disk.free_bytes() - room.needed_bytes
     for _ in range(10):
@@ -185,7 +189,7 @@ def test_what_makes_the_state_larger() -> None:
 async def test_what_is_proposed_and_not_written_counts_twice() -> None:
     """Into the log, and into the next snapshot."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    room = Room(disk, await begun(disk), NodeConditions(), "m1")
+    room = MetadataDiskSpace(disk, await begun(disk), NodeConditions(), "m1")
     await room.begin()
     spare = disk.free_bytes() - room.needed_bytes
 
@@ -197,7 +201,7 @@ async def test_what_is_proposed_and_not_written_counts_twice() -> None:
 async def test_a_snapshot_that_ends_after_a_newer_one_came_counts_once() -> None:
     """A node's own is being written when its leader's comes: what was applied since is not less for it."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
-    room = Room(disk, await begun(disk), NodeConditions(), "m1")
+    room = MetadataDiskSpace(disk, await begun(disk), NodeConditions(), "m1")
     room.applied_bytes += 1000
     own = room.applied_bytes
     room.applied_bytes += 500

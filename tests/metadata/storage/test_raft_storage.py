@@ -14,15 +14,15 @@ import trio
 from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.raft.raft_messages import Entry
-from distributedlog.metadata.raft.ready import HardState, Ready, Role, Snapshot
-from distributedlog.metadata.raft.recovered_hard_state import GHOST, Place, Word
+from distributedlog.metadata.raft.ready import HardState, RaftRole, Ready, Snapshot
+from distributedlog.metadata.raft.recovered_hard_state import GHOST, RaftEntryId, RecoveredHardState
 from distributedlog.metadata.replica.snapshot_receiver import restore
 from distributedlog.metadata.state.kv_snapshot import snapshot as chunks_of
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.metadata.storage.log_replay import commit_note, noted_commit
 from distributedlog.metadata.storage.member_identity import (
     MEMBERS,
-    Members,
+    MemberIdentity,
     load_ghost,
     load_members,
     new_members,
@@ -37,7 +37,7 @@ from distributedlog.runtime.interfaces.errors import CorruptData, DiskFailed
 from distributedlog.runtime.interfaces.host import Disk, File
 
 SEED = 7
-MEMBERS_OF_ONE = Members("cluster", {"m1": "id1"}, True, SEED)
+MEMBERS_OF_ONE = MemberIdentity("cluster", {"m1": "id1"}, True, SEED)
 MIB = 1024 * 1024
 
 
@@ -54,7 +54,7 @@ def ready(**content: Any) -> Ready:
         "reads": (),
         "reads_lost": (),
         "send_snapshots": (),
-        "role": Role.FOLLOWER,
+        "role": RaftRole.FOLLOWER,
         "term": 1,
         "leader_id": "",
         "leader_changed": False,
@@ -73,7 +73,7 @@ async def begun(disk: Disk) -> RaftStorage:
     return storage
 
 
-async def started(disk: Disk) -> tuple[RaftStorage, Loaded, Members]:
+async def started(disk: Disk) -> tuple[RaftStorage, Loaded, MemberIdentity]:
     members = await load_members(disk)
     assert members is not None
     storage = RaftStorage(disk, members.seed)
@@ -237,7 +237,7 @@ async def test_a_damaged_log_costs_the_vote_and_is_kept() -> None:
 
     assert "were synced and are gone" in loaded.damage
     assert loaded.hard_state == HardState(1, "x")
-    assert (loaded.log.last_index, loaded.ghost) == (0, Place(1, 3))
+    assert (loaded.log.last_index, loaded.ghost) == (0, RaftEntryId(1, 3))
     assert not members.may_vote
     assert await load_members(disk) == members == replace(MEMBERS_OF_ONE, may_vote=False)
     assert await _content(disk, f"damaged.{name}") == damaged
@@ -302,7 +302,7 @@ async def test_damage_is_remembered_wherever_the_power_goes(steps: int) -> None:
 
     assert not members.may_vote
     assert loaded.log.last_index < 3
-    assert loaded.ghost == Place(1, 3)
+    assert loaded.ghost == RaftEntryId(1, 3)
 
 
 async def test_what_a_lost_block_had_cut_off_does_not_come_back() -> None:
@@ -319,7 +319,7 @@ async def test_what_a_lost_block_had_cut_off_does_not_come_back() -> None:
 
     assert not members.may_vote
     assert loaded.hard_state == HardState(4, "y")
-    assert loaded.ghost == Place(2, 2)
+    assert loaded.ghost == RaftEntryId(2, 2)
     assert (2, 3) not in [(index, term) for index, term, _ in entries(loaded)]
     assert (loaded.log.last_term, loaded.log.last_index) < loaded.ghost
 
@@ -407,7 +407,7 @@ async def test_what_was_promised_before_another_rot_is_promised_still() -> None:
     await storage.mark()
     await rot(disk, 3)
     storage, loaded, _ = await started(disk)
-    assert loaded.ghost == Place(1, 20)
+    assert loaded.ghost == RaftEntryId(1, 20)
     for index in range(loaded.log.last_index + 1, 10):
         await storage.save([entry(index)])
     await storage.mark()
@@ -417,7 +417,7 @@ async def test_what_was_promised_before_another_rot_is_promised_still() -> None:
 
     assert loaded.damage
     assert not members.may_vote
-    assert loaded.ghost == Place(1, 20)
+    assert loaded.ghost == RaftEntryId(1, 20)
 
 
 @pytest.mark.parametrize("where", ["beginning", "middle", "newest", "after the end", "all"])
@@ -445,7 +445,7 @@ async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
     assert "cannot be read" in loaded.damage
     assert not members.may_vote
     assert f"damaged.{name}" in disk.list()
-    assert loaded.ghost == (Place(1, 60) if where in ("beginning", "middle") else None)
+    assert loaded.ghost == (RaftEntryId(1, 60) if where in ("beginning", "middle") else None)
     assert len(entries(loaded)) in {"middle": range(10, 31)}.get(where, range(1))
     _, again, members = await started(disk)
     assert not again.damage
@@ -459,7 +459,7 @@ async def test_a_ghost_and_a_snapshot_that_cannot_be_read_are_damaged_ones(
     storage = await begun(disk)
     await storage.save([ready(append=(Entry(1, 1, b"e"), Entry(2, 1, b"e")))])
     snapshot = await snapshot_of(1, 1, storage)
-    await store_ghost(disk, Word(HardState(1), Place(1, 2)))
+    await store_ghost(disk, RecoveredHardState(HardState(1), RaftEntryId(1, 2)))
     for name in disk.list():
         if name == GHOST or name.startswith("snapshot."):
             cannot_read(monkeypatch, disk, name, 0, 1)
@@ -770,7 +770,7 @@ async def test_a_rotten_directory_of_before_knows_its_word_where_the_newest_bloc
     _, loaded, members = await started(disk)
 
     assert not members.may_vote
-    assert (loaded.hard_state, loaded.ghost) == (HardState(2, "y"), Place(2, 4))
+    assert (loaded.hard_state, loaded.ghost) == (HardState(2, "y"), RaftEntryId(2, 4))
 
 
 async def test_a_rotten_directory_of_before_has_forgotten_where_they_say_only_a_part() -> None:
@@ -830,7 +830,7 @@ async def test_a_damaged_log_still_says_what_was_committed() -> None:
     await storage.mark(3)
     await rot(disk, -3)
     _, loaded, members = await started(disk)
-    assert (members.may_vote, loaded.ghost) == (False, Place(3, 3))
+    assert (members.may_vote, loaded.ghost) == (False, RaftEntryId(3, 3))
     assert loaded.log.last_index < 2
     assert loaded.committed == 3
 

@@ -18,8 +18,8 @@ from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
 from distributedlog.proxy.client.proxy_client import (
     GATHERED_BYTES_MAX,
-    OpenStream,
     ProxyLink,
+    ProxyStream,
     StreamEnd,
 )
 from distributedlog.proxy.protocol.proxy_messages import (
@@ -116,7 +116,7 @@ class ScriptedClient:
 
     async def open_stream(
         self, request: Any, path: str, name: str, end: StreamEnd, **rest: Any
-    ) -> OpenStream:
+    ) -> ProxyStream:
         while not self.has:
             await trio.sleep(0.01)
             if self.sealed:
@@ -126,7 +126,7 @@ class ScriptedClient:
         next_sequence, window = self.has.pop(0)
         self.opened.append(proxy)
         opened = ProduceOpened(LOG_ID, 5, bool(next_sequence), next_sequence, window, "count", -1)
-        return OpenStream(proxy, 1, opened)
+        return ProxyStream(proxy, 1, opened)
 
     def readers_of(self, path: str, name: str) -> list[Any]:
         return []
@@ -258,7 +258,7 @@ async def test_what_is_answered_while_a_stream_is_opened_counts(story: Story) ->
     small.break_off()
     open_stream = story.client.open_stream
 
-    async def answers_at_once(*args: Any, **rest: Any) -> OpenStream:
+    async def answers_at_once(*args: Any, **rest: Any) -> ProxyStream:
         found = await open_stream(*args, **rest)
         proxy: Any = found.proxy
         proxy.ack(0, 1)
@@ -512,7 +512,7 @@ class AskedClient(ScriptedClient):
 
     async def probe(
         self, request: Any, path: str, name: str, end: StreamEnd, owner: str
-    ) -> OpenStream:
+    ) -> ProxyStream:
         opened = request(1, owner)
         assert isinstance(opened, ProduceOpen)
         self.asked.set()
@@ -521,7 +521,7 @@ class AskedClient(ScriptedClient):
         self.opened.append(proxy)
         goes_on = opened.through if self.goes_on < 0 else self.goes_on
         answer = ProduceOpened(LOG_ID, 5, False, goes_on, 1024 * KIB, "count", -1)
-        return OpenStream(proxy, 1, answer)
+        return ProxyStream(proxy, 1, answer)
 
 
 @pytest.mark.parametrize("word", ["acknowledged", "refused", "refused later"])

@@ -16,8 +16,8 @@ from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
 from distributedlog.proxy.client.proxy_client import ProxyClient
 from distributedlog.proxy.protocol.proxy_messages import ProduceOpen
 from distributedlog.proxy.session import log_calls
-from distributedlog.proxy.write.hosted_log import WrittenLog
-from distributedlog.proxy.write.log_manager import Owner
+from distributedlog.proxy.write.hosted_log import HostedLog
+from distributedlog.proxy.write.log_manager import LogManager
 from distributedlog.proxy.write.produce_session import ProduceSession
 from distributedlog.runtime.declarations.options import KIB
 from distributedlog.runtime.interfaces.errors import (
@@ -284,14 +284,14 @@ async def test_an_opening_that_nobody_waits_for_leaves_no_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a proxy gives to streams is bounded: nothing of it stays with one whose answer came too late."""
-    take, go, owners = Owner.take, trio.Event(), list[Owner]()
+    take, go, owners = LogManager.take, trio.Event(), list[LogManager]()
 
-    async def take_late(self: Owner, request: ProduceOpen) -> WrittenLog:
+    async def take_late(self: LogManager, request: ProduceOpen) -> HostedLog:
         owners.append(self)
         await go.wait()
         return await take(self, request)
 
-    monkeypatch.setattr(Owner, "take", take_late)
+    monkeypatch.setattr(LogManager, "take", take_late)
     async with world() as it:
         node = await it.proxy("w1")
         async with open_namespace(uri_of(node.address)) as namespace:
@@ -508,15 +508,15 @@ async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner is slow, another proxy is asked, and is killed meanwhile: the owner answers yet."""
-    take, asked = Owner.take, trio.Event()
+    take, asked = LogManager.take, trio.Event()
 
-    async def take_never(self: Owner, request: ProduceOpen) -> WrittenLog:
+    async def take_never(self: LogManager, request: ProduceOpen) -> HostedLog:
         if not request.suspect:
             return await take(self, request)
         asked.set()
         return await trio.sleep_forever()
 
-    monkeypatch.setattr(Owner, "take", take_never)
+    monkeypatch.setattr(LogManager, "take", take_never)
     async with world() as it:
         nodes = {name: await it.proxy(name) for name in ("w1", "w2")}
         names = {node.node_id: name for name, node in nodes.items()}

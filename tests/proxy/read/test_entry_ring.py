@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.proxy.protocol.read_messages import HEAD_BYTES, SegmentHead
-from distributedlog.proxy.read.entry_ring import ENTRY_BYTES, Place, Ring, Rings, Run, Subscription
+from distributedlog.proxy.read.entry_ring import (
+    ENTRY_BYTES,
+    EntryRing,
+    EntryRings,
+    Place,
+    RingSpan,
+    SubscriberCursor,
+)
 from distributedlog.runtime.interfaces.errors import ProtocolError
 from tests.examples import examples
 
@@ -21,7 +28,7 @@ def entry_at(place: Place) -> bytes:
     return bytes(place) + bytes(BYTES - 2)
 
 
-def places_of(run: Run) -> list[Place]:
+def places_of(run: RingSpan) -> list[Place]:
     body = run.body[HEAD_BYTES:]
     return [(body[at], body[at + 1]) for at in range(0, len(body), BYTES)]
 
@@ -55,10 +62,10 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
     ]
     ends = {segment: len(controls) for segment, controls in enumerate(segments, 1)}
     every = [(segment, entry) for segment in ends for entry in range(ends[segment] + 1)]
-    rings = Rings(1 << 30, size * (BYTES + ENTRY_BYTES))
+    rings = EntryRings(1 << 30, size * (BYTES + ENTRY_BYTES))
     ring = rings.open((1, 0))
     heads = {segment: head(segment) for segment in ends}
-    readers = [Subscription(every[start % len(every)], -1, credit) for start in starts]
+    readers = [SubscriberCursor(every[start % len(every)], -1, credit) for start in starts]
     first = [reader.at for reader in readers]
     had: list[list[Place]] = [[] for _ in readers]
     granted = [credit] * len(readers)
@@ -81,7 +88,7 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
             reader.skip_to((segment + 1, 0))
         elif (segment, entry) in stored:
             body = heads[segment].encode() + entry_at((segment, entry))
-            reader.on_sent(Run(body, (segment, entry + 1), 0, (segment, entry)))
+            reader.on_sent(RingSpan(body, (segment, entry + 1), 0, (segment, entry)))
             had[number].append((segment, entry))
         else:
             reader.skip_to((segment, entry + 1))
@@ -108,10 +115,10 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
 def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> None:
     """All rings of a process have one bound."""
     cost = 100 + ENTRY_BYTES
-    rings = Rings(6 * cost, 4 * cost)
+    rings = EntryRings(6 * cost, 4 * cost)
     idle, busy = rings.open((1, 0)), rings.open((7, 0))
 
-    def push(ring: Ring, segment: int, entry: int) -> None:
+    def push(ring: EntryRing, segment: int, entry: int) -> None:
         rings.push(ring, head(segment), entry, bytes(100), entry + 1)
 
     for entry in range(4):
@@ -135,7 +142,7 @@ def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> Non
 
 def test_what_is_truncated_is_below_the_ring() -> None:
     """H188."""
-    rings = Rings(1 << 20, 1 << 20)
+    rings = EntryRings(1 << 20, 1 << 20)
     ring = rings.open((1, 0))
     one = head(1)
     for entry in range(5):
@@ -149,7 +156,7 @@ def test_what_is_truncated_is_below_the_ring() -> None:
 
 
 def test_a_ring_that_is_used_for_long_forgets_what_it_let_go() -> None:
-    rings = Rings(1 << 20, 10 * (10 + ENTRY_BYTES))
+    rings = EntryRings(1 << 20, 10 * (10 + ENTRY_BYTES))
     ring, one = rings.open((1, 0)), head(1)
     for entry in range(10_000):
         rings.push(ring, one, entry, bytes(10), entry + 1)
@@ -163,7 +170,7 @@ def test_a_ring_that_is_used_for_long_forgets_what_it_let_go() -> None:
 
 @pytest.mark.parametrize("total", [99, 100 + (1 << 30)])
 def test_credit_only_grows_and_has_a_bound(total: int) -> None:
-    reader = Subscription((1, 0), -1, 100)
+    reader = SubscriberCursor((1, 0), -1, 100)
 
     with pytest.raises(ProtocolError, match="CREDIT"):
         reader.on_credit(total)

@@ -26,7 +26,7 @@ from distributedlog.metadata.model.rights import (
 from distributedlog.metadata.model.transaction import Delete, Put
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.proxy.session import client_authorizer as client_rights
-from distributedlog.proxy.session.client_authorizer import ClientRights
+from distributedlog.proxy.session.client_authorizer import ClientAuthorizer
 from distributedlog.proxy.session.log_calls import NEEDED, parts_within
 from distributedlog.runtime.interfaces.errors import (
     Compacted,
@@ -386,7 +386,7 @@ async def test_a_grant_counts_when_it_was_answered_though_the_watch_is_late(
     world: World, autojump_clock: MockClock
 ) -> None:
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly)) as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly)) as it:
         await made(it, "x")
         producer = await it.producer("user/etl")
         with pytest.raises(NotAllowed):
@@ -409,7 +409,7 @@ async def test_without_a_quorum_nothing_is_opened_and_what_is_open_goes_on(
     world: World, autojump_clock: MockClock
 ) -> None:
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly)) as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly)) as it:
         await it.grant("etl", "producer", "x")
         await made(it, "x")
         producer = await it.producer("user/etl")
@@ -431,7 +431,7 @@ async def test_a_proxy_that_may_not_know_who_may_do_what_serves_nobody(
     world: World, autojump_clock: MockClock
 ) -> None:
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly), mode="open") as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly), mode="open") as it:
         await made(it, "x")
         producer = await it.producer("user/etl")
         await producer.open(1, "x")
@@ -837,7 +837,7 @@ async def test_a_token_that_the_watch_has_not_heard_of_waits_for_it(
 ) -> None:
     """The metadata say that it is good: the proxy does not call it revoked for what it knows from before."""
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly), takes_tokens=True) as it:
         await it.grant("etl", "writer", "x")
         await trio.sleep(1)
         unruly.late_s = 1.0
@@ -854,7 +854,7 @@ async def test_what_the_watch_has_not_heard_is_heard_when_something_is_opened(
     world: World, autojump_clock: MockClock
 ) -> None:
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly), takes_tokens=True) as it:
         await it.grant("etl", "writer", "x")
         await made(it, "x")
         producer = RawProducer(await it.link_by(it.token("etl"), it.writes))
@@ -928,7 +928,7 @@ async def test_a_proxy_that_cannot_list_rests_and_lists_again(autojump_clock: Mo
                 raise QuorumUnreachable("nobody leads")
             return await super().range(start, end, limit=limit)
 
-    rights = ClientRights(Away())
+    rights = ClientAuthorizer(Away())
     async with trio.open_nursery() as nursery:
         await nursery.start(rights.run)
         await trio.sleep(10.25 * client_rights.RELIST_S)
@@ -943,7 +943,7 @@ async def test_a_blind_proxy_calls_no_token_revoked(
     world: World, autojump_clock: MockClock
 ) -> None:
     unruly = Unruly(world.metadata)
-    async with judged(world, rights=lambda _: ClientRights(unruly), takes_tokens=True) as it:
+    async with judged(world, rights=lambda _: ClientAuthorizer(unruly), takes_tokens=True) as it:
         await it.grant("etl", "writer", "x")
         await made(it, "x")
         producer = RawProducer(await it.link_by(it.token("etl"), it.writes))
@@ -969,7 +969,7 @@ async def test_a_quorums_tokens_are_taken_narrowed_and_revoked(
         token = await root.make_token("etl", valid_s=600, narrowing=((NS, "mine", READ | WRITE),))
         async with judged(
             world,
-            rights=lambda _: ClientRights(asks),
+            rights=lambda _: ClientAuthorizer(asks),
             takes_tokens=True,
             whose=asks.verify_token,
         ) as it:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.read import fetcher
-from distributedlog.metadata.auth.acl_cache import TrustTable
+from distributedlog.metadata.auth.acl_cache import AclCache
 from distributedlog.proxy.declarations.options import ProxyOptions
 from distributedlog.proxy.protocol.proxy_messages import (
     LogCall,
@@ -21,13 +21,13 @@ from distributedlog.proxy.protocol.proxy_messages import (
 from distributedlog.proxy.protocol.read_messages import Subscribe
 from distributedlog.proxy.read import read_server
 from distributedlog.proxy.read.entry_ring import Place
-from distributedlog.proxy.read.history_reads import ColdReads
-from distributedlog.proxy.read.tail_feed import Feed
+from distributedlog.proxy.read.history_reads import HistoryReads
+from distributedlog.proxy.read.tail_feed import TailFeed
 from distributedlog.proxy.session import log_calls
-from distributedlog.proxy.session.client_authorizer import Client, ClientRights
+from distributedlog.proxy.session.client_authorizer import ClientAuthorizer, ClientSession
 from distributedlog.proxy.session.fair_queue import FairQueue, fits
 from distributedlog.proxy.session.log_calls import LogCalls
-from distributedlog.proxy.write.log_manager import HELD_SHARE, Owner
+from distributedlog.proxy.write.log_manager import HELD_SHARE, LogManager
 from distributedlog.runtime.interfaces.errors import DistributedLogError, RequestTimeout, TooBusy
 from distributedlog.runtime.protocol.frames import Op, envelope, pack
 from tests.log.conftest import World
@@ -126,9 +126,9 @@ class Answers:
         self.errors.append(error)
 
 
-def client_of(link: Any) -> Client:
+def client_of(link: Any) -> ClientSession:
     """One who is not judged."""
-    return ClientRights(NOTHING, TrustTable()).meet(link)
+    return ClientAuthorizer(NOTHING, AclCache()).meet(link)
 
 
 async def never(*args: Any) -> Any:
@@ -179,7 +179,7 @@ async def test_of_a_call_that_takes_too_long_it_is_not_said_that_it_did_nothing(
 
 
 def test_streams_of_one_connection_leave_windows_to_others() -> None:
-    owner = Owner("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
+    owner = LogManager("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
     mine = streams = 0
     while streams < 2000 or mine < 95 * MIB:
         window = owner.window(mine)
@@ -193,7 +193,7 @@ def test_streams_of_one_connection_leave_windows_to_others() -> None:
 
 
 def test_frames_of_one_connection_leave_bytes_to_others() -> None:
-    owner = Owner("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
+    owner = LogManager("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
     mine, frame = 0, 2 * MIB
     while owner.may_hold(mine, frame):
         owner.stats.held_bytes += frame
@@ -344,14 +344,14 @@ async def test_a_log_whose_history_cannot_be_read_holds_up_no_other_log(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(nursery)
-    read_range = ColdReads._read
+    read_range = HistoryReads._read
 
-    async def read(self: ColdReads, feed: Feed, at: Place, found: Any) -> None:
+    async def read(self: HistoryReads, feed: TailFeed, at: Place, found: Any) -> None:
         if feed.name == "stuck":
             await trio.sleep_forever()
         await read_range(self, feed, at, found)
 
-    monkeypatch.setattr(ColdReads, "_read", read)
+    monkeypatch.setattr(HistoryReads, "_read", read)
     async with world.process() as ns, proxies(world) as through:
         for name in ("stuck", "l"):
             await put(ns.open_log(name), *range(20))
@@ -368,14 +368,14 @@ async def test_ranges_from_places_within_another_one_are_read_beside_it(
 ) -> None:
     """One takes longer than the other is kept: neither meets what the other left."""
     world = World(nursery)
-    read_range = ColdReads._read
+    read_range = HistoryReads._read
 
-    async def read(self: ColdReads, feed: Feed, at: Place, found: Any) -> None:
+    async def read(self: HistoryReads, feed: TailFeed, at: Place, found: Any) -> None:
         await read_range(self, feed, at, found)
         if at[1] > 1:
             await trio.sleep(3)
 
-    monkeypatch.setattr(ColdReads, "_read", read)
+    monkeypatch.setattr(HistoryReads, "_read", read)
     async with world.process() as ns, proxies(world) as through:
         log = ns.open_log("l")
         async with log.open_writer() as writer:

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.proxy.protocol.proxy_messages import ProducedFrame, Refusal
 from distributedlog.proxy.write import hosted_log as written_log
-from distributedlog.proxy.write.hosted_log import WrittenLog
+from distributedlog.proxy.write.hosted_log import HostedLog
 from distributedlog.proxy.write.producer_stream import ProducerStream
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
@@ -72,7 +72,7 @@ async def test_a_frame_passes_none_that_waits(
     expects = "expects" in why
     writer = Writer(waits=not expects)
     storage: Any = writer
-    log = WrittenLog("default", "orders", storage)
+    log = HostedLog("default", "orders", storage)
     stream = ProducerStream(
         1, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
     )
@@ -103,7 +103,7 @@ async def test_a_no_that_rests_on_what_is_known_of_producers_is_said_while_the_l
     writer, told = Writer(), list[Refusal]()
     writer.refuses, writer.lost = error, lost
     storage: Any = writer
-    log = WrittenLog("default", "orders", storage)
+    log = HostedLog("default", "orders", storage)
     stream = ProducerStream(
         1,
         1 << 20,
@@ -141,7 +141,7 @@ async def test_many_who_go_at_once_do_not_each_look_at_all_that_waits(
     monkeypatch.setattr(written_log, "deque", Looked)
     writer = Writer(waits=True)
     storage: Any = writer
-    log = WrittenLog("default", "orders", storage)
+    log = HostedLog("default", "orders", storage)
     streams = [
         ProducerStream(
             number, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
@@ -193,7 +193,7 @@ async def test_of_all_that_waits_what_who_goes_sent_is_left_out_and_no_more(
 ) -> None:
     chance, writer = random.Random(seed), Narrow()
     storage: Any = writer
-    log = WrittenLog("default", "orders", storage)
+    log = HostedLog("default", "orders", storage)
     refused: dict[int, Refusal] = {}
     there: dict[int, ProducerStream] = {}
     sent: list[bytes] = []

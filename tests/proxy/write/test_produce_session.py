@@ -10,8 +10,8 @@ import xxhash
 
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.proxy.protocol import proxy_messages as wire
-from distributedlog.proxy.write.hosted_log import WrittenLog
-from distributedlog.proxy.write.log_manager import Owner
+from distributedlog.proxy.write.hosted_log import HostedLog
+from distributedlog.proxy.write.log_manager import LogManager
 from distributedlog.runtime.interfaces.errors import ConnectionLost, Moved
 from distributedlog.runtime.protocol.frames import Op, envelope, pack
 from tests.codecs import mutations
@@ -159,7 +159,7 @@ async def test_an_opening_that_nobody_wants_any_more_waits_no_longer(
     """H185: who connects, asks for logs that another one has, and goes, again and again, leaves no tasks."""
     waiting = 0
 
-    async def stuck(self: Owner, request: wire.ProduceOpen) -> WrittenLog:
+    async def stuck(self: LogManager, request: wire.ProduceOpen) -> HostedLog:
         nonlocal waiting
         waiting += 1
         try:
@@ -167,7 +167,7 @@ async def test_an_opening_that_nobody_wants_any_more_waits_no_longer(
         finally:
             waiting -= 1
 
-    monkeypatch.setattr(Owner, "take", stuck)
+    monkeypatch.setattr(LogManager, "take", stuck)
     async with world() as it:
         proxy = await it.proxy("w1")
         link = (await it.producer(proxy)).link

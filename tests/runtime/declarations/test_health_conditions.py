@@ -31,7 +31,7 @@ from distributedlog.runtime.declarations.health_conditions import (
     worst_first,
     worst_of,
 )
-from distributedlog.runtime.protocol.schema import Misfit
+from distributedlog.runtime.protocol.schema import SchemaError
 from tests.conditions import codes_of, every_condition
 
 CODES = """
@@ -142,7 +142,7 @@ def test_what_a_peer_sends_is_checked(wrong: dict[str, object]) -> None:
     assert conditions_form([sound])
     values: list[object] = [[sound | wrong], [wrong], "text", [[]], [sound] * (CONDITIONS_MAX + 1)]
     for value in values:
-        with pytest.raises(Misfit):
+        with pytest.raises(SchemaError):
             conditions_form(value)
 
 
@@ -184,7 +184,7 @@ def test_texts_of_an_older_version_are_conditions_without_a_code() -> None:
 
 @pytest.mark.parametrize("value", [None, "text", {}, [1], [["x"]], ["x" * 301], ["x"] * 17])
 def test_texts_of_an_older_version_are_checked(value: object) -> None:
-    with pytest.raises(Misfit):
+    with pytest.raises(SchemaError):
         legacy_form(value)
 
 

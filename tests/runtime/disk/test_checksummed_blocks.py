@@ -13,7 +13,7 @@ from distributedlog.runtime.disk.checksummed_blocks import (
     HEADER_BYTES,
     MAGIC,
     Block,
-    Verdict,
+    BlockScanResult,
     header_into,
     judge,
     padded,
@@ -232,7 +232,7 @@ def test_blocks_above_the_bound_are_not_made() -> None:
         )
 
 
-def model(blocks: list[tuple[int, int]], from_sequence: int, floor: int) -> Verdict:
+def model(blocks: list[tuple[int, int]], from_sequence: int, floor: int) -> BlockScanResult:
     """The rule of H3, number by number."""
     present = {sequence for sequence, _ in blocks}
     durable = max([floor, *(known for _, known in blocks)])
@@ -246,7 +246,7 @@ def model(blocks: list[tuple[int, int]], from_sequence: int, floor: int) -> Verd
             ranges[-1] = (ranges[-1][0], n)
         else:
             ranges.append((n, n))
-    return Verdict(tail, ranges, durable)
+    return BlockScanResult(tail, ranges, durable)
 
 
 @given(st.data())
@@ -293,8 +293,8 @@ def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
 
 
 def test_an_empty_store_has_no_tail_to_cut() -> None:
-    assert judge([], from_sequence=1, durable_floor=0) == Verdict(1, [], 0)
+    assert judge([], from_sequence=1, durable_floor=0) == BlockScanResult(1, [], 0)
 
 
 def test_all_lost_below_a_floor_is_corruption() -> None:
-    assert judge([], from_sequence=4, durable_floor=6) == Verdict(7, [(4, 6)], 6)
+    assert judge([], from_sequence=4, durable_floor=6) == BlockScanResult(7, [(4, 6)], 6)

@@ -16,8 +16,8 @@ from distributedlog.runtime.interfaces.principals import (
     KINDS,
     LOCAL,
     WARN_LEFT,
+    CertificateIdentity,
     Credentials,
-    Identity,
     Meeting,
     Verify,
     Welcome,
@@ -40,8 +40,8 @@ CLIENT = Hello(kind="client")
 async def served(
     methods: dict[str, Verify],
     *,
-    server_is: Identity | None = None,
-    client_is: Identity | None = None,
+    server_is: CertificateIdentity | None = None,
+    client_is: CertificateIdentity | None = None,
     hello: Hello = CLIENT,
     server_says: Hello = SERVER,
 ) -> AsyncIterator["Place"]:
@@ -174,9 +174,9 @@ def test_each_operation_has_a_row_and_a_kind_without_one_gets_nothing() -> None:
         assert allowed == ["metadata"], "between members alone"
 
 
-def of(principal: str) -> Identity:
+def of(principal: str) -> CertificateIdentity:
     kind, _, name = principal.partition("/")
-    return Identity("prod", kind, name, "1f", 2_000_000_000)
+    return CertificateIdentity("prod", kind, name, "1f", 2_000_000_000)
 
 
 @pytest.mark.parametrize("principal", ["metadata/m1", "bookie/b1", "proxy/p1", "user/etl"])
@@ -254,7 +254,7 @@ def test_a_certificate_warns_when_a_fifth_of_its_life_is_left(
 ) -> None:
     """A month's is renewed in another week than a year's."""
     ends_s = BEGIN_S + 365 * DAY_S
-    one = Identity("prod", "bookie", "b1", "1f", ends_s, BEGIN_S)
+    one = CertificateIdentity("prod", "bookie", "b1", "1f", ends_s, BEGIN_S)
     now_ms = (ends_s - days_left * DAY_S) * 1000
     assert one.left(now_ms) == pytest.approx(left, abs=0.01)
     assert (one.left(now_ms) < WARN_LEFT) == warns
@@ -262,9 +262,9 @@ def test_a_certificate_warns_when_a_fifth_of_its_life_is_left(
 
 
 def test_nothing_is_left_of_a_certificate_that_has_ended_whatever_the_clock() -> None:
-    one = Identity("prod", "bookie", "b1", "1f", BEGIN_S + DAY_S, BEGIN_S)
+    one = CertificateIdentity("prod", "bookie", "b1", "1f", BEGIN_S + DAY_S, BEGIN_S)
     for after_s in (0, 1, 10**9):
         now_ms = (BEGIN_S + DAY_S + after_s) * 1000
         assert one.left(now_ms) == 0
     assert one.left(0) == 1  # a clock that is far behind
-    assert Identity("prod", "bookie", "b1", "1f", BEGIN_S, BEGIN_S).left(0) == 1
+    assert CertificateIdentity("prod", "bookie", "b1", "1f", BEGIN_S, BEGIN_S).left(0) == 1

@@ -16,7 +16,7 @@ from distributedlog.runtime.net.address_check import (
     advertised_by,
     who_answers,
 )
-from distributedlog.runtime.net.link import Link, Session
+from distributedlog.runtime.net.link import Link, LinkSession
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.handshake import Hello
 from tests.conditions import codes_of
@@ -39,7 +39,7 @@ async def _bookies() -> AsyncIterator[PipeNetwork]:
             hello = Hello(cluster_id="c", node_id=f"id-{name}", kind="bookie", label=name)
             endpoint = Endpoint(host, lambda hello=hello: hello, receive_bytes=4096)  # type: ignore[misc]
 
-            def session(link: Link) -> Session:
+            def session(link: Link) -> LinkSession:
                 return EchoSession(link, [])
 
             nursery.start_soon(endpoint.serve, {"": await host.listen(address)}, session)

@@ -8,7 +8,12 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.runtime.interfaces.errors import TooBusy
-from distributedlog.runtime.net.connection_limiter import HEALTH, OF_ONE_NODE_MAX, SILENT_S, Places
+from distributedlog.runtime.net.connection_limiter import (
+    HEALTH,
+    OF_ONE_NODE_MAX,
+    SILENT_S,
+    ConnectionLimiter,
+)
 from distributedlog.runtime.net.frame_reader import ReceiveSpace
 from distributedlog.runtime.net.link import Link
 from distributedlog.runtime.protocol.handshake import Hello
@@ -22,7 +27,7 @@ NODE = Hello(cluster_id="c1", node_id="n1", kind="metadata")
 class Server:
     """Its places, and connections that come to it."""
 
-    places: Places = field(default_factory=lambda: Places(64))
+    places: ConnectionLimiter = field(default_factory=lambda: ConnectionLimiter(64))
     ports: int = 0
 
     def enter(self, host: str) -> tuple[Link, Link | None]:
@@ -70,7 +75,7 @@ async def test_clients_take_no_place_of_a_node_whatever_they_are_called(
 
 async def test_one_node_does_not_take_the_places_of_all(autojump_clock: MockClock) -> None:
     """Whoever forges the name of one."""
-    server = Server(Places(1000))
+    server = Server(ConnectionLimiter(1000))
     server.fill()
     for _ in range(OF_ONE_NODE_MAX):
         server.greet("h1", NODE, node=True)

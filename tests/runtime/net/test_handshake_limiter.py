@@ -5,7 +5,7 @@ import trio.testing
 
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 from distributedlog.runtime.net.connection_limiter import STRANGERS_MAX
-from distributedlog.runtime.net.handshake_limiter import HOSTS_MAX, PER_S, HandshakeTurns
+from distributedlog.runtime.net.handshake_limiter import HOSTS_MAX, PER_S, HandshakeLimiter
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import ANSWER_S, with_tls
 from distributedlog.runtime.protocol.handshake import Hello
@@ -51,7 +51,7 @@ async def test_users_that_come_back_at_once_wait_in_turn_and_a_node_does_not(
 
 async def test_who_has_gone_takes_no_turn(autojump_clock: trio.testing.MockClock) -> None:
     """Else those who give up would keep all others from theirs."""
-    turns = HandshakeTurns()
+    turns = HandshakeLimiter()
     await turns.turn("c", still_there)
     began = trio.current_time()
 
@@ -79,7 +79,7 @@ async def test_who_has_gone_takes_no_turn(autojump_clock: trio.testing.MockClock
 async def test_a_host_of_a_node_goes_first_until_it_is_forgotten(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    turns = HandshakeTurns()
+    turns = HandshakeLimiter()
     turns.on_node("b1")
     began = trio.current_time()
     for _ in range(10):
@@ -96,7 +96,7 @@ async def test_a_host_that_comes_back_for_ever_makes_its_own_wait(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its thousand would be ten seconds of everybody's five."""
-    turns = HandshakeTurns()
+    turns = HandshakeLimiter()
     async with trio.open_nursery() as nursery:
         for _ in range(1000):
             nursery.start_soon(turns.turn, "flood", still_there)

@@ -23,7 +23,7 @@ from distributedlog.runtime.interfaces.host import Address, Connection
 from distributedlog.runtime.net.client_link import ClientLink, Reply
 from distributedlog.runtime.net.connection_limiter import SILENT_S, STRANGERS_MAX
 from distributedlog.runtime.net.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX, Link
-from distributedlog.runtime.net.rejection_log import LINES_A_MINUTE_MAX, Refusals
+from distributedlog.runtime.net.rejection_log import LINES_A_MINUTE_MAX, RejectionLog
 from distributedlog.runtime.net.rpc import PARTIAL_BYTES_MAX, SILENCE_SERVER_S, Endpoint
 from distributedlog.runtime.protocol.frames import (
     ENVELOPE_BYTES,
@@ -565,7 +565,7 @@ async def test_a_flood_from_many_addresses_is_counted_and_hardly_told(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A line an address and reason, and so many a minute: the log is no target either."""
-    refusals = Refusals()
+    refusals = RejectionLog()
     for n in range(1000):
         refusals.note(f"10.0.{n // 250}.{n % 250}:7", "malformed", "a frame of 9 bytes")
     assert len(caplog.records) == LINES_A_MINUTE_MAX

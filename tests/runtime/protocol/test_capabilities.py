@@ -10,8 +10,8 @@ from distributedlog.runtime.interfaces.errors import NotAuthenticated
 from distributedlog.runtime.protocol.capabilities import (
     CAPABILITY_BYTES,
     SERVES,
+    CapabilityKind,
     Generation,
-    Kind,
     capability,
     is_capability,
     issue_pass,
@@ -28,12 +28,12 @@ FIRST = Generation(1, secret("K1"), secret("P1"))
 SECOND = Generation(2, secret("K2"), secret("P2"))
 OF_B1 = FIRST.of_bookie("c1", "b1")
 PRINCIPALS = st.sampled_from(["user/a", "user/b", "user/a1", "bookie/b1", "anonymous"])
-MEANT = st.tuples(st.sampled_from(Kind), st.integers(0, 3), PRINCIPALS, st.integers(0, 2))
+MEANT = st.tuples(st.sampled_from(CapabilityKind), st.integers(0, 3), PRINCIPALS, st.integers(0, 2))
 
 
 def test_the_bytes_are_those_of_every_version() -> None:
     """Bookies and metadata nodes of different versions compute the same ones."""
-    made = capability(OF_B1, Kind.ADD, 7, "user/etl", 9)
+    made = capability(OF_B1, CapabilityKind.ADD, 7, "user/etl", 9)
 
     assert made.hex() == "0301cbf038e20a5a929273bbab629229"
     assert (
@@ -45,7 +45,7 @@ def test_the_bytes_are_those_of_every_version() -> None:
 @settings(max_examples=examples(150))
 @given(MEANT, MEANT)
 def test_a_capability_is_good_for_exactly_what_it_was_made_for(
-    made: tuple[Kind, int, str, int], used: tuple[Kind, int, str, int]
+    made: tuple[CapabilityKind, int, str, int], used: tuple[CapabilityKind, int, str, int]
 ) -> None:
     """H229, H231: another ledger, principal, kind, or one from before something was taken away: refused."""
     shown = capability(OF_B1, *made)
@@ -57,11 +57,11 @@ def test_a_capability_is_good_for_exactly_what_it_was_made_for(
 
 
 def test_a_reader_can_not_fence_and_who_adds_can_not_recover_nor_read() -> None:
-    def may(shown: Kind, wanted: Kind) -> bool:
+    def may(shown: CapabilityKind, wanted: CapabilityKind) -> bool:
         key = capability(OF_B1, shown, 1, "user/a", 0)
         return is_capability(key, [OF_B1], wanted, 1, "user/a", 0)
 
-    assert [[may(shown, wanted) for wanted in Kind] for shown in Kind] == [
+    assert [[may(shown, wanted) for wanted in CapabilityKind] for shown in CapabilityKind] == [
         [True, False, False, False],
         [True, True, False, False],
         [False, False, True, False],
@@ -75,14 +75,14 @@ def test_what_one_bookie_holds_opens_nothing_at_another() -> None:
     of_b2 = [one.of_bookie("c1", "b2") for one in (FIRST, SECOND)]
 
     for held in stolen:
-        for kind in Kind:
+        for kind in CapabilityKind:
             assert not is_capability(
                 capability(held, kind, 1, "user/a", 0), of_b2, kind, 1, "user/a", 0
             )
     assert not is_capability(
-        capability(FIRST.of_bookie("c2", "b2"), Kind.READ, 1, "user/a", 0),
+        capability(FIRST.of_bookie("c2", "b2"), CapabilityKind.READ, 1, "user/a", 0),
         of_b2,
-        Kind.READ,
+        CapabilityKind.READ,
         1,
         "user/a",
         0,
@@ -90,12 +90,12 @@ def test_what_one_bookie_holds_opens_nothing_at_another() -> None:
 
 
 def test_a_generation_that_is_held_no_more_ends_what_was_made_with_it() -> None:
-    key = capability(OF_B1, Kind.READ, 1, "user/a", 0)
+    key = capability(OF_B1, CapabilityKind.READ, 1, "user/a", 0)
     third = Generation(3, secret("K3"), secret("P3")).of_bookie("c1", "b1")
     second = SECOND.of_bookie("c1", "b1")
 
-    assert is_capability(key, [second, OF_B1], Kind.READ, 1, "user/a", 0)
-    assert not is_capability(key, [third, second], Kind.READ, 1, "user/a", 0)
+    assert is_capability(key, [second, OF_B1], CapabilityKind.READ, 1, "user/a", 0)
+    assert not is_capability(key, [third, second], CapabilityKind.READ, 1, "user/a", 0)
 
 
 def test_a_pass_says_whose_it_is_and_since_when() -> None:

@@ -21,8 +21,8 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.interfaces.log_lines import get_logger
 from distributedlog.runtime.schedule.background_loop import (
     Background,
+    CallbackQueue,
     Handover,
-    Hops,
     uninterrupted,
 )
 
@@ -79,7 +79,7 @@ def test_callbacks_run_in_order_in_the_loop(background: Background) -> None:
 
 def test_a_burst_costs_one_wake_up() -> None:
     wakes: list[int] = []
-    hops = Hops(lambda: wakes.append(1))
+    hops = CallbackQueue(lambda: wakes.append(1))
     seen: list[int] = []
 
     for n in range(100):
@@ -105,7 +105,7 @@ def test_a_wake_that_failed_is_tried_again() -> None:
         if len(wakes) == 1:
             raise OSError
 
-    hops = Hops(wake)
+    hops = CallbackQueue(wake)
     with pytest.raises(OSError):
         hops.post(lambda: None)
 
@@ -116,7 +116,7 @@ def test_a_wake_that_failed_is_tried_again() -> None:
 
 def test_an_urgent_post_wakes_the_loop_in_any_case() -> None:
     """The thread that was to wake it may be in a signal handler, between its mark and the wake-up."""
-    hops: Hops
+    hops: CallbackQueue
 
     def wake() -> None:
         wakes.append(1)
@@ -126,7 +126,7 @@ def test_an_urgent_post_wakes_the_loop_in_any_case() -> None:
 
     wakes: list[int] = []
     seen: list[str] = []
-    hops = Hops(wake)
+    hops = CallbackQueue(wake)
     hops.post(lambda: seen.append("first"))
 
     assert len(wakes) == 2

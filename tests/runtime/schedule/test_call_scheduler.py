@@ -16,10 +16,10 @@ from distributedlog.runtime.schedule.call_scheduler import (
     CROWD_BYTES_MAX,
     CROWD_OWNERS,
     TURN_BYTES_MAX,
-    Due,
-    Round,
-    Rounds,
-    Turn,
+    CallScheduler,
+    PeriodicCheck,
+    PeriodicChecks,
+    ScheduledCall,
 )
 
 A_TURN = TURN_BYTES_MAX // CALL_BYTES_MIN
@@ -32,19 +32,19 @@ class Calls:
         self.done: list[object] = []
         self.broken: list[Exception] = []
 
-    def due(self, turn: Turn, name: object, size: int = 0) -> Due:
+    def due(self, turn: CallScheduler, name: object, size: int = 0) -> ScheduledCall:
         def call() -> int:
             self.done.append(name)
             return size
 
-        return Due(turn, call, self.broken.append)
+        return ScheduledCall(turn, call, self.broken.append)
 
-    def round(self, name: object, again: Callable[[], bool]) -> Round:
+    def round(self, name: object, again: Callable[[], bool]) -> PeriodicCheck:
         def call() -> bool:
             self.done.append(name)
             return again()
 
-        return Round(call, self.broken.append)
+        return PeriodicCheck(call, self.broken.append)
 
 
 async def turns(number: int) -> None:
@@ -53,7 +53,7 @@ async def turns(number: int) -> None:
 
 
 async def test_what_is_due_is_done_once_in_order(nursery: trio.Nursery) -> None:
-    turn, calls = Turn(), Calls()
+    turn, calls = CallScheduler(), Calls()
     nursery.start_soon(turn.run)
     dues = [calls.due(turn, n) for n in range(5)]
 
@@ -72,7 +72,7 @@ async def test_a_turn_hands_on_so_many_bytes_and_the_rest_in_order_in_the_next(
     nursery: trio.Nursery,
 ) -> None:
     """H166: one log at full speed keeps the loop from nobody, and the others lose no turn to it."""
-    turn, calls = Turn(), Calls()
+    turn, calls = CallScheduler(), Calls()
     nursery.start_soon(turn.run)
     full = calls.due(turn, "full", TURN_BYTES_MAX)
     lone = [calls.due(turn, n) for n in range(3 * A_TURN)]
@@ -99,7 +99,7 @@ async def test_a_turn_hands_on_so_many_bytes_and_the_rest_in_order_in_the_next(
 
 async def test_what_a_call_makes_due_is_the_next_turns(nursery: trio.Nursery) -> None:
     """H166: a log that always has more lets the others, and the loop, go on."""
-    turn = Turn()
+    turn = CallScheduler()
     done: list[str] = []
 
     def more() -> int:
@@ -112,7 +112,7 @@ async def test_what_a_call_makes_due_is_the_next_turns(nursery: trio.Nursery) ->
         done.append("lone")
         return 0
 
-    again, other = Due(turn, more, print), Due(turn, lone, print)
+    again, other = ScheduledCall(turn, more, print), ScheduledCall(turn, lone, print)
     nursery.start_soon(turn.run)
     again.soon()
     other.soon()
@@ -126,20 +126,28 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """H166, in a turn and in a round."""
-    turn, rounds, calls = Turn(), Rounds(0.001), Calls()
+    turn, rounds, calls = CallScheduler(), PeriodicChecks(0.001), Calls()
     nursery.start_soon(turn.run)
     nursery.start_soon(rounds.run)
 
     def breaks() -> bool:
         raise AssertionError("planted")
 
-    dues = [calls.due(turn, 1), Due(turn, breaks, calls.broken.append), calls.due(turn, 2)]
+    dues = [
+        calls.due(turn, 1),
+        ScheduledCall(turn, breaks, calls.broken.append),
+        calls.due(turn, 2),
+    ]
     for one in dues:
         one.soon()
     await turns(1)
     assert (calls.done, [str(one) for one in calls.broken]) == ([1, 2], ["planted"])
 
-    for joins in (calls.round(3, bool), Round(breaks, calls.broken.append), calls.round(4, bool)):
+    for joins in (
+        calls.round(3, bool),
+        PeriodicCheck(breaks, calls.broken.append),
+        calls.round(4, bool),
+    ):
         rounds.join(joins)
     await trio.sleep(0.01)
     assert calls.done == [1, 2, 3, 4]
@@ -153,12 +161,12 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
 class Beats:
     """Owners that are due one after the other, and what each waited, by virtual time."""
 
-    def __init__(self, turn: Turn, owners: int, size: int = 100) -> None:
+    def __init__(self, turn: CallScheduler, owners: int, size: int = 100) -> None:
         self.size = size
         self.due_at = [0.0] * owners
         self.done_at: list[float] = []
         self.waited_s: list[float] = []
-        self.owners = [Due(turn, self._call(n), print) for n in range(owners)]
+        self.owners = [ScheduledCall(turn, self._call(n), print) for n in range(owners)]
 
     def _call(self, number: int) -> Callable[[], int]:
         def call() -> int:
@@ -194,7 +202,7 @@ async def test_many_busy_owners_share_beats(
 ) -> None:
     """Forty entries cost little more than one: one of many waits for the others, for a beat at most, which is
     longer where there is a crowd of lone records."""
-    turn = Turn()
+    turn = CallScheduler()
     nursery.start_soon(turn.run)
     many = Beats(turn, 2 * busy, size)
     every_s = BUSY_S / busy / 2
@@ -213,7 +221,7 @@ async def test_few_busy_owners_wait_for_nobody(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """H167: a lone record waits for no company; nor do those of one log at full speed."""
-    turn = Turn()
+    turn = CallScheduler()
     nursery.start_soon(turn.run)
     for owners in (1, 8, BUSY_OWNERS // 2):
         few = Beats(turn, owners)
@@ -228,7 +236,7 @@ async def test_a_beat_hands_on_so_many_bytes_and_the_rest_without_a_wait(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """H166: a beat is no bound of what is sent."""
-    turn = Turn()
+    turn = CallScheduler()
     nursery.start_soon(turn.run)
     many = Beats(turn, 4 * A_TURN)
     await many.go(200, BUSY_S / BUSY_OWNERS / 2)
@@ -248,7 +256,7 @@ async def test_several_calls_of_a_turn_send_together_and_a_lone_one_by_itself(
 ) -> None:
     """What breaks between does not keep the others' frames."""
     calls = Calls()
-    turn = Turn(lambda: calls.done.append("gather"), lambda: calls.done.append("send"))
+    turn = CallScheduler(lambda: calls.done.append("gather"), lambda: calls.done.append("send"))
     nursery.start_soon(turn.run)
 
     def breaks() -> int:
@@ -257,7 +265,7 @@ async def test_several_calls_of_a_turn_send_together_and_a_lone_one_by_itself(
     def worse(error: Exception) -> None:
         calls.done.append(str(error))
 
-    for one in (calls.due(turn, 1), Due(turn, breaks, worse), calls.due(turn, 2)):
+    for one in (calls.due(turn, 1), ScheduledCall(turn, breaks, worse), calls.due(turn, 2)):
         one.soon()
     await turns(1)
     calls.due(turn, 3).soon()
@@ -270,7 +278,7 @@ async def test_who_has_joined_is_looked_at_until_there_is_nothing_more(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """And with nobody there is no timer: an idle process sleeps."""
-    rounds, calls = Rounds(2.0), Calls()
+    rounds, calls = PeriodicChecks(2.0), Calls()
     nursery.start_soon(rounds.run)
     left = [0, 1]
     first = calls.round("a", lambda: bool(left.pop()))
@@ -299,7 +307,7 @@ async def test_who_joins_or_leaves_within_a_round(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """A look may end its owner, or begin another thing to look for."""
-    rounds, calls = Rounds(1.0), Calls()
+    rounds, calls = PeriodicChecks(1.0), Calls()
     nursery.start_soon(rounds.run)
 
     def leaves() -> bool:

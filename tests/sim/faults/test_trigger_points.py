@@ -6,7 +6,7 @@ import pytest
 
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.ledger.model.missing_range import Hole
+from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.log.model import log_keys
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.testing.sim.faults.targeted_faults import WORST
@@ -21,7 +21,7 @@ SHARES = {
     "ensemble change": transactions.change_share(LEDGER, CHANGED, 1),
     "recovery begun": transactions.change_share(CHANGED, CHANGED.in_recovery(), 2),
     "close": transactions.closing_share(CLOSED, 3, ()),
-    "hole noted": transactions.note_share(7, 3, (Hole("b3", 1, 2),)),
+    "hole noted": transactions.note_share(7, 3, (MissingRange("b3", 1, 2),)),
     "hole filled": Transaction((), (Delete(b"under/0000000000000007"),)),
     "ledger deleted": transactions.deletion_share(CLOSED, 4),
     "deletion done": Transaction((), (Delete(b"delete/b1/0000000000000007"),)),

@@ -6,20 +6,25 @@ from typing import Any
 from distributedlog.runtime.interfaces.principals import Welcome
 from distributedlog.runtime.protocol.frames import Op, envelope
 from distributedlog.runtime.protocol.handshake import encode_welcome
-from distributedlog.testing.sim.oracles.connection_observer import Answer, Listener, Meetings, Met
+from distributedlog.testing.sim.oracles.connection_observer import (
+    ConnectionObserver,
+    ConnectionOracle,
+    ObservedConnection,
+    SessionFrame,
+)
 
 
-class Answers(Listener):
+class Answers(ConnectionOracle):
     def __init__(self) -> None:
         self.asked: list[int | None] = []
 
-    def on_answer(self, met: Met, answer: Answer) -> None:
+    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
         self.asked.append(None if answer.asked is None else answer.asked.op)
 
 
 def test_what_asks_nothing_takes_no_answer() -> None:
     """A watch that its client gives up while the refusal is on its way: the refusal is of the watch."""
-    meetings, answers = Meetings(lambda: 0.0, lambda: 0), Answers()
+    meetings, answers = ConnectionObserver(lambda: 0.0, lambda: 0), Answers()
     meetings.listeners.append(answers)
     client, node = (SimpleNamespace(name=name, stalled=False) for name in ("x5", "m1"))
     end: Any = SimpleNamespace(

@@ -24,7 +24,7 @@ from distributedlog.spark import plain_errors
 from distributedlog.spark import session_settings as settings
 from distributedlog.spark.client import retry as waiting
 from distributedlog.spark.client import spark_client as clients
-from distributedlog.spark.client.retry import Patience, patiently
+from distributedlog.spark.client.retry import RetryPolicy, patiently
 from distributedlog.spark.client.spark_client import SparkClient, run
 from distributedlog.spark.client.spark_errors import of_text
 from distributedlog.spark.options.options import SinkOptions, SourceOptions
@@ -59,7 +59,7 @@ async def test_what_may_pass_is_asked_again_until_the_time_is_over(
 @pytest.mark.parametrize("error", [LogNotFound("gone"), OwnershipAcquireFailed("mine", "me")])
 def test_what_the_user_must_decide_is_raised_at_once(error: LogNotFound) -> None:
     with pytest.raises(type(error)):
-        Patience("the query", 120.0, now=0.0).pause_s(error, now=1.0)
+        RetryPolicy("the query", 120.0, now=0.0).pause_s(error, now=1.0)
 
 
 @pytest.fixture(scope="module")

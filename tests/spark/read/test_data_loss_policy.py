@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.model.deleted_log import Tombstone
+from distributedlog.log.model.deleted_log import DeletedLog
 from distributedlog.log.model.log_state import LogEnd
-from distributedlog.log.model.position_outcome import FoundLog, HeldPosition, There
+from distributedlog.log.model.position_outcome import CurrentLog, HeldPosition, LogLookup
 from distributedlog.runtime.interfaces.errors import LogDeleted, LogRecreated, LogTruncated
-from distributedlog.spark.read.data_loss_policy import Decision, Do, Rules, decide
+from distributedlog.spark.read.data_loss_policy import Do, Rules, SourceDecision, decide
 from tests.examples import examples
 
 
@@ -43,18 +43,18 @@ class World:
     def now(self) -> Log | None:
         return self.logs[-1] if self.logs and self.logs[-1].state == "there" else None
 
-    def found(self) -> FoundLog:
+    def found(self) -> LogLookup:
         there, gone, deleting = None, [], False
         for log in self.logs:
             if log.state == "there":
                 place = DLSN(1, log.cut, 0)
-                there = There(f"{log.log_id:016x}", place, log.cut, DLSN(1, log.records, 0))
+                there = CurrentLog(f"{log.log_id:016x}", place, log.cut, DLSN(1, log.records, 0))
             elif log.state == "deleting":
                 deleting = self.held is not None and self.held.identity == f"{log.log_id:016x}"
             else:
                 end = LogEnd(DLSN(2, 0, 0), log.records, log.state == "gone")
-                gone.append(Tombstone(log.log_id, end, log.cut, 0))
-        return FoundLog(there, gone, deleting)
+                gone.append(DeletedLog(log.log_id, end, log.cut, 0))
+        return LogLookup(there, gone, deleting)
 
     def position(self, dlsn: DLSN) -> HeldPosition:
         """In the log that is there, as an offset holds it."""
@@ -94,7 +94,7 @@ def play(world: World, choice: int, number: int) -> str:
     return op
 
 
-def look(world: World, rules: Rules, number: int) -> Decision:
+def look(world: World, rules: Rules, number: int) -> SourceDecision:
     """One trigger: decide, then read so many records; the model says what the decision had to be."""
     found = world.found()
     decision = decide("a", world.held, found, rules)
@@ -157,10 +157,10 @@ def test_what_was_not_read_is_said_to_the_record(
 def test_a_log_made_again_begins_by_new_logs(new_logs: str, named: bool) -> None:
     """Once all of the old one was read."""
     held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
-    there = There(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
-    gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
+    there = CurrentLog(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
+    gone = [DeletedLog(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
-    decision = decide("a", held, FoundLog(there, gone), Rules(new_logs=new_logs, named=named))
+    decision = decide("a", held, LogLookup(there, gone), Rules(new_logs=new_logs, named=named))
 
     where = {"earliest": DLSN(1, 0, 0), "latest": DLSN(1, 5, 0), "ignore": None}[new_logs]
     assert decision.at == where
@@ -170,14 +170,14 @@ def test_a_log_made_again_begins_by_new_logs(new_logs: str, named: bool) -> None
 def test_errors_say_what_is_lost_and_what_to_do() -> None:
     """Each of its own type."""
     held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
-    gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 509, True), 0, 0)]
-    again = There(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
-    shorter = There(f"{7:016x}", DLSN(1, 12, 0), 12, DLSN(1, 50, 0))
+    gone = [DeletedLog(7, LogEnd(DLSN(2, 0, 0), 509, True), 0, 0)]
+    again = CurrentLog(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
+    shorter = CurrentLog(f"{7:016x}", DLSN(1, 12, 0), 12, DLSN(1, 50, 0))
 
-    deleted = decide("a", held, FoundLog(None, gone), Rules()).error
-    forgotten = decide("a", held, FoundLog(None, []), Rules()).error
-    remade = decide("a", held, FoundLog(again, gone), Rules()).error
-    truncated = decide("a", held, FoundLog(shorter), Rules()).error
+    deleted = decide("a", held, LogLookup(None, gone), Rules()).error
+    forgotten = decide("a", held, LogLookup(None, []), Rules()).error
+    remade = decide("a", held, LogLookup(again, gone), Rules()).error
+    truncated = decide("a", held, LogLookup(shorter), Rules()).error
 
     assert type(deleted) is LogDeleted
     assert "read up to 1.9.0, 500 records are lost" in str(deleted)
@@ -192,13 +192,13 @@ def test_errors_say_what_is_lost_and_what_to_do() -> None:
 
 def test_a_position_without_a_sequence_id_is_compared_by_place() -> None:
     """The store was away when the offset was made."""
-    gone = [Tombstone(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
+    gone = [DeletedLog(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
     behind = decide(
-        "a", HeldPosition(DLSN(2, 0, 0), f"{7:016x}", None), FoundLog(None, gone), Rules()
+        "a", HeldPosition(DLSN(2, 0, 0), f"{7:016x}", None), LogLookup(None, gone), Rules()
     )
     before = decide(
-        "a", HeldPosition(DLSN(1, 9, 0), f"{7:016x}", None), FoundLog(None, gone), Rules()
+        "a", HeldPosition(DLSN(1, 9, 0), f"{7:016x}", None), LogLookup(None, gone), Rules()
     )
 
     assert (behind.do, behind.lost) == (Do.KEEP, 0)
@@ -208,7 +208,7 @@ def test_a_position_without_a_sequence_id_is_compared_by_place() -> None:
 def test_a_log_that_the_options_do_not_name_any_more_is_dropped() -> None:
     held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
 
-    decision = decide("a", held, FoundLog(), Rules(wanted=False))
+    decision = decide("a", held, LogLookup(), Rules(wanted=False))
 
     assert decision.do is Do.LEAVE
     assert "not among the options" in decision.warning
@@ -217,10 +217,10 @@ def test_a_log_that_the_options_do_not_name_any_more_is_dropped() -> None:
 def test_logs_that_came_and_went_between_count_too() -> None:
     """But for what was truncated in them; one whose end nobody knows makes the sum unknown."""
     held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
-    first = Tombstone(7, LogEnd(DLSN(2, 0, 0), 10, True), 0, 0)
-    second = Tombstone(8, LogEnd(DLSN(2, 0, 0), 30, True), 25, 0)
-    third = Tombstone(9, LogEnd(DLSN(2, 0, 0), 3, False), 0, 0)
+    first = DeletedLog(7, LogEnd(DLSN(2, 0, 0), 10, True), 0, 0)
+    second = DeletedLog(8, LogEnd(DLSN(2, 0, 0), 30, True), 25, 0)
+    third = DeletedLog(9, LogEnd(DLSN(2, 0, 0), 3, False), 0, 0)
 
-    assert decide("a", held, FoundLog(None, [first, second]), Rules()).lost == 1 + 5
-    assert decide("a", held, FoundLog(None, [first, second, third]), Rules()).lost is None
-    assert decide("a", held, FoundLog(None, [first, second]), Rules(new_logs="ignore")).lost == 1
+    assert decide("a", held, LogLookup(None, [first, second]), Rules()).lost == 1 + 5
+    assert decide("a", held, LogLookup(None, [first, second, third]), Rules()).lost is None
+    assert decide("a", held, LogLookup(None, [first, second]), Rules(new_logs="ignore")).lost == 1

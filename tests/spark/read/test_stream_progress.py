@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from distributedlog import DLSN, Namespace, local_cluster, open_namespace
-from distributedlog.log.interfaces.segment_store import LedgerReader
+from distributedlog.log.interfaces.segment_store import SegmentEntryReader
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.read.log_view import LogView
@@ -560,10 +560,10 @@ async def test_a_position_that_was_given_stays_readable_whatever_the_bookies_rem
         await writer.commit()
         end = Offset({"a": DLSN(1, 2, 0)}, dict(start.ids))
 
-        async def forgotten(reader: LedgerReader) -> int:
+        async def forgotten(reader: SegmentEntryReader) -> int:
             return reader.lac
 
-        monkeypatch.setattr(LedgerReader, "refresh_lac", forgotten)
+        monkeypatch.setattr(SegmentEntryReader, "refresh_lac", forgotten)
 
         ranges: Any = await progress.ranges(start, end)
 
@@ -616,7 +616,7 @@ async def test_a_store_that_is_away_while_a_batch_is_planned_is_asked_again(
         start = await progress.initial()
         opened, failures = LogView._open, [3]
 
-        async def away(view: LogView, one: Any) -> LedgerReader:
+        async def away(view: LogView, one: Any) -> SegmentEntryReader:
             if failures[0]:
                 failures[0] -= 1
                 raise QuorumUnreachable("nobody is there")

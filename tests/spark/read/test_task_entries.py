@@ -16,7 +16,7 @@ from distributedlog.log.format.record import RECORD_COLUMN_BYTES, Columns
 from distributedlog.log.model.segment_ranges import SegmentRange
 from distributedlog.log.read import entry_queue, range_reader
 from distributedlog.log.read.log_view import view_log
-from distributedlog.log.read.range_reader import Part, RangeReader
+from distributedlog.log.read.range_reader import RangePart, RangeReader
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     LogNotFound,
@@ -187,14 +187,14 @@ def test_an_error_comes_after_all_that_was_handed_over(
     """Also one that is none of ours: a task does not end as if it had everything."""
     fill(held, "broken", range(RECORDS))
     plan = ranges(held, "broken")
-    decoded = Part.decoded
+    decoded = RangePart.decoded
 
-    def broken(part: Part, entry: int, payload: memoryview) -> Columns | None:
+    def broken(part: RangePart, entry: int, payload: memoryview) -> Columns | None:
         if entry == 40:
             raise CorruptData("entry 40 is damaged")
         return decoded(part, entry, payload)
 
-    monkeypatch.setattr(Part, "decoded", broken)
+    monkeypatch.setattr(RangePart, "decoded", broken)
     made = TaskEntries(held, plan, timeout_s=30.0, fail_on_data_loss=True)
     found: list[int] = []
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from distributedlog.testing.verify.checks.authorization_check import FORGET_S, check_rights
-from distributedlog.testing.verify.history.observations import Notes, read_notes
+from distributedlog.testing.verify.history.observations import PipelineObservations, read_notes
 
 WALK: list[list[Any]] = [
     ["runner", "mode", "report", 10.0, 10.1],
@@ -23,7 +23,7 @@ def tried(what: str, begun: float, outcome: str) -> list[Any]:
     return ["stranger-3", "try", what, begun, begun + 0.2, outcome]
 
 
-def told(*more: list[Any]) -> Notes:
+def told(*more: list[Any]) -> PipelineObservations:
     lines = [*CLIENTS, *WALK, *more]
     return read_notes(json.dumps(line).encode() + b"\n" for line in lines)
 

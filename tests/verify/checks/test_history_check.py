@@ -7,13 +7,20 @@ from dataclasses import replace
 import pytest
 
 from distributedlog.testing.verify.checks.history_check import Violation, check_log
-from distributedlog.testing.verify.history.run_history import History, Outcome, ReadRecord, Value
+from distributedlog.testing.verify.history.run_history import (
+    ObservedRecord,
+    Outcome,
+    RunHistory,
+    Value,
+)
 
 
-def sound(records: int = 60, writers: int = 3, slots: int = 4) -> tuple[History, list[ReadRecord]]:
+def sound(
+    records: int = 60, writers: int = 3, slots: int = 4
+) -> tuple[RunHistory, list[ObservedRecord]]:
     """Writers one after the other, entries of ``slots`` records, a segment a writer; two readers."""
-    history = History()
-    final: list[ReadRecord] = []
+    history = RunHistory()
+    final: list[ObservedRecord] = []
     now = 0.0
     for _ in range(writers):
         writer = history.new_writer()
@@ -23,7 +30,7 @@ def sound(records: int = 60, writers: int = 3, slots: int = 4) -> tuple[History,
             append.ended_at = now + 0.35
             append.outcome = Outcome.OK
             append.position = (writer, counter // slots, counter % slots)
-            final.append(ReadRecord(append.position, len(final), len(final), append.value))
+            final.append(ObservedRecord(append.position, len(final), len(final), append.value))
         now += 1.0
         late = history.begin_append(Value(writer, records // writers), now)  # unknown, and lost
         late.error = "WriteFailed"
@@ -35,47 +42,47 @@ def sound(records: int = 60, writers: int = 3, slots: int = 4) -> tuple[History,
     return history, final
 
 
-Change = Callable[[History, list[ReadRecord]], object]
+Change = Callable[[RunHistory, list[ObservedRecord]], object]
 
 
-def lose(history: History, final: list[ReadRecord]) -> None:
+def lose(history: RunHistory, final: list[ObservedRecord]) -> None:
     del final[30]
     history.readings.clear()
     _renumber(final)
 
 
-def lose_the_last(history: History, final: list[ReadRecord]) -> None:
+def lose_the_last(history: RunHistory, final: list[ObservedRecord]) -> None:
     final.pop()
     history.readings.clear()
 
 
-def swap(history: History, final: list[ReadRecord]) -> None:
+def swap(history: RunHistory, final: list[ObservedRecord]) -> None:
     a, b = final[30], final[31]
     final[30], final[31] = a._replace(value=b.value), b._replace(value=a.value)
     history.readings.clear()
 
 
-def duplicate(history: History, final: list[ReadRecord]) -> None:
+def duplicate(history: RunHistory, final: list[ObservedRecord]) -> None:
     final.append(
         final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=final[3].value)
     )
 
 
-def phantom(history: History, final: list[ReadRecord]) -> None:
+def phantom(history: RunHistory, final: list[ObservedRecord]) -> None:
     final.append(final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=Value(77, 0)))
 
 
-def foreign_bytes(history: History, final: list[ReadRecord]) -> None:
+def foreign_bytes(history: RunHistory, final: list[ObservedRecord]) -> None:
     final[5] = final[5]._replace(value=None)
 
 
-def refused_and_there(history: History, final: list[ReadRecord]) -> None:
+def refused_and_there(history: RunHistory, final: list[ObservedRecord]) -> None:
     history.appends[-1].outcome = Outcome.REFUSED
     value = history.appends[-1].value
     final.append(final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=value))
 
 
-def hole_of_a_writer(history: History, final: list[ReadRecord]) -> None:
+def hole_of_a_writer(history: RunHistory, final: list[ObservedRecord]) -> None:
     """An unknown one is missing, a later one of its writer is there."""
     history.appends[5].outcome = Outcome.UNKNOWN
     del final[5]
@@ -88,29 +95,29 @@ def hole_of_a_writer(history: History, final: list[ReadRecord]) -> None:
         append.position = where.get(append.value)
 
 
-def old_writer_returns(history: History, final: list[ReadRecord]) -> None:
+def old_writer_returns(history: RunHistory, final: list[ObservedRecord]) -> None:
     """An unknown record of a fenced writer turns up after its successor's."""
     value = Value(1, 20)
     final.append(final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=value))
 
 
-def begun_later_lies_before(history: History, final: list[ReadRecord]) -> None:
+def begun_later_lies_before(history: RunHistory, final: list[ObservedRecord]) -> None:
     """A writer that was fenced is acknowledged after its successor was, and lies before it."""
     history.appends[10].begun_at = 500.0
     history.appends[10].ended_at = 501.0
 
 
-def gap_in_sequence_ids(history: History, final: list[ReadRecord]) -> None:
+def gap_in_sequence_ids(history: RunHistory, final: list[ObservedRecord]) -> None:
     final[40:] = [record._replace(sequence_id=record.sequence_id + 1) for record in final[40:]]
     history.readings.clear()
 
 
-def gap_at_the_start(history: History, final: list[ReadRecord]) -> None:
+def gap_at_the_start(history: RunHistory, final: list[ObservedRecord]) -> None:
     final[:] = [record._replace(sequence_id=record.sequence_id + 1) for record in final]
     history.readings.clear()
 
 
-def gap_in_slots(history: History, final: list[ReadRecord]) -> None:
+def gap_in_slots(history: RunHistory, final: list[ObservedRecord]) -> None:
     for place in (2, 3):
         segment, entry, slot = final[place].position
         position = (segment, entry, slot + 1)
@@ -119,45 +126,45 @@ def gap_in_slots(history: History, final: list[ReadRecord]) -> None:
     history.readings.clear()
 
 
-def positions_go_back(history: History, final: list[ReadRecord]) -> None:
+def positions_go_back(history: RunHistory, final: list[ObservedRecord]) -> None:
     final[30] = final[30]._replace(position=(1, 0, 0))
 
 
-def txids_go_back(history: History, final: list[ReadRecord]) -> None:
+def txids_go_back(history: RunHistory, final: list[ObservedRecord]) -> None:
     final[30] = final[30]._replace(txid=3)
 
 
-def reader_skips(history: History, final: list[ReadRecord]) -> None:
+def reader_skips(history: RunHistory, final: list[ObservedRecord]) -> None:
     del history.readings[0].records[12]
 
 
-def reader_repeats(history: History, final: list[ReadRecord]) -> None:
+def reader_repeats(history: RunHistory, final: list[ObservedRecord]) -> None:
     history.readings[0].records.insert(12, history.readings[0].records[11])
 
 
-def reader_starts_late(history: History, final: list[ReadRecord]) -> None:
+def reader_starts_late(history: RunHistory, final: list[ObservedRecord]) -> None:
     del history.readings[0].records[0]
 
 
-def reader_starts_after_its_position(history: History, final: list[ReadRecord]) -> None:
+def reader_starts_after_its_position(history: RunHistory, final: list[ObservedRecord]) -> None:
     del history.readings[1].records[0]
 
 
-def reader_saw_other_bytes(history: History, final: list[ReadRecord]) -> None:
+def reader_saw_other_bytes(history: RunHistory, final: list[ObservedRecord]) -> None:
     records = history.readings[0].records
     records[12] = records[12]._replace(value=Value(1, 999))
 
 
-def reader_saw_what_vanished(history: History, final: list[ReadRecord]) -> None:
+def reader_saw_what_vanished(history: RunHistory, final: list[ObservedRecord]) -> None:
     last = history.readings[0].records[-1]
     history.readings[0].records.append(last._replace(position=(8, 8, 8), sequence_id=60))
 
 
-def moved(history: History, final: list[ReadRecord]) -> None:
+def moved(history: RunHistory, final: list[ObservedRecord]) -> None:
     history.appends[10].position = (1, 99, 0)
 
 
-def _renumber(final: list[ReadRecord]) -> None:
+def _renumber(final: list[ObservedRecord]) -> None:
     """Close the gap in sequence ids and slots, so that only the loss itself is to be seen."""
     for place, record in enumerate(final):
         segment, _, _ = record.position
@@ -222,13 +229,13 @@ def test_an_unknown_record_may_be_there_once_at_the_end_of_its_writer() -> None:
     check_log(history, [*final, record])
 
 
-def replace_last(final: list[ReadRecord], value: Value) -> ReadRecord:
+def replace_last(final: list[ObservedRecord], value: Value) -> ObservedRecord:
     segment, entry, _ = final[-1].position
-    return ReadRecord((segment, entry + 1, 0), len(final), len(final), value)
+    return ObservedRecord((segment, entry + 1, 0), len(final), len(final), value)
 
 
 def test_an_empty_log_is_sound() -> None:
-    assert check_log(History(), []).records == 0
+    assert check_log(RunHistory(), []).records == 0
 
 
 def test_the_cost_is_linear() -> None:

@@ -16,9 +16,9 @@ from distributedlog.metadata.model.acl_records import (
     user_key,
 )
 from distributedlog.metadata.model.commands import (
-    Command,
     Expire,
     Grant,
+    ReplicatedCommand,
     Revoke,
     Transact,
     TrustChange,
@@ -26,7 +26,7 @@ from distributedlog.metadata.model.commands import (
 )
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.state.request_dedup import RequestRing
+from distributedlog.metadata.state.request_dedup import RequestDedup
 from distributedlog.testing.verify.checks.independent_authorizer import Policy, SecondJudge
 from tests.metadata.auth.test_authorizer import (
     BILLS,
@@ -75,7 +75,7 @@ class Run:
         self.do(TrustChange("user/root/c", 1, 0, Transaction((), said)))
         assert self.failed == []
 
-    def do(self, command: Command) -> None:
+    def do(self, command: ReplicatedCommand) -> None:
         index = self.state.index + 1
         packed = encode_command(command)
         answer, events = self.state.apply(index, packed)
@@ -179,7 +179,7 @@ def test_a_lease_is_its_owners_until_it_ends() -> None:
 def test_who_was_given_no_lease_owns_none() -> None:
     """Else all that goes without one would be his: 0 says so in commands and in answers."""
     run = Run()
-    run.state.ring = RequestRing(1)
+    run.state.ring = RequestDedup(1)
     for number in range(2, 5):
         run.do(Grant("user/etl/c", number, run.state.index, 1000))
     run.do(Grant("proxy/r1/c", 1, 0, 1000))  # so old that nobody knows whether it was done

@@ -9,24 +9,24 @@ from distributedlog.testing.verify.checks.history_check import Violation, check_
 from distributedlog.testing.verify.checks.log_check import LogVerdict, check_log_notes
 from distributedlog.testing.verify.history.observations import (
     Acked,
-    Cut,
     Failed,
     LogNotes,
     NotedSession,
     Piece,
     ReadPart,
+    RequestedTruncation,
 )
 from distributedlog.testing.verify.history.run_history import (
-    Append,
-    History,
+    ObservedRecord,
     Outcome,
-    ReadRecord,
+    RunHistory,
     Value,
+    WriteAttempt,
 )
 from tests.verify.checks.test_history_check import ANOMALIES, Change, replace_last, sound
 
 
-def pieces(records: Iterable[ReadRecord], longest: int = 3) -> list[Piece]:
+def pieces(records: Iterable[ObservedRecord], longest: int = 3) -> list[Piece]:
     """Records as a reader notes them; broken up more often than need be, too."""
     found: list[Piece] = []
     for record in records:
@@ -46,7 +46,7 @@ def pieces(records: Iterable[ReadRecord], longest: int = 3) -> list[Piece]:
     return found
 
 
-def notes_of(history: History, longest: int = 3) -> LogNotes:
+def notes_of(history: RunHistory, longest: int = 3) -> LogNotes:
     """The same as client processes would have noted it."""
     notes = LogNotes("log")
     for append in history.appends:
@@ -68,7 +68,7 @@ def notes_of(history: History, longest: int = 3) -> LogNotes:
     return notes
 
 
-def _note_ack(notes: LogNotes, append: Append, longest: int) -> None:
+def _note_ack(notes: LogNotes, append: WriteAttempt, longest: int) -> None:
     assert append.position is not None
     last = notes.acked[-1] if notes.acked else None
     if (
@@ -84,7 +84,7 @@ def _note_ack(notes: LogNotes, append: Append, longest: int) -> None:
     notes.acked.append(Acked(writer, counter, append.begun_at, append.ended_at, [place]))
 
 
-def judged(history: History, final: list[ReadRecord]) -> LogVerdict:
+def judged(history: RunHistory, final: list[ObservedRecord]) -> LogVerdict:
     return check_log_notes(notes_of(history), pieces(final))
 
 
@@ -152,7 +152,7 @@ def test_two_readers_that_disagree_below_a_truncation_are_found() -> None:
     """G5, G6: what is gone is compared between those who saw it."""
     history, final = sound()
     notes, rest = notes_of(history), final[40:]
-    notes.cuts.append(Cut("log", 20.0, 20.1, rest[0].position, Outcome.OK))
+    notes.cuts.append(RequestedTruncation("log", 20.0, 20.1, rest[0].position, Outcome.OK))
 
     assert check_log_notes(notes, pieces(rest)).violations == []
 
@@ -165,7 +165,7 @@ def test_a_truncation_that_took_too_much_is_found() -> None:
     """G6."""
     history, final = sound()
     notes = notes_of(history)
-    notes.cuts.append(Cut("log", 20.0, 20.1, final[40].position, Outcome.OK))
+    notes.cuts.append(RequestedTruncation("log", 20.0, 20.1, final[40].position, Outcome.OK))
 
     verdict = check_log_notes(notes, pieces(final[44:]))
 
@@ -173,7 +173,7 @@ def test_a_truncation_that_took_too_much_is_found() -> None:
     assert any("G6" in words for words in verdict.violations)
 
 
-def random_history(rng: random.Random) -> tuple[History, list[ReadRecord]]:
+def random_history(rng: random.Random) -> tuple[RunHistory, list[ObservedRecord]]:
     """A sound one, then, mostly, one small lie anywhere."""
     history, final = sound(records=12, writers=rng.choice((1, 2, 3)), slots=rng.choice((1, 2, 4)))
     for reading in history.readings:

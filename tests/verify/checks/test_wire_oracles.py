@@ -57,7 +57,7 @@ class Bookie:
         self.says(Op.ADD_ACKS, words.encode_acks([(stream, count)]), ident=0)
 
     def reads(self, first: int, last: int, *, fence: bool = False, ident: int = 5) -> None:
-        request = words.ReadRequest(LEDGER, KEY, first, last, 1 << 20, fence=fence)
+        request = words.ReadEntriesRequest(LEDGER, KEY, first, last, 1 << 20, fence=fence)
         self.gets(Op.READ, request.encode(), ident=ident)
 
     def answers(

@@ -3,9 +3,9 @@
 import pytest
 
 from distributedlog.testing.verify.history.run_history import (
-    History,
+    ObservedRecord,
     Outcome,
-    ReadRecord,
+    RunHistory,
     Value,
     from_payload,
     to_payload,
@@ -33,15 +33,15 @@ def test_a_changed_payload_is_nobodys() -> None:
 
 
 def test_a_saved_history_is_the_same() -> None:
-    history = History()
+    history = RunHistory()
     writer = history.new_writer()
     one = history.begin_append(Value(writer, 0), 1.0)
     one.ended_at, one.outcome, one.position = 2.0, Outcome.OK, (1, 0, 0)
     history.begin_append(Value(writer, 1), 1.5)
     reading = history.begin_reading("r", 3.0, (1, 0, 0))
-    reading.records.append(ReadRecord((1, 0, 0), 0, 5, Value(writer, 0)))
+    reading.records.append(ObservedRecord((1, 0, 0), 0, 5, Value(writer, 0)))
 
-    again = History.load(history.save())
+    again = RunHistory.load(history.save())
 
     assert again.appends == history.appends
     assert again.readings == history.readings
